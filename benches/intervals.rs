@@ -107,7 +107,7 @@ fn load_heroes(swan: &Path, recording: &Path) -> Vec<Hero> {
         recordings: vec![recording.to_owned()],
         ..SpecOverrides::default()
     };
-    let spec = repository_root().join("specs/swan/superhero.toml");
+    let spec = repository_root().join("crates/hqdl-swan/specs/superhero.toml");
     let spec = UncheckedSpec::read(&spec).expect("a spec");
     let session = Session::open(spec, &overrides, Cache::Temporary).expect("a sound spec");
     let model = session.connect_model().expect("recordings");

@@ -5,7 +5,7 @@
 //! # Overview
 //!
 //! The engine consists of the crates in `crates/`; each depends only on those listed before it
-//! below. This crate adds the front ends: the command line, the daemon and the SWAN benchmark.
+//! below. This crate adds the front ends: the command line, the daemon and the MCP server.
 //! [`materialize`] shows the path of the data:
 //!
 //! ```text
@@ -55,9 +55,9 @@ pub use hqdl_model::{self as model, dispatch, generate, plan};
 pub use hqdl_prompt as prompt;
 pub use hqdl_spec::{self as spec, overrides};
 pub use hqdl_sql::{blendsql, suql};
+pub use hqdl_swan as swan;
 pub use hqdl_values::{Row, cell, evidence, format, key, problem, sql, tokens, usage, value};
 // ── the front ends ──
-pub mod swan;
 pub mod failure;
 pub mod spec_file;
 pub mod sample_prompts;

@@ -177,7 +177,7 @@ pub const EXAMPLES: &[(&str, &[&str])] = &[
         &[
             "hqdl swan run --db swan/superhero.sqlite --questions superhero.csv --model gpt-4o-mini --shots 3 --budget 2",
             "hqdl swan run --db swan/superhero.sqlite --questions superhero.csv --mode blendsql --on-demand --out runs/one --timeout 60",
-            "hqdl swan run --db swan/superhero.sqlite --questions superhero.csv --true-values swan/gold --spec specs/swan/superhero.toml --shots-file shots.json",
+            "hqdl swan run --db swan/superhero.sqlite --questions superhero.csv --true-values swan/gold --spec superhero.toml --shots-file shots.json",
         ],
     ),
     (

@@ -97,7 +97,6 @@ mod suql_documents;
 mod suql_postgres;
 mod swan2;
 mod swan;
-mod swan_grades;
 mod swan_published;
 mod swan_queries;
 mod swan_runs;

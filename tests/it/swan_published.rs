@@ -10,6 +10,8 @@ use rusqlite::{Connection, OpenFlags};
 use serde_json::{Value as Json, json};
 
 use crate::swan::swan;
+use crate::swan_runs::{OTHERS, SUPERHERO};
+use hqdl::swan::oracle::TrueValues;
 use hqdl_testkit::engine::shared_folder;
 
 /// A folder with prepared databases in `prepared`.
@@ -136,8 +138,9 @@ fn californias_gold_gives_the_published_answers() {
     assert_eq!(other.map(|(n, _)| n).collect::<Vec<_>>(), [28]);
 }
 
-const FORMULA_1: &str = include_str!("../swan/formula_1.sql");
-const EUROPEAN_FOOTBALL_2: &str = include_str!("../swan/european_football_2.sql");
+const FORMULA_1: &str = include_str!("../../crates/hqdl-swan/tests/data/formula_1.sql");
+const EUROPEAN_FOOTBALL_2: &str =
+    include_str!("../../crates/hqdl-swan/tests/data/european_football_2.sql");
 
 #[test]
 #[cfg_attr(not(shared_data), ignore = "needs the data beside the project: ../shared/swan")]
@@ -186,19 +189,147 @@ fn shots_are_the_rows_of_swans_own_prompts() {
     );
 }
 
-/// Reading a benchmark's truth takes time proportional to its rows, although BIRD's tables have no
-/// indexes for a subquery per row.
+/// Questions about the generated databases: gold query and HQDL's query. The last one about each
+/// database is wrong even on the true values.
+const OWN_QUESTIONS: [(&str, &[[&str; 2]]); 2] = [
+    (
+        "formula_1",
+        &[
+            [
+                "SELECT name FROM circuits WHERE country = 'Germany'",
+                "SELECT name FROM llm_circuits WHERE country = 'Germany'",
+            ],
+            [
+                "SELECT surname FROM drivers WHERE nationality = 'Japanese' AND dob > '1960-01-01'",
+                "SELECT surname FROM drivers JOIN llm_people AS p ON p.name = forename || surname
+                 WHERE p.nationality = 'Japanese' AND p.dob > '1960-01-01'",
+            ],
+            [
+                "SELECT count(*) FROM constructors WHERE nationality = 'British'",
+                "SELECT count(*) FROM constructors JOIN llm_people AS p USING (name)
+                 WHERE p.nationality = 'British'",
+            ],
+            [
+                "SELECT name, year FROM races WHERE date >= '2015-09-01'",
+                "SELECT name, year FROM llm_races WHERE date >= '2015-09-01'",
+            ],
+            [
+                "SELECT count(*) FROM circuits WHERE lat > 0",
+                "SELECT count(*) FROM llm_circuits WHERE lat < 0",
+            ],
+        ],
+    ),
+    (
+        "european_football_2",
+        &[
+            [
+                "SELECT count(*) FROM Match JOIN Country AS c ON c.id = country_id
+                 WHERE c.name = 'Spain' AND home_team_goal > away_team_goal",
+                "SELECT count(*) FROM llm_match
+                 WHERE country_name = 'Spain' AND home_team_goal > away_team_goal",
+            ],
+            [
+                "SELECT DISTINCT player_name FROM Player JOIN Player_Attributes USING (player_api_id)
+                 WHERE preferred_foot = 'left' AND height > 190",
+                "SELECT player_name FROM llm_player WHERE preferred_foot = 'left' AND height > 190",
+            ],
+            [
+                "SELECT DISTINCT team_short_name FROM Team JOIN Team_Attributes USING (team_api_id)
+                 WHERE buildUpPlayPassing > 70",
+                "SELECT DISTINCT l.team_short_name FROM Team JOIN Team_Attributes USING (team_api_id)
+                 JOIN llm_team AS l USING (team_long_name) WHERE buildUpPlayPassing > 70",
+            ],
+        ],
+    ),
+];
+
+/// With the true values, each question is correct whose query has no fault. The prepared databases
+/// contain none of the hidden values, and cannot be prepared again.
 #[test]
-fn the_truth_is_read_without_a_subquery_for_each_row() {
-    for (name, sql) in [("formula_1", FORMULA_1), ("european_football_2", EUROPEAN_FOOTBALL_2)] {
-        let db = Connection::open_in_memory().unwrap();
-        db.execute_batch(sql).unwrap();
-        for truth in hqdl::swan::Benchmark::find_by_name(name).unwrap().truth {
-            let plan = format!("EXPLAIN QUERY PLAN {}", truth.select);
-            let plan = hqdl_testkit::project::query_rows(&db, &plan).unwrap();
-            let correlated = plan.iter().any(|r| r[3].to_string().contains("CORRELATED"));
-            assert!(!correlated, "{name}: {plan:?}");
+fn true_values_answer_own_questions() {
+    let two_short_names = "INSERT INTO Team VALUES (91, 1091, 91, 'Widzew Łódź', 'LOD'), (92, 1092, 92, 'Widzew Łódź', 'WID');
+        INSERT INTO Team_Attributes VALUES (NULL, 1091, 'Slow', 80, 'Long', 'Risky'), (NULL, 1092, 'Slow', 80, 'Long', 'Risky');";
+    let football = [EUROPEAN_FOOTBALL_2, two_short_names].concat();
+    for ((name, queries), (sql, hidden, fault)) in OWN_QUESTIONS.iter().zip([
+        (FORMULA_1, ["Japanese", "nationality"], "instead of"),
+        (&*football, ["Eredivisie", "preferred_foot"], "missing: WID"),
+    ]) {
+        let data = tempfile::tempdir().unwrap();
+        std::fs::create_dir(data.path().join("questions")).unwrap();
+        let mut file = csv::Writer::from_path(data.path().join("questions/own.csv")).unwrap();
+        for [gold, hqdl] in *queries {
+            file.write_record([name, "Which?", "", gold, "simple", hqdl]).unwrap();
         }
+        file.flush().unwrap();
+        let bench = Bench::of(name, sql, data.path());
+        let bytes =
+            std::fs::read(bench.dir.path().join(format!("prepared/{name}.sqlite"))).unwrap();
+        for word in hidden {
+            assert!(!bytes.windows(word.len()).any(|w| w == word.as_bytes()), "{name}: {word}");
+        }
+        let again = ["prepare", "--bird", "prepared", "--out", "twice"];
+        let again = swan(bench.dir.path(), &again).expect_exit_code(2);
+        assert!(again.stderr.contains("it lacks"), "{}", again.stderr);
+
+        let score = bench.score(name, "own.csv", &["--true-values", "prepared"]);
+        let questions = score["questions"].as_array().unwrap();
+        let (last, others) = questions.split_last().unwrap();
+        assert!(others.iter().all(|q| q["swan"] == true), "{score:#}");
+        assert_eq!(
+            (&last["swan"], &last["known"]),
+            (&json!(false), &json!("on the true values, too"))
+        );
+        assert!(last["difference"].as_str().unwrap().contains(fault), "{last}");
+        assert_eq!(score["factuality"]["cells"]["percent"], 100.0);
+    }
+}
+
+/// A score publishes the true values without a run. The tables equal those of a run in which every
+/// answer is true, also for two spellings of a key.
+#[test]
+fn published_true_values_equal_those_of_a_run() {
+    let (california, schema, data) = OTHERS[1];
+    let spelled = "INSERT INTO Team VALUES (91, 1091, 91, 'Zagłębie', 'ZAG'), (92, 1092, 92, ' Zagłębie ', 'OTH');
+        INSERT INTO Player (id, player_name) VALUES (900, '?');";
+    for (name, sql) in [
+        ("superhero", SUPERHERO.to_owned()),
+        ("formula_1", FORMULA_1.to_owned()),
+        (california, [schema, data].concat()),
+        ("european_football_2", [EUROPEAN_FOOTBALL_2, spelled].concat()),
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |file: &str| dir.path().join(file);
+        std::fs::create_dir(path("bird")).unwrap();
+        let db = Connection::open(path(&format!("bird/{name}.sqlite"))).unwrap();
+        db.execute_batch(&sql).unwrap();
+        drop(db);
+        swan(dir.path(), &["prepare", "--bird", "bird", "--out", "."]).expect_exit_code(0);
+        std::fs::write(path("q.csv"), "Any?,,simple,SELECT 1,SELECT 1\n").unwrap();
+        let db = format!("{name}.sqlite");
+        let args = ["run", "--db", &db, "--questions", "q.csv", "--out", "run", "--true-values"];
+        let ended = swan(dir.path(), &[&args[..], &["."]].concat());
+        assert!(matches!(ended.code, 0 | 1), "{}", ended.stderr);
+
+        let benchmark = hqdl::swan::Benchmark::find_by_name(name).unwrap();
+        let mut draft = benchmark.parse_spec().unwrap();
+        draft.set_database(path(&db));
+        let (spec, _) = draft.check(&hqdl::database::Database::open(&path(&db)).unwrap()).unwrap();
+        let gold = path(&format!("gold/{db}"));
+        TrueValues::read(benchmark, &gold).unwrap().publish_tables(&spec).unwrap();
+        let direct = Connection::open(path(&db)).unwrap();
+        let run = Connection::open(path("run/expanded.sqlite")).unwrap();
+        for expansion in &spec.expansions {
+            let lists = expansion.columns.iter().filter_map(|c| Some(&c.many.as_ref()?.table));
+            for table in lists.chain([&expansion.name]) {
+                let select = format!("SELECT rowid, * FROM {table} ORDER BY rowid");
+                let rows = |db| hqdl_testkit::project::query_rows(db, &select).unwrap();
+                assert!(!rows(&run).is_empty(), "{name}: {table}");
+                assert_eq!(rows(&direct), rows(&run), "{name}: {table}");
+            }
+        }
+        let views = "SELECT name, sql FROM sqlite_schema WHERE type = 'view' ORDER BY name";
+        let rows = |db| hqdl_testkit::project::query_rows(db, views).unwrap();
+        assert_eq!(rows(&direct), rows(&run), "{name}");
     }
 }
 
@@ -369,7 +500,8 @@ fn routes_of_the_published_calls_are_printed() {
         };
         let questions =
             hqdl::swan::questions::read_questions(&bench.questions.join(file), name).unwrap();
-        let spec = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("specs/swan/{name}.toml"));
+        let spec = Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join(format!("crates/hqdl-swan/specs/{name}.toml"));
         let (mut routed, mut calls) = (0, 0);
         for question in &questions {
             let explained = std::process::Command::new(env!("CARGO_BIN_EXE_hqdl"))

@@ -26,7 +26,7 @@ fn queries(swan: &Path) -> Vec<(String, String)> {
 }
 
 fn run(swan: &Path, recording: &Path, cache: PathBuf, sql: &str) -> Outcome {
-    let spec = Path::new(env!("CARGO_MANIFEST_DIR")).join("specs/swan/superhero.toml");
+    let spec = Path::new(env!("CARGO_MANIFEST_DIR")).join("crates/hqdl-swan/specs/superhero.toml");
     let flags = ["--spec".into(), spec.display().to_string(), "--recordings".into()];
     let query = Query {
         db: swan.join("superhero.sqlite"),

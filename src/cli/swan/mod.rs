@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use super::failure::Failure;
 use super::{OutputOptions, input, interrupt};
-use crate::swan::score::GoldDatabase;
-use crate::swan::{RunScore, RunsRecord, SwanError, questions};
+use crate::swan::score::score_runs;
+use crate::swan::{RunScore, SwanError};
 
 #[derive(Debug, clap::Subcommand)]
 pub enum Command {
@@ -38,7 +38,12 @@ pub fn run(command: &Command, output_options: OutputOptions) -> Result<ExitCode,
 
 impl From<SwanError> for Failure {
     fn from(error: SwanError) -> Self {
-        Self::wrong_input(error.to_string(), error.hint())
+        match error {
+            SwanError::Spec(error) => error.into(),
+            SwanError::Model(error) => error.into(),
+            SwanError::Interrupted => Self::interrupted(),
+            other => Self::wrong_input(other.to_string(), other.hint()),
+        }
     }
 }
 
@@ -62,25 +67,8 @@ struct ScoreFlags {
 impl ScoreFlags {
     fn score_runs(&self) -> Result<Vec<RunScore>, Failure> {
         let interrupt = interrupt::watch_ctrl_c(None);
-        let (mut all, mut golds) = (Vec::new(), Vec::<GoldDatabase>::new());
-        for dir in &self.runs {
-            let record = RunsRecord::read_dir(dir)?;
-            let header = record.header();
-            let file = self.questions.as_deref().unwrap_or(&header.questions_file);
-            let questions = questions::read_questions(file, &header.database)?;
-            let gold =
-                GoldDatabase::find(&self.gold, &header.database, self.timeout, interrupt.clone())?;
-            let before = golds.iter().position(|g| g.database() == gold.database());
-            let at = before.unwrap_or(golds.len());
-            if before.is_none() {
-                golds.push(gold);
-            }
-            all.push(crate::swan::score_run(&record, &questions, &golds[at])?);
-            if *interrupt.borrow() {
-                return Err(Failure::interrupted());
-            }
-        }
-        Ok(all)
+        let questions = self.questions.as_deref();
+        Ok(score_runs(&self.runs, questions, &self.gold, self.timeout, &interrupt)?)
     }
 }
 

@@ -8,20 +8,16 @@ use std::time::Duration;
 use super::super::failure::{Failure, INCOMPLETE};
 use super::super::progress::Progress;
 use super::super::{ModelFlags, OutputOptions, input, interrupt, session};
-use crate::database::keys::{KeyRow, Keys};
-use crate::database::{Database, current_timestamp};
+use crate::database::current_timestamp;
 use crate::failure::describe_stop;
 use crate::format::{count_noun, format_thousands};
 use crate::model;
-use crate::model::replay::Recordings;
-use crate::spec::{Spec, UncheckedSpec};
 use crate::swan::oracle::{self, TrueValues};
 use crate::swan::prepare::find_hidden_columns;
 use crate::swan::record::{Header, RecordLine, RecordWriter};
 use crate::swan::run::{BenchmarkRun, BenchmarkStop, RunOutcome};
 use crate::swan::score::GoldDatabase;
-use crate::swan::{Benchmark, Mode, benchmark, questions, shots};
-use crate::value::Value;
+use crate::swan::{Benchmark, Mode, benchmark, questions, setup, shots};
 
 #[derive(Debug, clap::Args)]
 pub struct Options {
@@ -82,7 +78,10 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
             "remove --on-demand, or pass --mode blendsql",
         ));
     }
-    let mut draft = read_draft(options)?;
+    let mut draft = setup::read_draft(options.spec.as_deref(), options.flags.db.as_deref())?;
+    if options.true_values.is_some() {
+        draft.ignore_prices();
+    }
     let source = draft.database();
     let name = benchmark::database_name(&source);
     let questions = questions::read_questions(&options.questions, &name)?;
@@ -95,8 +94,15 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
     let file = options.shots_file.clone().unwrap_or_else(|| shots::shots_path(&source));
     shots::apply_shots(&mut draft, &file, options.shots)?;
     let mut flags = options.flags.clone();
-    let out =
-        options.out.clone().unwrap_or_else(|| default_output_dir(&name, mode, options, &draft));
+    let out = options.out.clone().unwrap_or_else(|| {
+        let model = options.flags.model.as_deref().unwrap_or(&draft.file.model.name);
+        let recording = options.flags.recordings.first().and_then(|r| r.file_name());
+        let model = match options.true_values {
+            Some(_) => oracle::NAME.into(),
+            None => recording.map_or(model.into(), |r| r.to_string_lossy()),
+        };
+        setup::default_output_dir(&name, mode, options.on_demand, options.shots, &model)
+    });
     flags.output.get_or_insert_with(|| out.join("expanded.sqlite"));
     // The cache key of a fact does not contain the number of examples.
     if session::server_url(&flags.cache).is_some() {
@@ -123,7 +129,7 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
         );
     }
     if options.true_values.is_none() && !spec.model.recordings.is_empty() {
-        check_recordings(spec, database, &name)?;
+        setup::check_recordings(spec, database, &name)?;
     }
     let model = match (&options.true_values, Benchmark::find_by_name(&name)) {
         (None, _) => model::connect_models(spec)?,
@@ -200,85 +206,6 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
     };
     let ended = crate::swan::run(run, &mut writer, &mut on_line)?;
     Ok(finish_run(ended, &out, &header, output_options))
-}
-
-/// Checks that the recordings contain a row of the database. Otherwise they belong to another
-/// database.
-fn check_recordings(spec: &Spec, database: &Database, name: &str) -> Result<(), Failure> {
-    let recordings = Recordings::open(&spec.model.name, &spec.model.recordings)?;
-    let mut known = false;
-    for expansion in &spec.expansions {
-        let mut look = |key: &KeyRow| {
-            let shown = expansion.shown_row(&key.row);
-            let key: Vec<_> = shown.key.iter().map(Value::to_json).collect();
-            known |= recordings.may_answer_key(&key);
-            Ok::<_, rusqlite::Error>(())
-        };
-        let keys = Keys::collect(database, expansion, None)?;
-        keys.for_each(&mut look).map_err(|e| database.store_error_for(&e))?;
-        if known {
-            return Ok(());
-        }
-    }
-    let files: Vec<String> =
-        spec.model.recordings.iter().map(|path| path.display().to_string()).collect();
-    Err(Failure::wrong_input(
-        format!(
-            "{} {} no answer about {name}",
-            files.join(", "),
-            if files.len() == 1 { "contains" } else { "contain" }
-        ),
-        "name recordings of this database with --recordings, or the database of these recordings",
-    ))
-}
-
-/// Reads the spec and replaces its database with `--db`.
-fn read_draft(options: &Options) -> Result<UncheckedSpec, Failure> {
-    let mut draft = match (&options.spec, &options.flags.db) {
-        (Some(spec), _) => UncheckedSpec::read(spec)?,
-        (None, Some(db)) => {
-            let name = benchmark::database_name(db);
-            let Some(benchmark) = Benchmark::find_by_name(&name) else {
-                return Err(Failure::wrong_input(
-                    format!("SWAN has no database `{name}`"),
-                    format!(
-                        "rename the file to one of {}, or pass --spec",
-                        benchmark::ALL.map(|b| b.name).join(", ")
-                    ),
-                ));
-            };
-            let path = Path::new("specs/swan").join(format!("{name}.toml"));
-            UncheckedSpec::parse(&path, benchmark.spec.to_owned())?
-        }
-        (None, None) => {
-            return Err(Failure::wrong_input(
-                "no database to query",
-                "pass a database that `hqdl swan prepare` wrote with --db, or a spec with --spec",
-            ));
-        }
-    };
-    if let Some(db) = &options.flags.db {
-        draft.set_database(db.clone());
-    }
-    if options.true_values.is_some() {
-        draft.ignore_prices();
-    }
-    Ok(draft)
-}
-
-fn default_output_dir(name: &str, mode: Mode, options: &Options, draft: &UncheckedSpec) -> PathBuf {
-    let model = options.flags.model.as_deref().unwrap_or(&draft.file.model.name);
-    let recording = options.flags.recordings.first().and_then(|r| r.file_name());
-    let model = recording.map_or(model.into(), |r| r.to_string_lossy());
-    let model = if options.true_values.is_some() { oracle::NAME.into() } else { model };
-    let plain: String =
-        model.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
-    let on_demand = if options.on_demand { "-on-demand" } else { "" };
-    Path::new("swan-runs").join(format!(
-        "{name}-{}{on_demand}-{}-{plain}",
-        mode.name(),
-        options.shots
-    ))
 }
 
 /// Returns a path that is valid in every working directory.

@@ -2,25 +2,25 @@
 //! values and compares the result with the gold answer; no fault is hard-coded.
 
 use std::collections::HashMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::session::{Cache, Session, SpecOverrides};
-use crate::spec::{Expansion, UncheckedSpec};
-use crate::swan::grade::grade_answer;
-use crate::swan::oracle::TrueValues;
-use crate::swan::record::{Header, RecordLine, RecordWriter};
-use crate::swan::run::BenchmarkRun;
-use crate::swan::score::GoldDatabase;
-use crate::swan::{Benchmark, BenchmarkQuestion, Mode, SwanError, compare, prepare};
+use crate::grade::grade_answer;
+use crate::oracle::TrueValues;
+use crate::record::Header;
+use crate::run::BenchmarkRun;
+use crate::score::GoldDatabase;
+use crate::{Benchmark, BenchmarkQuestion, Mode, SwanError, compare, prepare};
+use hqdl_engine::session::{Cache, Session, SpecOverrides};
+use hqdl_spec::Expansion;
 
 /// Faults on the true values, by the text of the query. Other queries have no fault.
-pub(in crate::swan) type Faults = HashMap<String, String>;
+pub(crate) type Faults = HashMap<String, String>;
 
 /// Returns a note that a query is wrong even on the true values. `fault` is the difference there;
 /// the note repeats it unless it equals `difference`, the difference in the run.
-pub(in crate::swan) fn describe_fault(fault: &str, difference: &str) -> String {
+pub(crate) fn describe_fault(fault: &str, difference: &str) -> String {
     if fault == difference {
         "on the true values, too".to_owned()
     } else {
@@ -33,7 +33,7 @@ pub(in crate::swan) fn describe_fault(fault: &str, difference: &str) -> String {
 ///
 /// # Errors
 /// [`SwanError`] if the true values cannot be read, or there is no space for the run.
-pub(in crate::swan) fn find_faults(
+pub(crate) fn find_faults(
     header: &Header,
     questions: &[BenchmarkQuestion],
     gold: &GoldDatabase,
@@ -47,65 +47,57 @@ pub(in crate::swan) fn find_faults(
     let database = scratch.0.join(format!("{}.sqlite", benchmark.name));
     prepare::write_without_hidden_columns(gold.database(), &database, benchmark)?;
     let model = Arc::new(TrueValues::read(benchmark, gold.database())?);
-    let path = Path::new("specs/swan").join(format!("{}.toml", benchmark.name));
     let broken = |what: String| {
         let hint = "pass BIRD's original database, or the directory that `hqdl swan prepare` wrote";
         SwanError::wrong_input(format!("the true values of {}: {what}", benchmark.name), hint)
     };
-    let mut draft = UncheckedSpec::parse(&path, benchmark.spec.to_owned())
-        .map_err(|p| broken(p.render(false)))?;
+    let mut draft = benchmark.parse_spec().map_err(|p| broken(p.render(false)))?;
     draft.ignore_prices();
-    let overrides = SpecOverrides {
-        database: Some(database),
-        output: Some(scratch.0.join("expanded.sqlite")),
-        ..SpecOverrides::default()
-    };
-    let owner_description = "hqdl swan score".to_owned();
-    let cache = Cache::Dir { dir: Some(scratch.0.join("facts")), owner_description };
-    let session = Session::open(draft, &overrides, cache).map_err(|p| broken(p.render(false)))?;
-    let facts = session.facts().map_err(|e| broken(e.to_string()))?;
-    let mut faults = Faults::new();
-    let mut asked_before = 0;
-    let mut on_line = |line: &RecordLine| {
-        let RecordLine::Answer(answer) = line else { return };
-        let other_questions = model.count_other_questions()
-            - std::mem::replace(&mut asked_before, model.count_other_questions());
-        let Some(question) = questions.iter().find(|q| q.qid == answer.qid) else { return };
-        let Ok(truth) = gold.fetch_gold_rows(question) else { return };
-        let fault = match (&answer.rows, &answer.error) {
-            (None, why) => why.clone().unwrap_or_else(|| "no rows".to_owned()),
-            (Some(_), _) if other_questions > 0 => return,
-            (Some(rows), _) => {
-                let ordered = compare::is_ordered(&question.gold).unwrap_or(false);
-                let grade = grade_answer(rows, &truth, &answer.query, ordered);
-                if grade.swan {
-                    return;
-                }
-                grade.difference
-            }
-        };
-        faults.insert(answer.query.clone(), fault);
-    };
+    let overrides = SpecOverrides { database: Some(database), ..SpecOverrides::default() };
+    let session =
+        Session::open(draft, &overrides, Cache::Temporary).map_err(|p| broken(p.render(false)))?;
     let mut spec = session.spec.clone();
     if header.mode == Mode::Hqdl {
         spec.expansions.retain(|e| is_read_by(e, questions));
+        model.publish_tables(&spec)?;
     }
     let run = BenchmarkRun {
         spec,
         database: &session.database,
-        facts,
+        facts: session.facts().map_err(|e| broken(e.to_string()))?,
         model: Arc::clone(&model) as Arc<_>,
         questions,
         mode: header.mode,
-        materialize: header.mode == Mode::Hqdl,
+        materialize: false,
         timeout: gold.timeout(),
         command: "swan score",
         listener: Arc::new(|_| {}),
         query_listener: Arc::new(|_| {}),
         interrupt: gold.interrupt(),
     };
-    let mut writer = RecordWriter::begin_run(&scratch.0, header)?;
-    crate::swan::run(run, &mut writer, &mut on_line)?;
+    let mut faults = Faults::new();
+    for question in questions {
+        let asked_before = model.count_other_questions();
+        let (answer, fatal_error) = run.answer_question(question);
+        if fatal_error.is_some() {
+            break;
+        }
+        let asks_others = model.count_other_questions() > asked_before;
+        let Ok(truth) = gold.fetch_gold_rows(question) else { continue };
+        let fault = match (answer.rows, answer.error) {
+            (None, why) => why.unwrap_or_else(|| "no rows".to_owned()),
+            (Some(_), _) if asks_others => continue,
+            (Some(rows), _) => {
+                let ordered = compare::is_ordered(&question.gold).unwrap_or(false);
+                let grade = grade_answer(&rows, &truth, &answer.query, ordered);
+                if grade.swan {
+                    continue;
+                }
+                grade.difference
+            }
+        };
+        faults.insert(answer.query, fault);
+    }
     Ok(faults)
 }
 

@@ -9,9 +9,9 @@
 //! report:   scores → Markdown, JSON, charts
 //! ```
 //!
-//! [`run()`] uses the same two paths as every user, [`crate::materialize`] and [`crate::query`];
-//! neither contains code for the benchmark. [`run()`] reads only the prepared database; only
-//! [`score_run()`] opens the gold database.
+//! [`run()`] uses the same two paths as every user, [`hqdl_engine::materialize`] and
+//! [`hqdl_engine::query`]; neither contains code for the benchmark. [`run()`] reads only the
+//! prepared database; only [`score_run()`] opens the gold database.
 
 pub mod benchmark;
 pub mod chart;
@@ -26,6 +26,7 @@ pub mod record;
 pub mod report;
 pub mod run;
 pub mod score;
+pub mod setup;
 pub mod shots;
 
 use std::path::{Path, PathBuf};
@@ -36,7 +37,9 @@ pub use record::RunsRecord;
 pub use run::run;
 pub use score::{RunScore, score_run};
 
-use crate::database::StoreError;
+use hqdl_database::StoreError;
+use hqdl_model::SetupError;
+use hqdl_spec::ReadError;
 
 /// Reason why an evaluation failed.
 #[derive(Debug, thiserror::Error)]
@@ -50,7 +53,7 @@ pub enum SwanError {
         hint: String,
     },
     /// A file cannot be read or written.
-    #[error("{}", crate::format::describe_unreadable(path, error))]
+    #[error("{}", hqdl_values::format::describe_unreadable(path, error))]
     File {
         /// The file.
         path: PathBuf,
@@ -60,6 +63,15 @@ pub enum SwanError {
     /// A database cannot be used.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// The spec cannot be read.
+    #[error(transparent)]
+    Spec(#[from] ReadError),
+    /// The recordings cannot be read.
+    #[error(transparent)]
+    Model(#[from] SetupError),
+    /// The user interrupted the command.
+    #[error("interrupted")]
+    Interrupted,
 }
 
 impl SwanError {
@@ -71,7 +83,7 @@ impl SwanError {
         Self::File { path: path.to_owned(), error }
     }
 
-    /// Returns a suggestion for the user.
+    /// Returns a suggestion for the user; empty if the error itself contains it.
     #[must_use]
     pub fn hint(&self) -> &str {
         match self {
@@ -83,6 +95,7 @@ impl SwanError {
                 "check that the file and its directory can be read and written, then run this again"
             }
             Self::Store(error) => error.hint(),
+            Self::Spec(_) | Self::Model(_) | Self::Interrupted => "",
         }
     }
 }

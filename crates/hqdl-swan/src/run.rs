@@ -9,14 +9,14 @@ use tokio::sync::watch;
 use super::compare;
 use super::record::{Cost, QuestionOutcome, RecordLine, RecordWriter};
 use super::{BenchmarkQuestion, Mode, SwanError};
-use crate::database::Database;
-use crate::facts::Facts;
-use crate::generate::{Event, Listener, StopReason};
-use crate::materialize::{MaterializeError, Materializer, Report, Selection};
-use crate::model::Model;
-use crate::query::{self, Meta, QueryError, QueryResult, Request};
-use crate::spec::Spec;
-use crate::usage::Usage;
+use hqdl_database::Database;
+use hqdl_engine::materialize::{MaterializeError, Materializer, Report, Selection};
+use hqdl_engine::query::{self, Meta, QueryError, QueryResult, Request};
+use hqdl_facts::Facts;
+use hqdl_model::Model;
+use hqdl_model::generate::{Event, Listener, StopReason};
+use hqdl_spec::Spec;
+use hqdl_values::usage::Usage;
 
 /// Inputs of a run.
 pub struct BenchmarkRun<'r> {
@@ -110,41 +110,18 @@ pub fn run(
         if outcome.stop.is_some() {
             break;
         }
-        let began = Instant::now();
-        let usage: Arc<Mutex<Usage>> = Arc::default();
-        let (result, error) = run.answer_question(question, &usage);
-        let used = *usage.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut cost = to_cost(&result.meta);
-        if error.is_some() {
-            // For a failed query, only its events contain its usage.
-            cost.requests = used.requests;
-            cost.input_tokens = used.input_tokens;
-            cost.output_tokens = used.output_tokens;
-            cost.cost_usd = used.cost_usd;
-        }
-        cost.seconds = began.elapsed().as_secs_f64();
-        outcome.cost.add(&cost);
-        outcome.missing += cost.values_missing;
-        run.reduce_budget(&cost, 0.0, 0);
-        let is_fatal = error.as_ref().is_some_and(FailedQuestion::is_fatal);
-        let rows = error.is_none().then(|| compare::to_rows(&result));
-        let answer = QuestionOutcome {
-            qid: question.qid.clone(),
-            query: question.query(run.mode).unwrap_or_default().to_owned(),
-            columns: result.columns,
-            rows,
-            error: error.as_ref().map(ToString::to_string),
-            routes: result.meta.routes.iter().map(|r| r.route.name().to_owned()).collect(),
-            cost,
-        };
-        match error {
-            None => outcome.answered += 1,
+        let (answer, fatal_error) = run.answer_question(question);
+        outcome.cost.add(&answer.cost);
+        outcome.missing += answer.cost.values_missing;
+        run.reduce_budget(&answer.cost, 0.0, 0);
+        if let Some(error) = fatal_error {
             // Do not record the question, so that the next run asks it again.
-            Some(FailedQuestion::Query(error)) if is_fatal => {
-                outcome.stop = Some(BenchmarkStop::Query(error));
-                break;
-            }
-            Some(_) => outcome.failed += 1,
+            outcome.stop = Some(BenchmarkStop::Query(error));
+            break;
+        }
+        match &answer.rows {
+            Some(_) => outcome.answered += 1,
+            None => outcome.failed += 1,
         }
         record_line(&RecordLine::Answer(Box::new(answer)))?;
     }
@@ -168,20 +145,12 @@ enum FailedQuestion {
     Query(#[from] QueryError),
 }
 
-impl FailedQuestion {
-    /// Returns true if the next question would fail for the same reason.
-    fn is_fatal(&self) -> bool {
-        match self {
-            Self::NoQuery(_) => false,
-            Self::Query(error) => !matches!(
-                error,
-                QueryError::Sql(_)
-                    | QueryError::Timeout(_)
-                    | QueryError::Output(_)
-                    | QueryError::Store(_)
-            ),
-        }
-    }
+/// Returns true if the next question would fail for the same reason.
+fn is_fatal(error: &QueryError) -> bool {
+    !matches!(
+        error,
+        QueryError::Sql(_) | QueryError::Timeout(_) | QueryError::Output(_) | QueryError::Store(_)
+    )
 }
 
 impl BenchmarkRun<'_> {
@@ -212,8 +181,42 @@ impl BenchmarkRun<'_> {
         (report, cost)
     }
 
-    /// Runs the query of a question.
-    fn answer_question(
+    /// Runs the query of a question. Also returns the query's error if the next question would fail
+    /// for the same reason.
+    pub(crate) fn answer_question(
+        &self,
+        question: &BenchmarkQuestion,
+    ) -> (QuestionOutcome, Option<QueryError>) {
+        let began = Instant::now();
+        let usage: Arc<Mutex<Usage>> = Arc::default();
+        let (result, error) = self.run_query(question, &usage);
+        let used = *usage.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut cost = to_cost(&result.meta);
+        if error.is_some() {
+            // For a failed query, only its events contain its usage.
+            cost.requests = used.requests;
+            cost.input_tokens = used.input_tokens;
+            cost.output_tokens = used.output_tokens;
+            cost.cost_usd = used.cost_usd;
+        }
+        cost.seconds = began.elapsed().as_secs_f64();
+        let answer = QuestionOutcome {
+            qid: question.qid.clone(),
+            query: question.query(self.mode).unwrap_or_default().to_owned(),
+            rows: error.is_none().then(|| compare::to_rows(&result)),
+            columns: result.columns,
+            error: error.as_ref().map(ToString::to_string),
+            routes: result.meta.routes.iter().map(|r| r.route.name().to_owned()).collect(),
+            cost,
+        };
+        let fatal_error = match error {
+            Some(FailedQuestion::Query(error)) if is_fatal(&error) => Some(error),
+            _ => None,
+        };
+        (answer, fatal_error)
+    }
+
+    fn run_query(
         &self,
         question: &BenchmarkQuestion,
         total_usage: &Arc<Mutex<Usage>>,

@@ -3,6 +3,9 @@
 
 use std::path::Path;
 
+use hqdl_spec::UncheckedSpec;
+use hqdl_values::problem::Problems;
+
 /// One of SWAN's databases.
 #[derive(Debug)]
 pub struct Benchmark {
@@ -84,6 +87,16 @@ pub struct BenchmarkTruth {
 }
 
 impl Benchmark {
+    /// Parses the spec that expands the database.
+    ///
+    /// # Errors
+    /// [`Problems`] of the text.
+    pub fn parse_spec(&self) -> Result<UncheckedSpec, Problems> {
+        // The text is part of the program; the path is its name in messages and tables.
+        let path = Path::new("specs/swan").join(format!("{}.toml", self.name));
+        UncheckedSpec::parse(&path, self.spec.to_owned())
+    }
+
     /// Returns the benchmark with this name.
     #[must_use]
     pub fn find_by_name(name: &str) -> Option<&'static Self> {
@@ -116,7 +129,7 @@ const SUPERHERO: Benchmark = Benchmark {
             &["Abin Sur", "-"],
         ],
     }],
-    spec: include_str!("../../specs/swan/superhero.toml"),
+    spec: include_str!("../specs/superhero.toml"),
     counts_keys: true,
     read_by_hqdl: &[],
     hidden: &[
@@ -226,7 +239,7 @@ const FORMULA_1: Benchmark = Benchmark {
             ],
         },
     ],
-    spec: include_str!("../../specs/swan/formula_1.toml"),
+    spec: include_str!("../specs/formula_1.toml"),
     counts_keys: false,
     read_by_hqdl: &[
         ReadColumn { qid: "formula_1-06", table: "circuits", column: "url" },
@@ -314,7 +327,7 @@ const CALIFORNIA_SCHOOLS: Benchmark = Benchmark {
             ],
         },
     ],
-    spec: include_str!("../../specs/swan/california_schools.toml"),
+    spec: include_str!("../specs/california_schools.toml"),
     counts_keys: false,
     read_by_hqdl: &[
         ReadColumn { qid: "california_schools-08", table: "frpm", column: "County Name" },
@@ -412,7 +425,7 @@ const EUROPEAN_FOOTBALL_2: Benchmark = Benchmark {
             ],
         },
     ],
-    spec: include_str!("../../specs/swan/european_football_2.toml"),
+    spec: include_str!("../specs/european_football_2.toml"),
     counts_keys: false,
     read_by_hqdl: &[ReadColumn {
         qid: "european_football_2-20",

@@ -11,8 +11,8 @@ use serde_json::Value as Json;
 use super::benchmark::{Benchmark, BenchmarkTruth, ReadColumn};
 use super::shots::{self, Example, Examples, Shots};
 use super::{SwanError, compare};
-use crate::database::{Database, StoreError};
-use crate::sql;
+use hqdl_database::{Database, StoreError};
+use hqdl_values::sql;
 
 /// Files written for a database.
 #[derive(Debug)]
@@ -217,7 +217,7 @@ fn apply_rules(gold: &Path, benchmark: &Benchmark) -> Result<Vec<(String, u64)>,
 ///
 /// # Errors
 /// Returns [`SwanError`] if a file cannot be read or written.
-pub(in crate::swan) fn write_without_hidden_columns(
+pub(crate) fn write_without_hidden_columns(
     gold: &Path,
     masked: &Path,
     benchmark: &Benchmark,

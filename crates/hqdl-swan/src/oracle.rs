@@ -10,11 +10,19 @@ use serde_json::{Map, Value as Json, json};
 
 use super::benchmark::{Benchmark, BenchmarkTruth};
 use super::{SwanError, compare};
-use crate::database::StoreError;
-use crate::model::{Model, ModelError, Reply, ReplyFuture};
-use crate::prompt::{Prompt, Question};
-use crate::spec::Format;
-use crate::value::Value;
+use hqdl_database::keys::{KeyRow, Keys};
+use hqdl_database::publish::Publication;
+use hqdl_database::published_state::PublishedState;
+use hqdl_database::versions::{PublishedCell, PublishedValue};
+use hqdl_database::{Database, StoreError};
+use hqdl_model::{Model, ModelError, Reply, ReplyFuture};
+use hqdl_prompt::{Prompt, Question};
+use hqdl_spec::checker::Checker;
+use hqdl_spec::overrides::Overrides;
+use hqdl_spec::{Expansion, Format, Spec};
+use hqdl_values::cell::Answer;
+use hqdl_values::key::Entity;
+use hqdl_values::value::Value;
 
 /// Name of the model in records and reports.
 pub const NAME: &str = "the true values";
@@ -50,6 +58,65 @@ impl TrueValues {
         self.other_questions.load(Ordering::Relaxed)
     }
 
+    /// Publishes the spec's tables in its database, with the values that they have after a run in
+    /// which every answer is true.
+    ///
+    /// # Errors
+    /// [`StoreError`] if a source cannot be read, or the tables cannot be written.
+    pub fn publish_tables(&self, spec: &Spec) -> Result<(), StoreError> {
+        let database = &Database::open_writable(spec.target())?;
+        let publication = Publication::begin(database, spec)?;
+        for (n, expansion) in spec.expansions.iter().enumerate() {
+            let mut keys: Vec<KeyRow> = Vec::new();
+            let mut add_key = |key: &KeyRow| {
+                keys.push(key.clone());
+                Ok::<(), rusqlite::Error>(())
+            };
+            Keys::collect(database, expansion, None)?
+                .for_each(&mut add_key)
+                .map_err(|e| database.store_error_for(&e))?;
+            let checkers: Vec<Checker> = expansion.columns.iter().map(Checker::new).collect();
+            // All spellings of an entity have the answers to the first one.
+            let mut first_answers: HashMap<&Entity, Vec<Answer>> = HashMap::new();
+            let mut tables = publication.open_tables(expansion, false)?;
+            for key in &keys {
+                let answers = || self.answer_key(expansion, &checkers, key);
+                if key.has_other_spellings {
+                    let answers = first_answers.entry(&key.entity).or_insert_with(answers);
+                    tables.write_row(&key.row, &to_published_cells(key, answers))?;
+                } else {
+                    tables.write_row(&key.row, &to_published_cells(key, &answers()))?;
+                }
+            }
+            let state =
+                PublishedState::current(spec, n, NAME, &Overrides::default(), Default::default());
+            publication
+                .finish_expansion(spec, &tables.finish(None), &state, &mut |_| Vec::new())?;
+        }
+        publication.create_views(spec)?;
+        publication.commit()
+    }
+
+    /// Returns the stored answers to a key, one per column.
+    fn answer_key(&self, expansion: &Expansion, checkers: &[Checker], key: &KeyRow) -> Vec<Answer> {
+        let names = expansion.prompt_key_names(&key.row.key);
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        let shown: Vec<Json> =
+            expansion.shown_row(&key.row).key.iter().map(Value::to_json).collect();
+        let known = self.rows.get(&build_row_key(&expansion.name, &names, &shown));
+        let value = |name: &String| known.and_then(|cells| cells.get(name.as_str()));
+        let columns = expansion.columns.iter().zip(checkers);
+        columns
+            .map(|(column, checker)| {
+                let answer = checker.check_json(value(&column.name).unwrap_or(&Json::Null));
+                checker.complete_in_row(answer, |part| match key.row.key.get(part)? {
+                    Value::Text(text) => Some(text),
+                    _ => None,
+                })
+            })
+            .collect()
+    }
+
     fn answer_prompt(&self, prompt: &Prompt) -> Result<Reply, ModelError> {
         let question = Question::parse(&prompt.system, &prompt.user)
             .ok_or_else(|| ModelError::NoAnswer("cannot parse the prompt".to_owned()))?;
@@ -76,6 +143,23 @@ impl TrueValues {
         let content = json!({ "rows": rows }).to_string();
         Ok(Reply { content, partial: true, ..Reply::default() })
     }
+}
+
+/// Returns the published form of a key's answers.
+fn to_published_cells<'a>(key: &KeyRow, answers: &'a [Answer]) -> Vec<PublishedCell<'a>> {
+    let cell = |(is_requested, answer): (&bool, &'a Answer)| {
+        if !is_requested {
+            return PublishedCell::NotAsked;
+        }
+        PublishedCell::Value(PublishedValue {
+            state: answer.state.name(),
+            value: &answer.value,
+            completion: None,
+            raw: answer.raw.as_deref(),
+            repair: answer.repair.as_deref(),
+        })
+    };
+    key.requested_columns.iter().zip(answers).map(cell).collect()
 }
 
 fn read_truth(

@@ -11,7 +11,7 @@ use serde_json::Value as Json;
 
 use super::compare::Rows;
 use super::{Mode, SwanError};
-use crate::format::count_noun;
+use hqdl_values::format::count_noun;
 
 /// Name of the record in a run's folder.
 pub const RECORD_FILE: &str = "run.jsonl";
@@ -194,7 +194,7 @@ impl RunsRecord {
                 format!(
                     "there is no record of a run in {}: {}",
                     path.display(),
-                    crate::format::io_reason(&e)
+                    hqdl_values::format::io_reason(&e)
                 ),
                 "pass directories that `hqdl swan run --out` wrote",
             )

@@ -1,6 +1,6 @@
 //! Computes scores from a record and the gold database.
 
-pub(in crate::swan) mod known;
+pub(crate) mod known;
 
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
@@ -11,14 +11,15 @@ use serde::Serialize;
 use tokio::sync::watch;
 
 use self::known::Faults;
-use crate::format::count_noun;
-use crate::query::{PlainQuery, QueryResult};
-use crate::swan::benchmark::ReadColumn;
-use crate::swan::compare::{self, Rows};
-use crate::swan::factuality::{Factuality, Share, compute_factuality};
-use crate::swan::grade::{Grade, grade_answer};
-use crate::swan::record::{Cost, Header, QuestionOutcome};
-use crate::swan::{Benchmark, BenchmarkQuestion, Mode, RunsRecord, SwanError};
+use crate::benchmark::ReadColumn;
+use crate::compare::{self, Rows};
+use crate::factuality::{Factuality, Share, compute_factuality};
+use crate::grade::{Grade, grade_answer};
+use crate::questions::read_questions;
+use crate::record::{Cost, Header, Invocation, QuestionOutcome};
+use crate::{Benchmark, BenchmarkQuestion, Mode, RunsRecord, SwanError};
+use hqdl_engine::query::{PlainQuery, QueryResult};
+use hqdl_values::format::count_noun;
 
 /// A run's scores.
 #[derive(Debug, Clone, Serialize)]
@@ -145,11 +146,11 @@ impl GoldDatabase {
         &self.database
     }
 
-    pub(in crate::swan) fn timeout(&self) -> Duration {
+    pub(crate) fn timeout(&self) -> Duration {
         self.timeout
     }
 
-    pub(in crate::swan) fn interrupt(&self) -> watch::Receiver<bool> {
+    pub(crate) fn interrupt(&self) -> watch::Receiver<bool> {
         self.interrupt.clone()
     }
 
@@ -172,10 +173,7 @@ impl GoldDatabase {
         Ok(checked.faults.clone())
     }
 
-    pub(in crate::swan) fn fetch_gold_rows(
-        &self,
-        question: &BenchmarkQuestion,
-    ) -> Result<Rows, String> {
+    pub(crate) fn fetch_gold_rows(&self, question: &BenchmarkQuestion) -> Result<Rows, String> {
         let cached = self.cached_rows.borrow().get(&question.gold).cloned();
         cached.unwrap_or_else(|| {
             let rows = self.run_gold_query(question);
@@ -189,7 +187,7 @@ impl GoldDatabase {
         PlainQuery {
             database: &self.database,
             sql: &question.gold,
-            dialect: crate::query::Dialect::Sqlite,
+            dialect: hqdl_engine::query::Dialect::Sqlite,
             params: &[],
             timeout: Some(self.timeout),
             interrupt: self.interrupt.clone(),
@@ -198,6 +196,38 @@ impl GoldDatabase {
         .map_err(|e| e.to_string())?;
         Ok(compare::to_rows(&rows))
     }
+}
+
+/// Scores the runs in `dirs`. `questions` replaces the questions files of the runs. `gold` contains
+/// the gold databases, and `timeout` limits each of their queries.
+///
+/// # Errors
+/// [`SwanError`] if a record, a file or a database cannot be read, or the user interrupts the command.
+pub fn score_runs(
+    dirs: &[PathBuf],
+    questions: Option<&Path>,
+    gold: &Path,
+    timeout: Duration,
+    interrupt: &watch::Receiver<bool>,
+) -> Result<Vec<RunScore>, SwanError> {
+    let (mut all, mut golds) = (Vec::new(), Vec::<GoldDatabase>::new());
+    for dir in dirs {
+        let record = RunsRecord::read_dir(dir)?;
+        let header = record.header();
+        let file = questions.unwrap_or(&header.questions_file);
+        let questions = read_questions(file, &header.database)?;
+        let gold = GoldDatabase::find(gold, &header.database, timeout, interrupt.clone())?;
+        let before = golds.iter().position(|g| g.database() == gold.database());
+        let at = before.unwrap_or(golds.len());
+        if before.is_none() {
+            golds.push(gold);
+        }
+        all.push(score_run(&record, &questions, &golds[at])?);
+        if *interrupt.borrow() {
+            return Err(SwanError::Interrupted);
+        }
+    }
+    Ok(all)
 }
 
 /// Scores a record. If a gold query fails, its question does not count, and a note reports it.
@@ -286,7 +316,7 @@ fn sum_spent(record: &RunsRecord) -> Cost {
     cost
 }
 
-fn to_run_cost(run: &crate::swan::record::Invocation) -> RunCost {
+fn to_run_cost(run: &Invocation) -> RunCost {
     RunCost {
         finished: run.finished,
         total: run.total_cost(),

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use crate::swan::chart::{Axis, Chart, Series, Stroke};
-use crate::swan::report::group_runs;
-use crate::swan::{RunScore, published};
+use crate::chart::{Axis, Chart, Series, Stroke};
+use crate::report::group_runs;
+use crate::{RunScore, published};
 
 type Points = Vec<(f64, f64)>;
 

@@ -5,7 +5,7 @@
 //! hqdl also reads a single file with both kinds of queries. Its columns are named by a header, or
 //! are name, question, evidence, difficulty, gold SQL, HQDL's SQL and `BlendSQL`'s SQL.
 
-use crate::format::count_noun;
+use hqdl_values::format::count_noun;
 use std::collections::{BTreeSet, HashSet};
 use std::path::Path;
 

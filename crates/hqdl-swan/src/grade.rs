@@ -1,7 +1,7 @@
 //! Grades an answer against the gold answer: whether it is right, how far off it is, and how it
 //! differs.
 
-use crate::format::count_noun;
+use hqdl_values::format::count_noun;
 use std::collections::HashMap;
 
 use serde::Serialize;

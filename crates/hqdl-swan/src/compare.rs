@@ -3,8 +3,8 @@
 use rusqlite::types::ValueRef;
 use serde_json::{Value as Json, json};
 
-use crate::blendsql::SqlError;
-use crate::query::QueryResult;
+use hqdl_engine::query::QueryResult;
+use hqdl_sql::blendsql::SqlError;
 
 /// A comparable value. A whole number is equal as integer and real, as in Python, the language of
 /// SWAN's own scorer.
@@ -138,5 +138,5 @@ pub fn is_equal_strictly(
 /// # Errors
 /// [`SqlError`] for an unterminated string or name.
 pub fn is_ordered(sql: &str) -> Result<bool, SqlError> {
-    crate::blendsql::has_outer_order_by(sql)
+    hqdl_sql::blendsql::has_outer_order_by(sql)
 }

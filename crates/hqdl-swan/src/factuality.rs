@@ -17,9 +17,9 @@ use serde::Serialize;
 
 use super::benchmark::{Benchmark, BenchmarkTruth};
 use super::compare::{self, ComparedCell};
-use crate::database::StoreError;
-use crate::sql;
-pub use crate::truth::Share;
+use hqdl_database::StoreError;
+pub use hqdl_engine::truth::Share;
+use hqdl_values::sql;
 
 /// Factuality of the generated cells.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]

@@ -8,10 +8,10 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value as Json, json};
 
-use crate::format::count_noun;
-use crate::swan::published::{self, PublishedFigures};
-use crate::swan::score::RunCost;
-use crate::swan::{Mode, RunScore, SwanError};
+use crate::published::{self, PublishedFigures};
+use crate::score::RunCost;
+use crate::{Mode, RunScore, SwanError};
+use hqdl_values::format::count_noun;
 
 /// Returns all scores as JSON. The format is stable.
 #[must_use]
@@ -63,7 +63,7 @@ pub fn write_report(scored: &[RunScore], dir: &Path) -> Result<Vec<PathBuf>, Swa
 
 impl RunScore {
     /// Returns the name of the run's folder.
-    pub(in crate::swan) fn name(&self) -> String {
+    pub(crate) fn name(&self) -> String {
         self.dir.file_name().unwrap_or(self.dir.as_os_str()).to_string_lossy().into_owned()
     }
 
@@ -253,7 +253,7 @@ fn format_heading(title: &str, database: &str, several: bool) -> String {
 
 /// Groups runs by database, model and mode, sorted by the number of shots. If there are several
 /// databases, the group's name contains the database.
-pub(in crate::swan) fn group_runs<'s>(
+pub(crate) fn group_runs<'s>(
     scored: impl IntoIterator<Item = &'s RunScore>,
 ) -> Vec<(String, Vec<&'s RunScore>)> {
     let scored: Vec<&RunScore> = scored.into_iter().collect();
@@ -313,7 +313,7 @@ fn push_database_factuality(database: &str, runs: &[&RunScore], several: bool, t
         }
     }
     for (table, column, measure) in columns {
-        let score = |(_, f): &(&RunScore, &crate::swan::factuality::Factuality)| {
+        let score = |(_, f): &(&RunScore, &crate::factuality::Factuality)| {
             let found = f.columns.iter().find(|c| c.table == table && c.column == column);
             found.map_or_else(no_value, |c| {
                 let (low, high) = c.score.interval();

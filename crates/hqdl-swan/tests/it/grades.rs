@@ -1,7 +1,7 @@
 //! Tests of grades: by SWAN's rule, by the strict rule, and by the relative error.
 
-use hqdl::swan::compare::is_ordered;
-use hqdl::swan::grade::{Grade, grade_answer};
+use hqdl_swan::compare::is_ordered;
+use hqdl_swan::grade::{Grade, grade_answer};
 use serde_json::{Value as Json, json};
 
 fn of(ours: Json, gold: Json, tested: &str, ordered: bool) -> Grade {

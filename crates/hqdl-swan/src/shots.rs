@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 use serde_json::{Map, Value as Json};
 
 use super::SwanError;
-use crate::format::count_noun;
-use crate::spec::Literal;
-use crate::spec::UncheckedSpec;
-use crate::spec::file::{ShotCell, ShotsField};
+use hqdl_spec::Literal;
+use hqdl_spec::UncheckedSpec;
+use hqdl_spec::file::{ShotCell, ShotsField};
+use hqdl_values::format::count_noun;
 
 /// An example row: a value or a list of values for each column.
 pub type Example = Map<String, Json>;
@@ -65,7 +65,7 @@ pub fn apply_shots(draft: &mut UncheckedSpec, file: &Path, shots: usize) -> Resu
         bad(format!(
             "cannot read examples from {}: {}",
             file.display(),
-            crate::format::io_reason(&e)
+            hqdl_values::format::io_reason(&e)
         ))
     })?;
     let all: Shots = serde_json::from_str(&text)
