@@ -19,7 +19,7 @@ const CACHE_BYTES: u64 = 48 << 20;
 /// Key of the last journal row that the index contains. No entity begins with a NUL.
 const HEAD_KEY: &[u8] = b"\0head";
 /// Version of the record layout. A different version rebuilds the index.
-const LAYOUT_VERSION: i64 = 2;
+const LAYOUT_VERSION: i64 = 3;
 
 /// The index, in the process that holds it.
 #[derive(Debug)]

@@ -236,6 +236,7 @@ impl CellRequirements {
             completion: 0,
             asked: 0,
             answer,
+            logprob: None,
         })
     }
 
