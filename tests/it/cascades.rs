@@ -519,6 +519,13 @@ impl Cascade {
     }
 }
 
+/// Returns a filled project with a calibrated column, and the endpoints of its models.
+pub fn calibrated_project() -> (Vec<Endpoint>, Project) {
+    let cascade = Cascade::with_probabilities(200, "target = 0.95, sample = 60");
+    cascade.run();
+    (vec![cascade.small, cascade.large, cascade.other], cascade.project)
+}
+
 #[test]
 fn a_probability_is_the_confidence_without_answers_to_compare() {
     let cascade = Cascade::with_probabilities(200, "target = 0.95, sample = 60");

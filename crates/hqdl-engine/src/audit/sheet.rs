@@ -89,7 +89,7 @@ impl Sheet {
             std::fs::read(path).map_err(|e| AuditError::in_file(path, None, io_reason(&e)))?;
         let text = String::from_utf8(bytes).map_err(|e| {
             let before = &e.as_bytes()[..e.utf8_error().valid_up_to()];
-            let line = 1 + before.iter().filter(|byte| **byte == b'\n').count();
+            let line = 1 + String::from_utf8_lossy(before).matches('\n').count();
             error(line as u64, "the line is not UTF-8 text".to_owned())
         })?;
         let text = text.trim_start_matches('\u{feff}');

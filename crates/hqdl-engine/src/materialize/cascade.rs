@@ -296,7 +296,8 @@ impl Materializer<'_> {
     pub(super) fn check_logprobs(&self, n: usize) -> Result<Vec<String>, MaterializeError> {
         let models = &self.models[n];
         let second = |column: usize| models.of_column(column).second.as_ref();
-        let uses_logprobs = |column: &usize| second(*column).is_some_and(|r| r.uses_logprobs());
+        let uses_logprobs =
+            |column: &usize| second(*column).is_some_and(SecondAnswerRule::uses_logprobs);
         let expansion = &self.spec.expansions[n];
         let columns: Vec<usize> = (0..expansion.columns.len()).filter(uses_logprobs).collect();
         if columns.is_empty() || self.run_mode == RunMode::Batch {
