@@ -355,8 +355,8 @@ pub struct ExpansionTable {
 pub struct EvidenceTable {
     /// A SELECT over the database that returns the text of each document, or its name and text.
     pub documents: Option<String>,
-    /// Folder with files that end in `.txt`, `.md`, `.html` or `.htm`. It must be below the spec's
-    /// folder.
+    /// Folder with files that end in `.txt`, `.md`, `.html`, `.htm` or `.pdf`. It must be below the
+    /// spec's folder.
     pub folder: Option<String>,
     /// URL of a web search that returns JSON, with `{query}` for the row's key. hqdl sends the key
     /// to this host.
