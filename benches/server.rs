@@ -66,6 +66,7 @@ fn write(facts: &Facts) -> Vec<Entity> {
                 completion: 0,
                 asked: 0,
                 answer: Answer::ok(CellValue::One(Value::from(format!("the value of {row}")))),
+                logprob: None,
             };
             (entity(request * ROWS + row), meanings.iter().map(fact).collect())
         };

@@ -452,6 +452,10 @@ impl From<MaterializeError> for Failure {
                 error.to_string(),
                 "lower `target_truth`, audit more rows, name a better model in `to`, or use `target`",
             ),
+            MaterializeError::NoLogprobs { .. } => Self::wrong_input(
+                error.to_string(),
+                "set `answers`, or name other models in `compare`; if the answers come from an earlier run, add `--refresh COLUMN`",
+            ),
             MaterializeError::Stopped(why) => {
                 let (message, hint, exit) = describe_stop(&why);
                 Self::Message { message, hint, exit }

@@ -69,7 +69,7 @@ pub struct Options {
     /// answers.
     #[arg(long)]
     apply: bool,
-    /// Fill the sheet with answers from the model that the flags name. The report counts them as
+    /// Fill the sheet with answers from the model that the flags name, as --model alone does. The report counts them as
     /// agreement between models, never as true values.
     #[arg(long, conflicts_with_all = ["truth", "report", "apply", "ask_me"])]
     ask_model: bool,
@@ -93,11 +93,11 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
         return score::run(&score::Options::new(spec, truth.clone(), db, output), output_options);
     }
     let session = open_session(options)?;
-    let is_fill = options.ask_me
-        || options.ask_model
-        || options.report
-        || options.apply
-        || options.truth.is_some();
+    // Without another step, a model can only be the one to ask.
+    let has_step = options.ask_me || options.report || options.apply || options.truth.is_some();
+    let asks_model = options.ask_model || !has_step && options.flags.model.is_some();
+    let is_fill =
+        options.ask_me || asks_model || options.report || options.apply || options.truth.is_some();
     if !is_fill {
         return draw_sample(options, &session, output_options);
     }
@@ -118,7 +118,7 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
                 reference.display()
             );
         }
-    } else if options.ask_model {
+    } else if asks_model {
         let filled = ask_other_model(options, n, &mut audit, output_options)?;
         let file = sheet_path(&session.spec, expansion);
         let what = format!("filled {}", count_noun(filled, "cell"));

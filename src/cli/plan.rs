@@ -188,10 +188,7 @@ fn print_cascade(cascade: &CascadePlan) {
     table.set_header(["accepted", "to ask", "cost", share, "at least", ""]);
     for threshold in &cascade.thresholds {
         table.add_row([
-            match threshold.equal_answers {
-                Some(equal) => format!("{equal} of {} equal", cascade.answers),
-                None => "nothing".to_owned(),
-            },
+            cascade.describe_threshold(threshold),
             threshold.cells.to_string(),
             threshold.cost_usd.map_or_else(|| "?".to_owned(), |cost| format!("${cost:.4}")),
             percent(threshold.expected),

@@ -60,6 +60,7 @@ pub(super) struct SpecState {
     rests_until: Option<Instant>,
     columns: Arc<Vec<ColumnReport>>,
     plan: Option<Arc<serde_json::Value>>,
+    cascades: Arc<serde_json::Value>,
     last_run: Option<u64>,
     has_run: bool,
 }
@@ -131,6 +132,7 @@ impl SpecState {
             rests_until: None,
             columns: Arc::default(),
             plan: None,
+            cascades: Arc::default(),
             last_run: None,
             has_run: false,
         }
@@ -320,6 +322,8 @@ impl SpecState {
             self.columns = Arc::new(columns);
             self.has_run = true;
             self.plan = ended.plan.map(Arc::new);
+            let cascades = ended.report.as_ref().map(|report| report["cascades"].clone());
+            self.cascades = Arc::new(cascades.unwrap_or_default());
         }
         if !self.is_full_run {
             // A partial run shows nothing about the other cells.
@@ -370,6 +374,7 @@ impl SpecState {
             retried_failure: self.retried_failure.clone(),
             columns: Arc::clone(&self.columns),
             plan: self.plan.clone(),
+            cascades: Arc::clone(&self.cascades),
             held: self.held.as_ref().map(|h| h.why.clone()),
             resumes: self.held.as_ref().and_then(|h| h.until).map(|t| t.to_string()),
             run: self.running,

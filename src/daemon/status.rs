@@ -53,6 +53,8 @@ pub struct SpecStatus {
     pub columns: Arc<Vec<ColumnReport>>,
     /// Plan of the missing cells with their cost, if the spec waits for approval.
     pub plan: Option<Arc<Json>>,
+    /// Thresholds of the calibrated columns, as in the report of the last run.
+    pub cascades: Arc<Json>,
     /// Reason why the spec waits for approval.
     pub held: Option<String>,
     /// Time at which the hold ends by itself, RFC 3339.

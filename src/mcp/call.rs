@@ -380,7 +380,8 @@ impl<H: McpHost> RunningCall<'_, H> {
         let checked = cell.clone();
         self.run_blocking(move |context, _| context.check_override(&checked)).await?;
         let client = self.client.name.clone();
-        let record = self.build_record(PlannedWork::Override(cell.clone()), MaxCost::Nothing).await?;
+        let record =
+            self.build_record(PlannedWork::Override(cell.clone()), MaxCost::Nothing).await?;
         let grant = match self.authorize(&record).await? {
             Ok(grant) => grant,
             Err(response) => return Ok(response),

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use serde_json::{Value as Json, json};
 
+use hqdl_testkit::daemon::Daemon;
 use hqdl_testkit::endpoint::{Endpoint, Fault, Frequency};
 use hqdl_testkit::project::{CommandResult, Project, with_models};
 
@@ -478,18 +479,266 @@ fn targets_without_a_sense_are_rejected() {
         let ended = cascade.project.run_hqdl(&["check", "specs/x.toml"]).expect_exit_code(2);
         assert!(ended.stderr.contains(message), "{rule}: {}", ended.stderr);
     }
-    for (rule, message) in [
-        ("target = 0.9", "`low_confidence` needs answers to compare"),
-        ("target = 0.9, compare = [\"other\", \"other\"]", "`compare` names a model twice"),
-    ] {
-        let spec = spec.replace("compare = \"other\", RULE", rule);
-        cascade.project.write_spec(&spec);
-        let ended = cascade.project.run_hqdl(&["check", "specs/x.toml"]).expect_exit_code(2);
-        assert!(ended.stderr.contains(message), "{rule}: {}", ended.stderr);
-    }
+    let twice = "target = 0.9, compare = [\"other\", \"other\"]";
+    cascade.project.write_spec(&spec.replace("compare = \"other\", RULE", twice));
+    let ended = cascade.project.run_hqdl(&["check", "specs/x.toml"]).expect_exit_code(2);
+    assert!(ended.stderr.contains("`compare` names a model twice"), "{}", ended.stderr);
     let spec = spec.replace("compare = \"other\", RULE", "target = 0.9, answers = 3");
     let spec = spec.replace("name = \"gpt-4o-mini\"", "name = \"gpt-4o-mini\"\ntemperature = 0.0");
     cascade.project.write_spec(&spec);
     let ended = cascade.project.run_hqdl(&["check", "specs/x.toml"]).expect_exit_code(2);
     assert!(ended.stderr.contains("all answers of a model are the same"), "{}", ended.stderr);
+}
+
+/// Returns the number of the last place that a text names.
+fn find_last_place(text: &str) -> Option<usize> {
+    let numbers = text.match_indices('p').map(|(at, _)| text.get(at + 1..at + 4)?.parse().ok());
+    numbers.rev().flatten().next()
+}
+
+/// Returns the probability of the small model's answers: those of its wrong answers are low.
+fn probability_of(n: usize) -> f64 {
+    if n.is_multiple_of(10) { 0.35 } else { 0.97 }
+}
+
+impl Cascade {
+    /// Makes the small model's endpoint report log-probabilities.
+    fn report_probabilities(&self) {
+        self.small.set_logprob_fn(|before, token| {
+            // Tokens before the first place are improbable, and must not count.
+            find_last_place(&[before, token].concat()).map_or(-5.0, |n| probability_of(n).ln())
+        });
+    }
+
+    /// Returns a cascade whose confidence is the probability of the small model's tokens.
+    fn with_probabilities(places: usize, rule: &str) -> Self {
+        let cascade = Self::start(places, rule);
+        cascade.project.edit_spec("compare = \"other\", ", "");
+        cascade.report_probabilities();
+        cascade
+    }
+}
+
+/// Returns a filled project with a calibrated column, and the endpoints of its models.
+pub fn calibrated_project() -> (Vec<Endpoint>, Project) {
+    let cascade = Cascade::with_probabilities(200, "target = 0.95, sample = 60");
+    cascade.run();
+    (vec![cascade.small, cascade.large, cascade.other], cascade.project)
+}
+
+#[test]
+fn a_probability_is_the_confidence_without_answers_to_compare() {
+    let cascade = Cascade::with_probabilities(200, "target = 0.95, sample = 60");
+    let plan = cascade.plan();
+    let ended = cascade.run();
+    assert_eq!(cascade.misses(answer_large), 0);
+    let improbable: BTreeSet<usize> = (0..200).step_by(10).collect();
+    let escalated = cascade.escalated();
+    assert!(improbable.is_subset(&escalated) && escalated.len() <= 60 + 20, "{escalated:?}");
+    assert_eq!(cascade.other.request_count(), 0);
+    assert!(cascade.paid() <= most(&plan), "{} of {}", cascade.paid(), most(&plan));
+    assert!(cascade.small.received_requests().iter().all(|r| r.body["logprobs"] == true));
+    let large = cascade.large.received_requests();
+    assert!(large.iter().all(|request| request.body.get("logprobs").is_none()));
+    let note = "agree with gpt-4o, which answers those with a probability below 0.95";
+    assert!(ended.stdout.contains(note), "{}", ended.stdout);
+    let thresholds = cascade.plan()["cascades"][0]["thresholds"].clone();
+    let shown: Vec<(Json, Json)> = thresholds
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|t| (t["probability"].clone(), t["chosen"].clone()))
+        .collect();
+    let expected =
+        [(Json::Null, false), (json!(0.95), true), (json!(0.3), false)].map(|(p, c)| (p, json!(c)));
+    assert_eq!(shown, expected, "{thresholds}");
+    let printed = cascade.project.run_hqdl(&["plan", "specs/x.toml"]).expect_exit_code(0).stdout;
+    assert!(printed.contains("probability ≥ 0.95"), "{printed}");
+    // Both answers are kept, and nothing is asked twice.
+    let args = ["why", "llm", "p010", "country", "--spec", "specs/x.toml"];
+    let why = cascade.project.run_hqdl(&args).expect_exit_code(0).stdout;
+    assert!(why.contains("gpt-4o-mini: ok \"Spain\" (probability 0.350)"), "{why}");
+    let counts = cascade.request_counts();
+    cascade.run();
+    assert_eq!(cascade.request_counts(), counts);
+    // The journal and its export keep the log-probabilities.
+    cascade.project.run_hqdl(&["cache", "export", "facts.jsonl"]).expect_exit_code(0);
+    let exported = std::fs::read_to_string(cascade.project.path("facts.jsonl")).unwrap();
+    let lines: Vec<Json> = exported.lines().map(|l| serde_json::from_str(l).unwrap()).collect();
+    let logprobs: Vec<f64> = lines.iter().filter_map(|line| line["logprob"].as_f64()).collect();
+    assert_eq!(logprobs.len(), 200);
+    assert_eq!(logprobs.iter().filter(|l| **l < -1.0).count(), 20, "{logprobs:?}");
+    // An import into another cache needs no request.
+    cascade
+        .project
+        .run_hqdl(&["cache", "import", "facts.jsonl", "--cache", "other"])
+        .expect_exit_code(0);
+    cascade.project.run_materialize(&["--cache", "other"]).expect_exit_code(0);
+    assert_eq!(cascade.request_counts(), counts);
+}
+
+#[test]
+fn every_protocol_with_probabilities_reports_them() {
+    for provider in ["openai", "openai-responses"] {
+        for format in ["csv", "json"] {
+            let cascade =
+                Cascade::with_probabilities(40, "when = [\"low_confidence\"], below = 0.9");
+            let line = format!("provider = \"{provider}\"");
+            cascade.project.edit_spec("provider = \"openai\"", &line);
+            let expansion = format!("rows_per_request = 10\nformat = \"{format}\"");
+            cascade.project.edit_spec("rows_per_request = 10", &expansion);
+            let ended = cascade.run();
+            let note = "promises nothing without a `target`; gpt-4o answers the cells with a probability below 0.9";
+            assert!(ended.stdout.contains(note), "{provider} {format}: {}", ended.stdout);
+            let improbable: BTreeSet<usize> = (0..40).step_by(10).collect();
+            assert_eq!(cascade.escalated(), improbable, "{provider} {format}");
+        }
+    }
+}
+
+#[test]
+fn first_answers_of_a_batch_have_probabilities() {
+    let cascade = Cascade::with_probabilities(40, "when = [\"low_confidence\"], below = 0.9");
+    cascade.project.run_materialize(&["--batch"]);
+    let small = cascade.small.request_count();
+    cascade.run();
+    assert_eq!(cascade.small.request_count(), small);
+    assert_eq!(cascade.escalated(), (0..40).step_by(10).collect::<BTreeSet<usize>>());
+}
+
+/// Without log-probabilities, the rule is refused before the stronger model is asked. The first
+/// answers are kept.
+#[test]
+fn a_rule_without_probabilities_is_refused() {
+    let refused = "`low_confidence` without `compare` needs the log-probabilities of tokens, which gpt-4o-mini did not report for any of 40 answers";
+    for rejects in [false, true] {
+        let cascade = Cascade::start(40, "target = 0.9, sample = 20");
+        cascade.project.edit_spec("compare = \"other\", ", "");
+        if rejects {
+            cascade.small.set_logprob_fn(|_, _| -0.1);
+            cascade.small.add_fault(Fault::RejectsParameters(&["logprobs"]), Frequency::Always);
+        }
+        let ended = cascade.project.run_materialize(&[]).expect_exit_code(2);
+        assert!(ended.stderr.contains(refused), "{}", ended.stderr);
+        assert!(ended.stderr.contains("set `answers`, or name other models"), "{}", ended.stderr);
+        let warning = "the endpoint rejects token log-probabilities; hqdl retries without it";
+        assert_eq!(ended.stdout.contains(warning), rejects, "{}", ended.stdout);
+        assert_eq!(cascade.large.request_count(), 0);
+        let sent = cascade.small.received_requests();
+        assert_eq!(
+            sent.iter().filter(|r| r.body.get("logprobs").is_none()).count(),
+            if rejects { 4 } else { 0 }
+        );
+        let small = cascade.small.cells_since(0).len();
+        // With further answers, the rule works, and the first answers are not asked for again.
+        cascade.small.clear_faults();
+        cascade.project.edit_spec("target = 0.9", "answers = 2, target = 0.9");
+        cascade.run();
+        assert_eq!(cascade.small.cells_since(0).len(), small + 40);
+    }
+}
+
+/// Answers of an earlier version have no log-probability, so the stronger model answers them.
+#[test]
+fn answers_without_a_probability_have_the_lowest_confidence() {
+    let mut cascade = Cascade::start(60, "when = [\"unknown\"]");
+    cascade.project.edit_spec("compare = \"other\", ", "");
+    cascade.run();
+    let rows: Vec<String> = (60..120).map(|n| format!("('p{n:03}')")).collect();
+    cascade.project.execute_sql(&format!("INSERT INTO place VALUES {}", rows.join(", ")));
+    cascade.places = 120;
+    cascade.report_probabilities();
+    cascade.project.edit_spec("when = [\"unknown\"]", "when = [\"low_confidence\"], below = 0.9");
+    let ended = cascade.run();
+    let note = "llm.country: 60 answers of gpt-4o-mini have no log-probability";
+    assert!(ended.stdout.contains(note), "{}", ended.stdout);
+    assert_eq!(cascade.escalated(), (0..60).chain((60..120).step_by(10)).collect());
+    assert_eq!(cascade.misses(answer_large), 0);
+}
+
+#[test]
+fn probabilities_need_an_endpoint_and_a_threshold() {
+    let cascade = Cascade::start(1, "RULE");
+    let spec = cascade.project.spec_text();
+    let check = |spec: &str, message: &str| {
+        cascade.project.write_spec(spec);
+        let ended = cascade.project.run_hqdl(&["check", "specs/x.toml"]).expect_exit_code(2);
+        assert!(ended.stderr.contains(message), "{message}: {}", ended.stderr);
+    };
+    let alone = |rule: &str| spec.replace("compare = \"other\", RULE", rule);
+    let low = "when = [\"low_confidence\"]";
+    check(&alone(low), "`low_confidence` needs a threshold");
+    check(&alone(&format!("{low}, below = 0.0")), "`below` is out of range");
+    check(&alone(&format!("{low}, below = 0.9, target = 0.9")), "`below` has no effect");
+    check(&alone("when = [\"unknown\"], below = 0.9"), "`below` has no effect");
+    check(&spec.replace("RULE", &format!("{low}, below = 0.9")), "`below` has no effect");
+    let spec = alone("target = 0.9").replacen("\"openai\"", "\"anthropic\"", 1);
+    check(&spec, "because Anthropic's API reports no probabilities of tokens");
+}
+
+/// The page shows each threshold in a chart and, without a script, in a table.
+#[test]
+fn the_page_shows_the_thresholds() {
+    let cascade = Cascade::start(100, "target = 0.9, sample = 40");
+    let shown = |daemon: &Daemon| daemon.get("/specs/x").expect_status(200).body;
+    let daemon = Daemon::start(&cascade.project, &["--no-spend"]);
+    daemon.wait_until_idle("waiting");
+    assert!(!shown(&daemon).contains("Cascade of"), "the sample is not answered");
+    daemon.submit_form("/specs/x/go", "budget=4").expect_status(303);
+    daemon.wait_until_idle("complete");
+    let page = shown(&daemon);
+    for part in [
+        "<h2>Cascade of llm.country</h2>",
+        "Target: 90.0 % agreement with gpt-4o. gpt-4o has answered a sample of 40 cells",
+        "aria-label=\"llm.country: agreement with gpt-4o in % by price\"",
+        "<td>nothing</td>",
+        "<td>2 of 2 equal</td>",
+        "<td>1 of 2 equal</td>",
+        "<strong>chosen</strong>",
+    ] {
+        assert!(page.contains(part), "{part}: {page}");
+    }
+    let thresholds = cascade.plan()["cascades"][0]["thresholds"].clone();
+    assert_eq!(page.matches("<circle class=\"point\"").count(), 3, "{page}");
+    for threshold in thresholds.as_array().unwrap() {
+        let expected = 100.0 * threshold["expected"].as_f64().unwrap();
+        assert!(page.contains(&format!(">{expected:.1} %</td>")), "{expected}: {page}");
+    }
+}
+
+/// The least certain cells come first. A person's answers become overrides.
+#[test]
+fn the_page_reviews_the_least_certain_cells() {
+    let cascade = Cascade::with_probabilities(40, "when = [\"low_confidence\"], below = 0.05");
+    cascade.run();
+    let daemon = Daemon::start(&cascade.project, &["--no-spend"]);
+    daemon.wait_until_idle("complete");
+    let path = "/specs/x/doubts?table=llm";
+    let shown = |query: &str| daemon.get(&format!("{path}{query}")).expect_status(200).body;
+    assert!(daemon.get("/specs/x").body.contains(&path.replace('&', "&amp;")));
+    let first = shown("");
+    for part in ["40</strong> cells", "<strong>p000</strong>", "Confidence 35 %", "gpt-4o-mini"] {
+        assert!(first.contains(part), "{part}: {first}");
+    }
+    assert!(!first.contains("query uses"), "{first}");
+    daemon.query_rows("SELECT count(*) FROM llm WHERE country = 'UK'");
+    assert!(shown("").contains("1 query uses the column"));
+    assert!(shown("&skip=1").contains("<strong>p010</strong>"));
+    assert!(shown("&skip=4").contains("Confidence 97 %"));
+    // One answer confirms the cell and shows the next one.
+    let answer = "column=country&skip=0&key=p000&value=France";
+    let set = daemon.submit_form(path, answer).expect_status(303);
+    assert!(set.headers.contains("&skip=0&done=country&key=p000"), "{}", set.headers);
+    let overrides = || {
+        std::fs::read_to_string(cascade.project.path("specs/x.overrides.csv")).unwrap_or_default()
+    };
+    assert!(overrides().contains("p000,country,France,reviewed by a person at"), "{}", overrides());
+    let next = shown("&skip=0&done=country&key=p000");
+    assert!(next.contains("<strong>p010</strong>") && next.contains("39</strong> cells"), "{next}");
+    assert!(next.contains("Undo the last answer"), "{next}");
+    daemon.submit_form(path, "do=unset&column=country&skip=0&key=p000").expect_status(303);
+    assert!(!overrides().contains("p000"), "{}", overrides());
+    let wrong = daemon.submit_form(path, "column=country&skip=0&key=p000&value=Mars");
+    assert!(wrong.expect_status(400).body.contains("Mars"));
+    daemon.get("/specs/x/doubts?table=nothing").expect_status(400);
 }

@@ -421,7 +421,15 @@ fn an_audit_is_reviewed_cell_by_cell() {
     let wrong = daemon.submit_form(review, "at=0&value=Purple").expect_status(400).body;
     assert!(wrong.contains("not in the value list"), "{wrong}");
     let set = daemon.submit_form(review, "at=0&value=Blue").expect_status(303);
-    assert!(set.headers.contains("&at=1"), "{}", set.headers);
+    assert!(set.headers.contains("&at=1&done=0&before="), "{}", set.headers);
+    // The last answer can be undone, and given again.
+    let undo = page(&daemon, &format!("{review}&at=1&done=0&before="));
+    assert!(undo.contains("Undo the last answer"), "{undo}");
+    assert!(undo.contains(">model</th>"), "{undo}");
+    let set = daemon.submit_form(review, "at=0&value=").expect_status(303);
+    assert!(set.headers.contains("&at=0") && !set.headers.contains("done"), "{}", set.headers);
+    assert!(page(&daemon, review).contains("0 of 2</strong> sampled cells"));
+    daemon.submit_form(review, "at=0&value=Blue").expect_status(303);
     // The last truth wins, and its note records the previous one.
     daemon.submit_form(review, "at=0&value=%3F").expect_status(303);
     daemon.submit_form(review, "at=1&value=Green").expect_status(303);

@@ -396,12 +396,8 @@ fn rules_without_effect_or_guarantee_are_rejected() {
         ("to = \"lagre\"", "the spec has no [model.lagre]"),
         ("to = \"gpt-4o-mini\"", "`to` is the model that answers first"),
         ("to = \"warm\"", "`to` has the same `name` as the model that answers first"),
-        ("to = \"large\", target = 0.95", "`low_confidence` needs answers to compare"),
         ("to = \"large\", when = []", "`when` names no case"),
-        (
-            "to = \"large\", when = [\"low_confidence\"]",
-            "`low_confidence` needs answers to compare",
-        ),
+        ("to = \"large\", when = [\"low_confidence\"]", "`low_confidence` needs a threshold"),
         ("to = \"large\", when = [\"disagree\"]", "`disagree` needs a second answer"),
         ("to = \"large\", compare = \"other\"", "`compare` and `answers` have no effect"),
         (

@@ -347,6 +347,30 @@ fn the_plan_and_the_budget_count_the_passages() {
     assert!(ended.code != 0 && ended.stderr.contains("budget"), "{ended:?}");
 }
 
+/// Returns a PDF document with one page of text.
+fn format_pdf(text: &str) -> String {
+    let content = format!("BT /F1 12 Tf 72 720 Td ({text}) Tj ET");
+    let objects = [
+        "<< /Type /Catalog /Pages 2 0 R >>".to_owned(),
+        "<< /Type /Pages /Kids [3 0 R] /Count 1 >>".to_owned(),
+        "<< /Type /Page /Parent 2 0 R /MediaBox [0 0 612 792] /Contents 4 0 R \
+         /Resources << /Font << /F1 5 0 R >> >> >>"
+            .to_owned(),
+        format!("<< /Length {} >>\nstream\n{content}\nendstream", content.len()),
+        "<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>".to_owned(),
+    ];
+    let (mut pdf, mut offsets) = ("%PDF-1.4\n".to_owned(), String::new());
+    for (n, object) in objects.iter().enumerate() {
+        offsets.push_str(&format!("{:010} 00000 n \n", pdf.len()));
+        pdf.push_str(&format!("{} 0 obj\n{object}\nendobj\n", n + 1));
+    }
+    let table = pdf.len();
+    format!(
+        "{pdf}xref\n0 6\n0000000000 65535 f \n{offsets}trailer\n<< /Size 6 /Root 1 0 R >>\n\
+         startxref\n{table}\n%%EOF\n"
+    )
+}
+
 #[test]
 fn documents_of_a_folder_are_read_below_the_folder_of_the_spec() {
     let endpoint = reader();
@@ -365,6 +389,7 @@ fn documents_of_a_folder_are_read_below_the_folder_of_the_spec() {
     .unwrap();
     std::fs::write(folder.join("deep/b.md"), "# Birch Bridge\n\nA footbridge of oak.").unwrap();
     std::fs::write(folder.join("deep/c.bin"), "Birch Bridge of tin").unwrap();
+    std::fs::write(folder.join("d.PDF"), format_pdf("The Alder Bridge has nine arches.")).unwrap();
     std::fs::write(project.path("secret.txt"), "The Cedar Bridge is a secret.").unwrap();
     std::os::unix::fs::symlink(project.path("secret.txt"), folder.join("link.txt")).unwrap();
     std::os::unix::fs::symlink(project.path("."), folder.join("up")).unwrap();
@@ -373,6 +398,7 @@ fn documents_of_a_folder_are_read_below_the_folder_of_the_spec() {
     let all: Vec<String> = endpoint.received_requests().iter().flat_map(shown).collect();
     let all = all.join("\n");
     assert!(all.contains("It opened in 1931 & is built of steel."), "{all}");
+    assert!(all.contains("The Alder Bridge has nine arches."), "{all}");
     for absent in ["secret", "tin", "1800", "1700", "color", "<"] {
         assert!(!all.contains(absent), "{absent}: {all}");
     }
@@ -380,6 +406,14 @@ fn documents_of_a_folder_are_read_below_the_folder_of_the_spec() {
         why(&project, "Birch Bridge", "material")["evidence"]["quotes"][0]["quote"],
         "footbridge of oak"
     );
+    // A document without text is not passed over.
+    for (pdf, reason) in [(format_pdf(""), "contains no text"), ("%PDF".to_owned(), "is damaged")] {
+        std::fs::write(folder.join("e.pdf"), pdf).unwrap();
+        let ended = project.run_materialize(&["--refresh", "material"]);
+        assert!(ended.code != 0 && ended.stderr.contains(reason), "{reason}: {ended:?}");
+        assert!(ended.stderr.contains("e.pdf: the "), "{ended:?}");
+    }
+    std::fs::remove_file(folder.join("e.pdf")).unwrap();
     for outside in ["../", "..", "pages/../../x", "/tmp", "pages/up", "pages/a.html"] {
         project.write_spec(&SPEC.replace(
             "documents = \"SELECT title, body FROM page\"",

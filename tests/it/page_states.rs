@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value as Json;
 
 use crate::ask_page::asking_endpoint;
+use crate::cascades::calibrated_project;
 use hqdl_testkit::browser::{Browser, find_chromium};
 use hqdl_testkit::daemon::Daemon;
 use hqdl_testkit::endpoint::{Endpoint, Fault, Frequency};
@@ -277,7 +278,23 @@ fn editing(walk: &mut Walk) {
     walk.look("lineage", &daemon, "/specs/x/lineage", &["run once", "hero_expanded"]);
 }
 
+/// The thresholds of a cascade, and the review of its uncertain cells.
+fn cascade(walk: &mut Walk) {
+    let (_endpoints, project) = calibrated_project();
+    let daemon = Daemon::start(&project, &["--no-spend"]);
+    daemon.wait_until_idle("complete");
+    let words = ["Cascade of llm.country", "probability ≥ 0.95", "chosen", "uncertain cells"];
+    walk.look("thresholds", &daemon, "/specs/x", &words);
+    let doubts = "/specs/x/doubts?table=llm";
+    walk.look("uncertain cells", &daemon, doubts, &["Confidence 97 %", "Right", "gpt-4o-mini"]);
+    walk.browser.leave_page(
+        "document.body.dispatchEvent(new KeyboardEvent('keydown', { key: 'Enter', bubbles: true }))",
+    );
+    walk.judge("next uncertain cell", &["Undo the last answer", "Skip"]);
+}
+
 fn all(walk: &mut Walk) {
+    cascade(walk);
     {
         let endpoint = wordy();
         let project = heroes_project(&endpoint, "json");

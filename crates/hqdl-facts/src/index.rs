@@ -20,7 +20,7 @@ const CACHE_BYTES: u64 = 48 << 20;
 /// no entity begins with a NUL.
 const HEAD_KEY: &[u8] = b"\0head";
 /// Version of the record layout. A different version rebuilds the index.
-const LAYOUT_VERSION: i64 = 2;
+const LAYOUT_VERSION: i64 = 3;
 
 /// The index, in the process that holds its lock.
 #[derive(Debug)]

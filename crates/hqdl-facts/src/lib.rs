@@ -77,7 +77,8 @@ pub use questions::{LiveQuestion, QuestionBinding, QuestionOrigin};
 pub use record::{Fact, Record, RecordBytes};
 pub use requests::{BatchedRequest, KnownRequest};
 pub use second_answer::{
-    CascadeCell, CascadeDecision, ColumnModels, ExpansionRequirements, SecondAnswerRule,
+    CascadeCell, CascadeDecision, ColumnModels, ExpansionRequirements, PROBABILITY_LEVELS,
+    SecondAnswerRule,
 };
 pub use spending::{ColumnDailyCost, HourlySpending, Totals};
 pub use store::{ClaimedCells, CommitUnit, FactStore, ReserveOutcome, StoreFuture};

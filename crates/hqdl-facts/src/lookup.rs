@@ -235,6 +235,7 @@ impl CellRequirements {
             completion: 0,
             asked: 0,
             answer,
+            logprob: None,
         })
     }
 

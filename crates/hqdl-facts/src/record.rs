@@ -25,6 +25,8 @@ pub struct Fact {
     pub asked: i64,
     /// State, value, raw text and repairs.
     pub answer: Answer,
+    /// Smallest log-probability of the tokens of the answer's text, if the endpoint reported it.
+    pub logprob: Option<f64>,
 }
 
 /// All facts about an entity.

@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use crate::lookup::{CellLookup, CellRequirements, Reason};
 use crate::record::{Fact, Record};
-use hqdl_spec::Comparison;
 use hqdl_spec::checker::Checker;
+use hqdl_spec::{CascadeTarget, Comparison, Confidence};
 use hqdl_values::cell::{CellValue, State};
 
 /// Rule by which another model answers a column's cells again.
@@ -25,13 +25,48 @@ pub struct SecondAnswerRule {
     pub to: usize,
 }
 
+/// Lower bounds of the levels of confidence, if a probability is the confidence. Cells without a
+/// probability have a further level.
+pub const PROBABILITY_LEVELS: [f64; 16] =
+    [0.9999, 0.999, 0.995, 0.99, 0.98, 0.95, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1, 0.0];
+
+impl SecondAnswerRule {
+    /// Returns true if the probability of the first answer's tokens decides.
+    #[must_use]
+    pub fn uses_logprobs(&self) -> bool {
+        let is_probability = |target: CascadeTarget| target.confidence == Confidence::Probability;
+        match self.comparison {
+            Some(Comparison::Improbable { .. }) => true,
+            Some(Comparison::Calibrated(target)) => is_probability(target),
+            Some(Comparison::Disagree | Comparison::NotUnanimous) | None => false,
+        }
+    }
+
+    /// Returns the number of levels of confidence that a calibrated column has.
+    #[must_use]
+    pub fn level_count(&self) -> usize {
+        1 + if self.uses_logprobs() { PROBABILITY_LEVELS.len() } else { self.compare.len() }
+    }
+
+    /// Returns the level of a first answer from which `differing` compared answers differ. The most
+    /// confident level is 0.
+    fn find_level(&self, first: &Fact, differing: usize) -> usize {
+        if !self.uses_logprobs() {
+            return differing;
+        }
+        let probability = first.logprob.map(f64::exp);
+        let is_at = |bound: &f64| probability.is_some_and(|p| p >= *bound);
+        PROBABILITY_LEVELS.iter().position(is_at).unwrap_or(PROBABILITY_LEVELS.len())
+    }
+}
+
 /// Decision about one cell of a calibrated column.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct CascadeDecision {
     /// Whether the cell is in the calibration sample, so that the stronger model answers it.
     pub is_sampled: bool,
-    /// Number of differing answers from which a cell is not accepted. `None` until the sample is
-    /// answered.
+    /// Number of levels of confidence whose cells are accepted: with fewer differing answers than
+    /// this. `None` until the sample is answered.
     pub accepted: Option<usize>,
 }
 
@@ -46,8 +81,8 @@ pub enum CascadeCell {
     /// The stronger model answers the cell whatever its confidence, or has answered first; true if
     /// its answer is stored.
     Escalated(bool),
-    /// Number of differing answers. If the stronger model has answered, also whether its answer
-    /// replaces the first one with a different one.
+    /// Level of confidence, such as the number of differing answers. If the stronger model has
+    /// answered, also whether its answer replaces the first one with a different one.
     Compared(usize, Option<bool>),
 }
 
@@ -209,8 +244,13 @@ impl ExpansionRequirements {
             let is_asked = match rule.comparison {
                 Some(Comparison::Calibrated(_)) => {
                     decision.is_sampled
-                        || decision.accepted.is_some_and(|accepted| votes.len() >= accepted)
+                        || decision
+                            .accepted
+                            .is_some_and(|accepted| rule.find_level(&fact, votes.len()) >= accepted)
                         || self.models[rule.to].look_up_cell(record, column).is_known()
+                }
+                Some(Comparison::Improbable { below }) => {
+                    fact.logprob.is_none_or(|logprob| logprob.exp() < below)
                 }
                 _ => !votes.is_empty(),
             };
@@ -291,7 +331,32 @@ impl ExpansionRequirements {
             }
             CellLookup::Missing(..) => None,
         };
-        CascadeCell::Compared(votes.len(), second)
+        CascadeCell::Compared(rule.find_level(&fact, votes.len()), second)
+    }
+
+    /// Returns the confidence of a column's cell, from 0 to 1: the probability of the answer's
+    /// tokens, or the share of the compared answers that are the same. An answer that is outside the
+    /// list or unreadable has none. `None` if the confidence is not known, or if the stronger model
+    /// has answered.
+    #[must_use]
+    pub fn find_confidence(&self, record: Option<&Record>, column: usize) -> Option<f64> {
+        let CellLookup::Known(fact) = self.look_up_cell(record, column) else { return None };
+        let rule = self.columns.get(column).and_then(|models| models.second.as_ref());
+        if rule.is_some_and(|rule| self.models[rule.to].model == fact.model) {
+            return None;
+        }
+        match (fact.answer.state, fact.logprob) {
+            (State::NotInList | State::Invalid, _) => return Some(0.0),
+            (_, Some(logprob)) => return Some(logprob.exp()),
+            _ => {}
+        }
+        let rule = rule.filter(|rule| !rule.compare.is_empty())?;
+        match self.look_up_cascade(record, column) {
+            CascadeCell::Compared(differing, None) => {
+                Some(1.0 - differing as f64 / rule.level_count() as f64)
+            }
+            _ => None,
+        }
     }
 
     /// Returns the first value of a cell and, if the stronger model has answered, the value that
@@ -402,5 +467,6 @@ fn describe_answer(requirements: &CellRequirements, fact: &Fact) -> String {
     };
     let text = value.or_else(|| answer.raw.as_ref().map(|raw| format!("{raw:?}")));
     let text = text.map(|text| format!(" {text}")).unwrap_or_default();
-    format!("{model}: {}{text}", answer.state.name())
+    let probability = fact.logprob.map(|logprob| format!(" (probability {:.3})", logprob.exp()));
+    format!("{model}: {}{text}{}", answer.state.name(), probability.unwrap_or_default())
 }

@@ -76,6 +76,7 @@ impl Facts {
                     "value": fact.answer.value.to_json(),
                     "raw": fact.answer.raw,
                     "repair": fact.answer.repair,
+                    "logprob": fact.logprob,
                     "asked_at": completion.asked_at,
                     "prompt_hash": completion.prompt_hash,
                     "parameters": completion.parameters,
@@ -216,6 +217,7 @@ fn add_line(
         completion: 0,
         asked: 0,
         answer: line.answer,
+        logprob: line.logprob,
     };
     // Keep the known fact if it is at least as new.
     let is_same_fact = |f: &&Fact| f.meaning == fact.meaning && f.model == fact.model;
@@ -311,6 +313,7 @@ struct ExportedLine {
     list: Option<ListHash>,
     model: String,
     answer: Answer,
+    logprob: Option<f64>,
     asked_at: String,
     prompt_hash: String,
     parameters: Option<String>,
@@ -345,6 +348,13 @@ impl ExportedLine {
             list: text("list").map(ListHash::from_text),
             model: required_text("model")?,
             answer: Answer { state, value, raw: text("raw"), repair: text("repair") },
+            logprob: match json.get("logprob") {
+                None | Some(Json::Null) => None,
+                Some(number) => {
+                    let logprob = number.as_f64().filter(|logprob| *logprob <= 0.0);
+                    Some(logprob.ok_or("`logprob` is not a number up to 0")?)
+                }
+            },
             asked_at: text("asked_at").unwrap_or_else(hqdl_database::current_timestamp),
             prompt_hash: text("prompt_hash").unwrap_or_default(),
             parameters: text("parameters"),

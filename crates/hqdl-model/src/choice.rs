@@ -70,7 +70,13 @@ pub fn choose_models(
         let name = if answer == 1 { choice.name } else { format!("{} #{answer}", choice.name) };
         // A second answer must come from this very model, whatever the spec's `reuse`.
         let reuse = if n < first_count { choice.reuse } else { Reuse::SameModel };
-        ModelChoice { name, reuse, ..choice }
+        let uses_logprobs = |column: &usize| {
+            let models = &columns[*column];
+            let rule = models.second.as_ref().filter(|_| models.first == n);
+            rule.is_some_and(SecondAnswerRule::uses_logprobs)
+        };
+        let logprob_columns = (0..columns.len()).filter(uses_logprobs).collect();
+        ModelChoice { name, reuse, logprob_columns, ..choice }
     };
     ExpansionModels {
         choices: list.models.into_iter().enumerate().map(choose).collect(),
@@ -175,7 +181,8 @@ impl ExpansionModels {
                 let compare = compare.map(|model| format!("differs from {}", name_of(*model)));
                 let target = match rule.comparison {
                     Some(Comparison::Calibrated(target)) => Some(format!("{target:?}")),
-                    _ => None,
+                    Some(Comparison::Improbable { below }) => Some(format!("below {below}")),
+                    Some(Comparison::Disagree | Comparison::NotUnanimous) | None => None,
                 };
                 let cases: Vec<String> = states.chain(compare).chain(target).collect();
                 let to = name_of(rule.to);
@@ -226,6 +233,8 @@ pub struct ModelChoice {
     pub rows: u32,
     /// Name of the model whose tokenizer is used if the endpoint reports no usage.
     pub tokenizer: String,
+    /// Positions of the columns whose confidence is the probability of the answer's tokens.
+    pub logprob_columns: Vec<usize>,
 }
 
 fn choose_model(
@@ -261,6 +270,7 @@ fn choose_model(
             None => expansion.rows_per_request,
         },
         tokenizer: settings.name.clone(),
+        logprob_columns: Vec::new(),
         endpoint,
     }
 }

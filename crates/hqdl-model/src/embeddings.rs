@@ -55,6 +55,7 @@ impl EmbeddingsEndpoint {
             input_tokens: tokens,
             full_key_hash: None,
             has_sets: false,
+            wants_logprobs: false,
             answer_form: AnswerForm::default(),
             rows: 1,
             temperature: None,

@@ -10,6 +10,7 @@ pub mod endpoint;
 mod file_body;
 pub mod generate;
 mod images;
+mod logprobs;
 mod models;
 pub mod plan;
 mod prompt_cache;

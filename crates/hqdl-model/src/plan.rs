@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use serde_json::{Value as Json, json};
 
 pub use self::budget_left::{BudgetLeft, BudgetShortfall};
-pub use self::cascade::{CascadePlan, CascadeThreshold};
+pub use self::cascade::{AcceptedCells, CascadePlan, CascadeThreshold};
 pub use self::cost_estimator::CostEstimator;
 pub(crate) use self::request_shape::ANSWER_HEADROOM;
 pub use self::request_shape::RequestShape;

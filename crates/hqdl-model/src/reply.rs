@@ -3,6 +3,7 @@
 use serde_json::Value as Json;
 
 use super::ModelError;
+use super::logprobs::{TokenDraft, TokenLogprobs};
 use super::usage_check::PlausibleTokens;
 use hqdl_prompt::completion::FinishReason;
 use hqdl_values::PriceTable;
@@ -19,6 +20,8 @@ pub struct Reply {
     pub content: String,
     /// Other output, which hqdl does not use but pays for: reasoning, tool calls, further choices.
     pub other_output: String,
+    /// Log-probabilities of the tokens of the answer.
+    pub logprobs: TokenLogprobs,
     /// Whether the answer is incomplete: truncated at its maximum length, broken or cut off.
     pub truncated: bool,
     /// Whether the endpoint reported no finish reason, so that the last line may be incomplete.
@@ -238,6 +241,8 @@ pub(super) struct ReplyDraft {
     pub(super) content: String,
     pub(super) other_output: String,
     pub(super) refusal: String,
+    /// Tokens of the content, if the endpoint reports their log-probabilities.
+    pub(super) tokens: TokenDraft,
     /// Reason why the reply has ended; `None` if the endpoint has not reported it.
     pub(super) end: Option<DraftEnd>,
     /// Usage, in the endpoint's format.
@@ -286,6 +291,7 @@ impl ReplyDraft {
         Reply {
             content: if content.is_empty() { refusal } else { content }.clone(),
             other_output: self.other_output.clone(),
+            logprobs: self.tokens.align_with(content),
             truncated: self.end == Some(DraftEnd::Truncated),
             is_unfinished: self.end.is_none(),
             refused: !refusal.is_empty() || self.end == Some(DraftEnd::Refused),

@@ -72,6 +72,8 @@ pub(super) struct RequestFeatures {
     pub(super) stream: bool,
     /// Whether the model accepts images; if not, questions about images fail.
     pub(super) images: bool,
+    /// Whether the endpoint accepts a request for log-probabilities.
+    pub(super) logprobs: bool,
     pub(super) caching: PromptCaching,
 }
 
@@ -84,6 +86,7 @@ impl RequestFeatures {
             schema: SchemaForm::Native,
             stream: true,
             images: true,
+            logprobs: true,
             caching,
         }
     }
@@ -103,7 +106,7 @@ impl RequestFeatures {
         json!({
             "cap": self.limit_name.map(|(name, _)| name), "last": self.limit_name.is_some_and(|(_, last)| last),
             "temperature": self.temperature, "schema": self.schema.to_json(), "stream": self.stream, "images": self.images,
-            "cache_breakpoint": self.caching.breakpoint.is_some(), "cache_key": self.caching.key,
+            "logprobs": self.logprobs, "cache_breakpoint": self.caching.breakpoint.is_some(), "cache_key": self.caching.key,
         })
     }
 
@@ -129,6 +132,8 @@ impl RequestFeatures {
             stream: flag("stream")?,
             // Features from before the support of images lack this field.
             images: flag("images").unwrap_or(true),
+            // Features from before the support of log-probabilities lack this field.
+            logprobs: flag("logprobs").unwrap_or(true),
             // Features from before the support of prompt caching lack this field.
             caching: PromptCaching {
                 breakpoint: breakpoint.filter(|_| flag("cache_breakpoint").unwrap_or(true)),
@@ -153,6 +158,14 @@ impl RequestFeatures {
         let any = |words: &[&str]| words.iter().any(|w| lower.contains(w));
         let is_rejection = any(&REJECTION_PHRASES) && !any(&VALUE_PHRASES);
         let without = |what: &str, form| Some((form, format!("{what}; hqdl retries without it")));
+        // Some models reject log-probabilities with 403, although they answer without them.
+        let is_logprobs = names("logprobs")
+            || names("top_logprobs")
+            || is_rejection && any(&["'include", "(include", "`include"]);
+        if let (400 | 403 | 422, true) = (status, self.logprobs && is_logprobs) {
+            let what = "the endpoint rejects token log-probabilities";
+            return without(what, Self { logprobs: false, ..self });
+        }
         if let 400 | 422 = status {
             if self.schema != SchemaForm::None && any(schema_rejection(self.schema).words) {
                 return Some(self.without_schema_form(&schema_rejection(self.schema)));

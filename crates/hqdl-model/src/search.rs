@@ -216,6 +216,7 @@ pub fn search_choice(
         parameters: ModelParameters::new(),
         format: Format::Json,
         rows: 1,
+        logprob_columns: Vec::new(),
     }
 }
 

@@ -69,6 +69,7 @@ mod forms;
 mod found_row;
 mod json;
 mod label;
+mod locate;
 mod markup;
 mod split_fields;
 mod question;
@@ -85,6 +86,7 @@ use std::sync::{Arc, OnceLock};
 use serde_json::Value as Json;
 
 pub use completion::RowOutcome;
+pub use locate::CellPositions;
 pub use misspelling::{ExpansionKeys, KeyHashes};
 pub use question::{AskedColumn, AskedRow, Question};
 pub use reasoning::strip_reasoning;
@@ -203,6 +205,8 @@ pub struct Prompt {
     pub evidence: Option<Result<Arc<ShownEvidence>, String>>,
     /// Whether lists in the answer are sets, so that a repeated item adds nothing.
     pub has_sets: bool,
+    /// Whether the endpoint should return the log-probabilities of the answer's tokens.
+    pub wants_logprobs: bool,
 }
 
 /// Form of the answer to a prompt.
@@ -395,6 +399,24 @@ impl PromptFrame {
         }
     }
 
+    /// Returns the positions in `content` of the cells of each row, after [`Self::parse_answer`]
+    /// has returned `outcomes`. Cells that are not found have none.
+    #[must_use]
+    pub fn locate_cells(
+        &self,
+        content: &str,
+        outcomes: &[RowOutcome],
+        keys: &RequestKeys,
+        key_names: &[String],
+        checkers: &[&Checker],
+    ) -> Vec<CellPositions> {
+        let columns = match &self.single_form {
+            Some(single) if keys.len() == 1 => single.members(),
+            _ => &self.columns,
+        };
+        locate::locate_cells(content, outcomes, keys, key_names, columns, checkers)
+    }
+
     /// Returns the number of tokens of a prompt without its user message.
     #[must_use]
     pub fn tokens_without_rows(&self, prompt: &Prompt, tokenizer: Tokenizer) -> u64 {
@@ -516,6 +538,7 @@ impl PromptFrame {
             images: Vec::new(),
             evidence: None,
             has_sets: self.has_sets,
+            wants_logprobs: false,
         }
     }
 }

@@ -103,7 +103,7 @@ pub fn recover_unclosed_quote(line: &str, field_count: usize) -> Vec<(usize, Vec
 }
 
 /// Returns the end of a quoted field: a quote that is neither doubled nor escaped.
-fn find_field_end(text: &str, quote: char) -> Option<usize> {
+pub fn find_field_end(text: &str, quote: char) -> Option<usize> {
     let doubled: String = [quote, quote].iter().collect();
     let escaped: String = ['\\', quote].iter().collect();
     // If quotes are doubled, `\"" ` is a backslash and a doubled quote.

@@ -355,8 +355,8 @@ pub struct ExpansionTable {
 pub struct EvidenceTable {
     /// A SELECT over the database that returns the text of each document, or its name and text.
     pub documents: Option<String>,
-    /// Folder with files that end in `.txt`, `.md`, `.html` or `.htm`. It must be below the spec's
-    /// folder.
+    /// Folder with files that end in `.txt`, `.md`, `.html`, `.htm` or `.pdf`. It must be below the
+    /// spec's folder.
     pub folder: Option<String>,
     /// URL of a web search that returns JSON, with `{query}` for the row's key. hqdl sends the key
     /// to this host.
@@ -393,12 +393,16 @@ pub struct EscalateTable {
     /// First answers after which hqdl asks `to`. Default: `unknown`, `not_in_list` and `invalid`.
     pub when: Option<Vec<EscalationCase>>,
     /// Model or models whose answers hqdl compares with the first ones, for `disagree` and
-    /// `low_confidence`.
+    /// `low_confidence`. Without `compare` and `answers`, `low_confidence` uses the probabilities of
+    /// the answer's tokens, which the endpoint must report.
     pub compare: Option<CompareField>,
     /// Number of answers of the first model to each cell. hqdl compares the others with the first
     /// one, like those of `compare`. Default: 1.
     #[schemars(range(min = 1, max = 16))]
     pub answers: Option<u32>,
+    /// For `low_confidence` without `compare`, `answers` and a target: probability of the answer's
+    /// tokens below which hqdl asks `to`.
+    pub below: Option<f64>,
     /// Share of the cells that agree with `to`, with a probability of at least 95 %. It decides
     /// which cells have a low confidence.
     pub target: Option<f64>,
@@ -448,8 +452,8 @@ pub enum EscalationCase {
     Refused,
     /// A compared answer is different.
     Disagree,
-    /// Too few of the compared answers are the same. `target` decides how many are needed; without
-    /// it, all of them.
+    /// Too few of the compared answers are the same, or the answer's tokens are too improbable.
+    /// `target` decides where the threshold is; without it, all compared answers must be the same.
     LowConfidence,
 }
 

@@ -682,7 +682,12 @@ pub enum Comparison {
     Disagree,
     /// Any answer is not the same as the first one.
     NotUnanimous,
-    /// So few answers agree that the column would miss its target.
+    /// The probability of the first answer's tokens is below a threshold.
+    Improbable {
+        /// The threshold.
+        below: f64,
+    },
+    /// The confidence is so low that the column would miss its target.
     Calibrated(CascadeTarget),
 }
 
@@ -693,6 +698,17 @@ pub struct CascadeTarget {
     pub share: f64,
     /// Answers or truths that the cells are compared with.
     pub basis: TargetBasis,
+    /// Order of the cells.
+    pub confidence: Confidence,
+}
+
+/// Confidence of a first answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Confidence {
+    /// Number of compared answers that are the same.
+    Agreement,
+    /// Smallest probability of the answer's tokens, as the endpoint reports it.
+    Probability,
 }
 
 /// Values that a target compares the cells of a column with.

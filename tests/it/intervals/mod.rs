@@ -435,12 +435,41 @@ fn a_sheet_with_errors_is_rejected() {
     reject(with_truth("\"Human"), "line 4: a quoted field begins here");
     reject(
         text.replacen(&format!("{second}\n"), "", 1),
-        "the line of row 2, column `race`, is missing",
+        "line 4: row 2, column `race`, is missing here",
     );
+    let last = lines[4];
+    reject(
+        text.replacen(&format!("{last}\n"), "", 1),
+        "line 5: row 3, column `race`, is missing here",
+    );
+    // A note with a line break takes two lines.
+    let noted = format!("{},\"a\nb\"\n", lines[2].strip_suffix(',').unwrap());
+    reject(
+        text.replacen(&format!("{}\n", lines[2]), &noted, 1).replacen(
+            &format!("{second}\n"),
+            "",
+            1,
+        ),
+        "line 5: row 2, column `race`, is missing here",
+    );
+    let mut bytes = text.clone().into_bytes();
+    let at = text.find(last).unwrap();
+    bytes[at + last.len() - 1] = 0xFF;
+    std::fs::write(sheet(&project), bytes).unwrap();
+    let ended = audit(&project, &["--columns", "race", "--report"]).expect_exit_code(2);
+    assert!(ended.stderr.contains("line 5: the line is not UTF-8 text"), "{}", ended.stderr);
     let mut fields: Vec<&str> = second.split(',').collect();
     fields[3] = "Nothing";
     reject(text.replacen(second, &fields.join(","), 1), "line 4: the answer was changed");
     std::fs::write(sheet(&project), &text).unwrap();
+    // A reference with a value outside the list fills nothing.
+    std::fs::write(project.path("truth.csv"), format!("name,race\nHero 9999,Human\n{key},Orc\n"))
+        .unwrap();
+    let flags = ["--columns", "race", "--truth", "truth.csv"];
+    let ended = audit(&project, &flags).expect_exit_code(2);
+    let message = "truth.csv, line 3: \"Orc\" is not in the value list of `race`";
+    assert!(ended.stderr.contains(message), "{}", ended.stderr);
+    assert_eq!(std::fs::read_to_string(sheet(&project)).unwrap(), text);
     let again = audit(&project, &["--columns", "race"]).expect_exit_code(2);
     assert!(again.stderr.contains("exists already"), "{}", again.stderr);
     let draw = project.path("specs/x.llm.audit.jsonl");
@@ -504,18 +533,8 @@ fn another_model_shows_agreement() {
     let (endpoint, project) = heroes();
     audit(&project, &["--columns", "race", "--sample", "30", "--seed", "1"]).expect_exit_code(0);
     let asked = endpoint.request_count();
-    let flags = [
-        "--columns",
-        "race",
-        "--ask-model",
-        "--model",
-        "large",
-        "--price",
-        "1,1",
-        "--budget",
-        "1",
-        "--json",
-    ];
+    let flags =
+        ["--columns", "race", "--model", "large", "--price", "1,1", "--budget", "1", "--json"];
     let filled = audit(&project, &flags).expect_exit_code(0);
     assert_eq!(filled.lines.last().unwrap()["cells"], 30);
     assert_eq!(endpoint.request_count() - asked, 1);

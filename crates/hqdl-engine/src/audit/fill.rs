@@ -5,7 +5,7 @@ use std::path::Path;
 use super::error::AuditError;
 use super::sheet::{CANNOT_BE_KNOWN, CellTruth, Evidence, Sheet, format_cell};
 use super::{Audit, sheet_path};
-use crate::truth;
+use crate::truth::{self, TrueRow};
 use hqdl_spec::checker::Checker;
 use hqdl_spec::overrides::{OverrideLine, read_lines, write_lines};
 use hqdl_spec::{Expansion, Spec};
@@ -38,10 +38,10 @@ impl Audit {
             let Some(values) = truths.column_values(expansion_index, column) else { continue };
             let checker = Checker::new(&expansion.columns[column]);
             let values: std::collections::HashMap<_, _> =
-                values.iter().map(|(key, value)| (expansion.build_entity(key), value)).collect();
+                values.iter().map(|row| (expansion.build_entity(&row.key), row)).collect();
             for row in self.draw.sample() {
                 let entity = expansion.build_entity(&self.draw.frame[*row].key);
-                let Some(value) = values.get(&entity) else { continue };
+                let Some(TrueRow { value, line, .. }) = values.get(&entity) else { continue };
                 if sheet.truth(*row, column).is_some() {
                     continue;
                 }
@@ -51,9 +51,9 @@ impl Audit {
                         "\"{}\" is not in the value list of `{name}` ({entity})",
                         format_cell(value)
                     );
-                    return Err(AuditError::in_file(reference, None, message));
+                    return Err(AuditError::in_file(reference, *line, message));
                 }
-                let value = Some((*value).clone());
+                let value = Some(value.clone());
                 let note = String::new();
                 sheet.set_truth(*row, column, CellTruth { value, source: source.clone(), note });
                 filled += 1;
@@ -87,6 +87,24 @@ impl Audit {
             truth.note = notes.into_iter().filter(|n| !n.is_empty()).collect::<Vec<_>>().join("; ");
         }
         sheet.set_truth(row, column, truth);
+        sheet.write(&path, &self.draw, expansion)?;
+        self.sheet = sheet;
+        Ok(())
+    }
+
+    /// Removes the truth of a cell from the sheet, which it reads again first.
+    ///
+    /// # Errors
+    /// [`AuditError`]; nothing is changed in that case.
+    pub fn remove_truth(
+        &mut self,
+        spec: &Spec,
+        expansion: &Expansion,
+        (row, column): (usize, usize),
+    ) -> Result<(), AuditError> {
+        let path = sheet_path(spec, expansion);
+        let mut sheet = Sheet::read(&path, &self.draw, expansion)?;
+        sheet.remove_truth(row, column);
         sheet.write(&path, &self.draw, expansion)?;
         self.sheet = sheet;
         Ok(())

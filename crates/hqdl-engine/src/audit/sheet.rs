@@ -74,6 +74,11 @@ impl Sheet {
         self.truths.insert((row, column), truth);
     }
 
+    /// Removes the truth of a cell.
+    pub fn remove_truth(&mut self, row: usize, column: usize) {
+        self.truths.remove(&(row, column));
+    }
+
     /// Reads a sheet and checks that its rows and answers match the draw.
     ///
     /// # Errors
@@ -82,8 +87,11 @@ impl Sheet {
         let error = |line: u64, message: String| AuditError::in_file(path, Some(line), message);
         let bytes =
             std::fs::read(path).map_err(|e| AuditError::in_file(path, None, io_reason(&e)))?;
-        let text = String::from_utf8(bytes)
-            .map_err(|_| AuditError::in_file(path, None, "the file is not UTF-8 text"))?;
+        let text = String::from_utf8(bytes).map_err(|e| {
+            let before = &e.as_bytes()[..e.utf8_error().valid_up_to()];
+            let line = 1 + String::from_utf8_lossy(before).matches('\n').count();
+            error(line as u64, "the line is not UTF-8 text".to_owned())
+        })?;
         let text = text.trim_start_matches('\u{feff}');
         let (first, rest) = text.split_once('\n').unwrap_or((text, ""));
         if first.trim_end().trim_end_matches(',') != format_header_comment(draw, expansion) {
@@ -100,14 +108,17 @@ impl Sheet {
             return Err(error(2, format!("the header was changed: expected {}", names.join(","))));
         }
         let mut lines = LineReader::new(draw, expansion);
-        for record in reader.records() {
-            let line_of = |position: Option<&csv::Position>| position.map_or(0, |p| p.line() + 1);
-            let record = record.map_err(|e| error(line_of(e.position()), csv_reason(&e)))?;
-            let line = line_of(record.position());
-            lines.read_line(&record).map_err(|message| error(line, message))?;
+        let line_of = |position: Option<&csv::Position>| position.map_or(0, |p| p.line() + 1);
+        let mut record = csv::StringRecord::new();
+        while reader
+            .read_record(&mut record)
+            .map_err(|e| error(line_of(e.position()), csv_reason(&e)))?
+        {
+            let (line, next) = (line_of(record.position()), reader.position().line() + 1);
+            lines.read_line(&record, next).map_err(|message| error(line, message))?;
         }
-        match lines.describe_missing_line() {
-            Some(message) => Err(AuditError::in_file(path, None, message)),
+        match lines.find_missing_line() {
+            Some((line, message)) => Err(error(line, message)),
             None => Ok(lines.sheet),
         }
     }
@@ -148,7 +159,8 @@ struct LineReader<'d> {
     draw: &'d Draw,
     expansion: &'d Expansion,
     checkers: Vec<Checker>,
-    seen: Vec<Vec<bool>>,
+    /// For each sampled row and column, the line after that of the cell.
+    next_lines: Vec<Vec<Option<u64>>>,
     sheet: Sheet,
 }
 
@@ -158,12 +170,13 @@ impl<'d> LineReader<'d> {
             draw,
             expansion,
             checkers: expansion.columns.iter().map(Checker::new).collect(),
-            seen: vec![vec![false; expansion.columns.len()]; draw.sample().len()],
+            next_lines: vec![vec![None; expansion.columns.len()]; draw.sample().len()],
             sheet: Sheet::default(),
         }
     }
 
-    fn read_line(&mut self, record: &csv::StringRecord) -> Result<(), String> {
+    /// Reads a line; `next` is the number of the line after it.
+    fn read_line(&mut self, record: &csv::StringRecord, next: u64) -> Result<(), String> {
         let field = |n: usize| record.get(n).unwrap_or_default();
         let parts = self.expansion.key.names().len();
         let number: usize = field(0).trim().parse().unwrap_or_default();
@@ -186,7 +199,7 @@ impl<'d> LineReader<'d> {
         if field(parts + 2) != answer {
             return Err(format!("the answer was changed: \"{answer}\" was drawn"));
         }
-        if std::mem::replace(&mut self.seen[number - 1][column], true) {
+        if self.next_lines[number - 1][column].replace(next).is_some() {
             return Err(format!("row {number} has `{name}` twice"));
         }
         let truth = field(parts + 3).trim();
@@ -199,14 +212,22 @@ impl<'d> LineReader<'d> {
         Ok(())
     }
 
-    /// Returns a message about the first line that is missing.
-    fn describe_missing_line(&self) -> Option<String> {
+    /// Returns the number of the line where the first missing cell is expected, and a message.
+    fn find_missing_line(&self) -> Option<(u64, String)> {
         let columns = self.draw.expansion_columns(self.expansion);
-        let is_missing = |seen: &Vec<bool>| columns.iter().find(|(c, _)| !seen[*c]);
-        let (n, (column, _)) =
-            self.seen.iter().enumerate().find_map(|(n, seen)| Some((n, is_missing(seen)?)))?;
-        let name = &self.expansion.columns[*column].name;
-        Some(format!("the line of row {}, column `{name}`, is missing", n + 1))
+        // The lines of the sheet begin after the comment and the header.
+        let mut expected = 3;
+        for (n, next_lines) in self.next_lines.iter().enumerate() {
+            for (column, _) in &columns {
+                let Some(next) = next_lines[*column] else {
+                    let name = &self.expansion.columns[*column].name;
+                    let message = format!("row {}, column `{name}`, is missing here", n + 1);
+                    return Some((expected, message));
+                };
+                expected = next;
+            }
+        }
+        None
     }
 }
 

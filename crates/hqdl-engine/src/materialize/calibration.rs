@@ -222,6 +222,16 @@ impl Calibration {
         }
     }
 
+    /// Returns true if the last of this number of levels contains no cell.
+    pub(super) fn is_empty_level(&self, accepted: usize) -> bool {
+        accepted.checked_sub(1).is_some_and(|last| self.levels[last].cells == 0)
+    }
+
+    /// Returns the smallest number of levels that contain the same cells as this number of levels.
+    pub(super) fn trim_levels(&self, accepted: usize) -> usize {
+        (0..=accepted).rev().find(|levels| !self.is_empty_level(*levels)).unwrap_or(0)
+    }
+
     /// Returns all possible thresholds, from the most expensive one to the cheapest.
     pub(super) fn list_choices(&self) -> Vec<CascadeChoice> {
         let (sample, levels) = (self.sample, &self.levels);

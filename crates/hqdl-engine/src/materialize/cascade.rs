@@ -1,5 +1,5 @@
 //! Calibrates the confidence of columns with a `target`: a random sample of the rows is answered by
-//! both models, and decides how many compared answers may differ before the stronger model is asked.
+//! both models, and decides which confidence an answer needs, so that the stronger model is not asked.
 //!
 //! Everything follows from the keys and the facts: a row is in the sample if the hash of its entity
 //! and the seed is one of the smallest. So a killed run continues with the same sample, new rows are
@@ -12,8 +12,10 @@ use super::coverage_builder::RequestCost;
 use super::{MaterializeError, Materializer, RunMode, WalkError};
 use crate::audit::{Audit, AuditError, Design, Evidence};
 use hqdl_database::keys::{KeyRow, Keys};
-use hqdl_facts::{CascadeDecision, CellLookup, Reason, Record};
-use hqdl_model::plan::{CascadePlan, CascadeThreshold, ExpansionPlan};
+use hqdl_facts::{
+    CascadeDecision, CellLookup, PROBABILITY_LEVELS, Reason, Record, SecondAnswerRule,
+};
+use hqdl_model::plan::{AcceptedCells, CascadePlan, CascadeThreshold, ExpansionPlan};
 use hqdl_spec::{CascadeTarget, Comparison, TargetBasis};
 use hqdl_statistics::CascadeChoice;
 use hqdl_values::format::count_noun;
@@ -82,7 +84,7 @@ impl Materializer<'_> {
             for (column, target) in targets {
                 self.check_override_shots(n, column)?;
                 let rule = self.models[n].column_models(column).second.as_ref();
-                let levels = rule.map_or(1, |rule| rule.compare.len() + 1);
+                let levels = rule.map_or(1, SecondAnswerRule::level_count);
                 let drawn = match target.basis {
                     TargetBasis::Model { sample, seed } => {
                         DrawnSample::Hashed { seed, size: sample as usize, cutoff: None }
@@ -254,9 +256,13 @@ impl Materializer<'_> {
                     "{name}: `low_confidence` promises nothing without a `target`; {to} answers the cells on which not all answers are the same"
                 ));
             }
+            if let Some(Comparison::Improbable { below }) = rule.comparison {
+                notes.push(format!(
+                    "{name}: `low_confidence` promises nothing without a `target`; {to} answers the cells with a probability below {below}"
+                ));
+            }
             if let Some(calibration) = calibration {
-                let answers = rule.compare.len() + 1;
-                notes.push(describe_promise(calibration, &name, to, answers));
+                notes.push(describe_promise(calibration, &name, to, rule));
             }
         }
         notes
@@ -281,27 +287,78 @@ impl Materializer<'_> {
         None
     }
 
-    /// Returns the thresholds of an expansion's calibrated columns; with `priced`, also their
-    /// costs.
-    pub(super) fn plan_cascades(&self, n: usize, priced: bool) -> Vec<CascadePlan> {
+    /// Counts the first answers of the columns whose confidence is a probability. Returns a note for
+    /// each column in which some lack one.
+    ///
+    /// # Errors
+    /// [`MaterializeError::NoLogprobs`] if the endpoint reported none for a column.
+    pub(super) fn check_logprobs(&self, n: usize) -> Result<Vec<String>, MaterializeError> {
+        let models = &self.models[n];
+        let second = |column: usize| models.column_models(column).second.as_ref();
+        let uses_logprobs =
+            |column: &usize| second(*column).is_some_and(SecondAnswerRule::uses_logprobs);
+        let expansion = &self.spec.expansions[n];
+        let columns: Vec<usize> = (0..expansion.columns.len()).filter(uses_logprobs).collect();
+        if columns.is_empty() || self.run_mode == RunMode::Batch {
+            return Ok(Vec::new());
+        }
+        let mut counts = vec![[0_u64; 2]; columns.len()];
+        let keys = Keys::collect(self.database, expansion, None)?;
+        self.for_each_key(&keys, &mut |key, facts| {
+            for (column, count) in columns.iter().zip(&mut counts) {
+                let first = self.requirements[n].for_column(*column);
+                if is_calibrated(key, *column)
+                    && let CellLookup::Known(fact) = first.look_up_cell(facts.as_ref(), *column)
+                    && fact.answer.state.has_value()
+                {
+                    count[usize::from(fact.logprob.is_some())] += 1;
+                }
+            }
+            Ok(())
+        })
+        .map_err(|e| e.into_materialize_error(self.database))?;
+        let mut notes = Vec::new();
+        for (column, [without, with]) in columns.into_iter().zip(counts) {
+            let name = format!("{}.{}", expansion.name, expansion.columns[column].name);
+            let model = models.choices()[models.column_models(column).first].name.clone();
+            let answers = count_noun(without, "answer");
+            if without > 0 && with == 0 {
+                return Err(MaterializeError::NoLogprobs { column: name, model, answers });
+            }
+            if without > 0 {
+                let has_have = if without == 1 { "has" } else { "have" };
+                notes.push(format!(
+                    "{name}: {answers} of {model} {has_have} no log-probability, which counts as the lowest confidence"
+                ));
+            }
+        }
+        Ok(notes)
+    }
+
+    /// Returns the thresholds of an expansion's calibrated columns, with their costs.
+    pub(super) fn plan_cascades(&self, n: usize) -> Vec<CascadePlan> {
         let expansion = &self.spec.expansions[n];
         let mut plans = Vec::new();
         for (column, calibration) in self.calibrations.borrow()[n].iter().enumerate() {
             let models = self.models[n].column_models(column);
             let (Some(calibration), Some(rule)) = (calibration, &models.second) else { continue };
-            let answers = rule.compare.len() + 1;
             let is_known = calibration.missing_sampled == 0 && calibration.sample.sampled > 0;
-            let choices = if is_known { calibration.list_choices() } else { Vec::new() };
-            let price = priced.then(|| self.estimate_cell_cost(n, column, rule.to)).flatten();
+            let mut choices = if is_known { calibration.list_choices() } else { Vec::new() };
+            if rule.uses_logprobs() {
+                choices.retain(|choice| !calibration.is_empty_level(choice.accepted));
+            }
+            let shown = |accepted| choose_shown(calibration, rule, accepted);
+            let chosen = calibration.accepted.map(shown);
+            let price = self.estimate_cell_cost(n, column, rule.to);
             let to_threshold = |choice: CascadeChoice| {
                 let cells = calibration.unescalated[choice.accepted..].iter().sum::<u64>();
                 CascadeThreshold {
-                    equal_answers: (choice.accepted > 0).then(|| answers + 1 - choice.accepted),
+                    accepts: describe_accepted(rule, choice.accepted),
                     cells,
                     cost_usd: price.map(|price| price * cells as f64),
                     expected: choice.expected,
                     bound: choice.bound,
-                    is_chosen: calibration.accepted == Some(choice.accepted),
+                    is_chosen: chosen == Some(choice.accepted),
                 }
             };
             plans.push(CascadePlan {
@@ -310,7 +367,7 @@ impl Materializer<'_> {
                 to: self.models[n].choices()[rule.to].name.clone(),
                 target: calibration.target.share,
                 is_truth: calibration.target.basis == TargetBasis::Truth,
-                answers,
+                answers: (!rule.uses_logprobs()).then(|| rule.level_count()),
                 cells: calibration.sample.population,
                 sampled: calibration.sample.sampled,
                 unanswered_sampled: calibration.missing_sampled,
@@ -346,8 +403,30 @@ impl Materializer<'_> {
     }
 }
 
-/// Returns the promise about a column in words. Each cell has this number of compared answers.
-fn describe_promise(calibration: &Calibration, name: &str, to: &str, answers: usize) -> String {
+/// Returns the number of accepted levels to show. There are many levels of probability, so those
+/// without cells are left out.
+fn choose_shown(calibration: &Calibration, rule: &SecondAnswerRule, accepted: usize) -> usize {
+    if rule.uses_logprobs() { calibration.trim_levels(accepted) } else { accepted }
+}
+
+/// Returns the cells that are accepted if this number of levels is.
+fn describe_accepted(rule: &SecondAnswerRule, accepted: usize) -> AcceptedCells {
+    match accepted.checked_sub(1) {
+        None => AcceptedCells::Nothing,
+        Some(level) if rule.uses_logprobs() => PROBABILITY_LEVELS
+            .get(level)
+            .map_or(AcceptedCells::All, |least| AcceptedCells::Probable(*least)),
+        Some(level) => AcceptedCells::Equal(rule.level_count() - level),
+    }
+}
+
+/// Returns the promise about a column in words.
+fn describe_promise(
+    calibration: &Calibration,
+    name: &str,
+    to: &str,
+    rule: &SecondAnswerRule,
+) -> String {
     let share = 100.0 * calibration.target.share;
     let cells = count_noun(calibration.sample.population, "cell");
     let sample = count_noun(calibration.sample.sampled, "row");
@@ -376,12 +455,20 @@ fn describe_promise(calibration: &Calibration, name: &str, to: &str, answers: us
             "{name}: the sample of {sample} with {misses} does not show that {share} % agree with {to}, so {to} answers all cells"
         ),
         Promise::Kept { accepted } => {
-            let equal = format!("fewer than {} of {answers} equal answers", answers + 1 - accepted);
+            let low = match describe_accepted(rule, choose_shown(calibration, rule, accepted)) {
+                AcceptedCells::Equal(equal) => {
+                    format!("those with fewer than {equal} of {} equal answers", rule.level_count())
+                }
+                AcceptedCells::Probable(least) => {
+                    format!("those with a probability below {least}")
+                }
+                AcceptedCells::Nothing | AcceptedCells::All => "only the sample".to_owned(),
+            };
             if is_truth {
-                format!("{likely} are true; {to} answers those with {equal} (audit: {sample})")
+                format!("{likely} are true; {to} answers {low} (audit: {sample})")
             } else {
                 format!(
-                    "{likely} agree with {to}, which answers those with {equal} (sample: {sample}, {misses})"
+                    "{likely} agree with {to}, which answers {low} (sample: {sample}, {misses})"
                 )
             }
         }

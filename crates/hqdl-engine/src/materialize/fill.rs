@@ -72,6 +72,8 @@ impl Materializer<'_> {
     ) -> Result<Vec<usize>, MaterializeError> {
         let mut escalated = Vec::new();
         for (n, coverage) in coverages.iter().enumerate() {
+            let notes = self.check_logprobs(n)?;
+            notes.into_iter().for_each(|note| (run.events.listener)(&Event::Warning(note)));
             self.ask_second_models(n, run, model_run, coverage, report, &mut escalated)?;
             if report.has_stopped() {
                 break;

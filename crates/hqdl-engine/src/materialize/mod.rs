@@ -20,6 +20,7 @@ mod evidence;
 mod shots;
 mod coverage;
 mod coverage_builder;
+mod doubts;
 mod unify;
 
 use std::borrow::Cow;
@@ -32,6 +33,7 @@ use tokio::sync::watch;
 pub use self::batch_jobs::{ExportFile, ExportResult, ImportResult, UnansweredFile};
 use self::calibration::Calibration;
 use self::coverage::{CoverageReport, count_orphans};
+pub use self::doubts::DoubtfulCell;
 use self::refresh::RefreshJob;
 pub use self::report::{ColumnReport, Report};
 use self::run::Run;
@@ -71,6 +73,18 @@ pub enum MaterializeError {
     /// The stronger model's answers are too often wrong to reach a `target_truth`.
     #[error("{0}")]
     TargetRefused(String),
+    /// The endpoint reports no log-probabilities, which a column's confidence needs.
+    #[error(
+        "{column}: `low_confidence` without `compare` needs the log-probabilities of tokens, which {model} did not report for any of {answers}"
+    )]
+    NoLogprobs {
+        /// The expansion and the column.
+        column: String,
+        /// Name of the model.
+        model: String,
+        /// Number of answers, in words.
+        answers: String,
+    },
     /// The overrides file is invalid.
     #[error(transparent)]
     Overrides(#[from] OverridesError),
@@ -355,7 +369,8 @@ impl<'w> Materializer<'w> {
             plan.expansions.extend(self.plan_unification(n, &coverage)?);
             warnings.extend(self.describe_possible_cells(n, &coverage));
             warnings.extend(self.describe_cascades(n));
-            plan.cascades.extend(self.plan_cascades(n, true));
+            warnings.extend(self.check_logprobs(n)?);
+            plan.cascades.extend(self.plan_cascades(n));
             coverages.push(coverage);
         }
         warnings.extend(self.list_resumed_refreshes(&coverages));
@@ -546,7 +561,7 @@ impl<'w> Materializer<'w> {
 
     fn report_cascades(&self, report: &mut Report) {
         let expansions = 0..self.spec.expansions.len();
-        report.cascades = expansions.flat_map(|n| self.plan_cascades(n, false)).collect();
+        report.cascades = expansions.flat_map(|n| self.plan_cascades(n)).collect();
         report.failure = report.failure.take().or_else(|| self.find_refused_target());
     }
 

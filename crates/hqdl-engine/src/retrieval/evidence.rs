@@ -8,6 +8,7 @@ use std::path::Path;
 
 use super::html::html_to_text;
 use super::passages::{MAX_PASSAGE_TOKENS, select_passages, split_document};
+use super::pdf::pdf_to_text;
 use super::search::StoredSearches;
 use super::text_index::TextIndex;
 use hqdl_database::Database;
@@ -103,12 +104,21 @@ fn read_folder(root: &Path) -> Result<Vec<NamedText>, String> {
     Ok(documents)
 }
 
-/// Returns the text of a file; `None` if its extension is not that of a text file.
+/// Format of a document.
+#[derive(Clone, Copy)]
+enum DocumentFormat {
+    Plain,
+    Html,
+    Pdf,
+}
+
+/// Returns the text of a file; `None` if its extension is not that of a document.
 fn read_file(path: &Path) -> Result<Option<String>, String> {
     let extension = path.extension().map(|e| e.to_string_lossy().to_lowercase());
-    let is_html = match extension.as_deref() {
-        Some("txt" | "md") => false,
-        Some("html" | "htm") => true,
+    let format = match extension.as_deref() {
+        Some("txt" | "md") => DocumentFormat::Plain,
+        Some("html" | "htm") => DocumentFormat::Html,
+        Some("pdf") => DocumentFormat::Pdf,
         _ => return Ok(None),
     };
     let mut bytes = Vec::new();
@@ -118,8 +128,14 @@ fn read_file(path: &Path) -> Result<Option<String>, String> {
     if bytes.len() as u64 > MAX_FILE_BYTES {
         return Err(format!("{} is larger than {} MiB", path.display(), MAX_FILE_BYTES >> 20));
     }
-    let text = String::from_utf8_lossy(&bytes);
-    Ok(Some(if is_html { html_to_text(&text) } else { text.into_owned() }))
+    let text = match format {
+        DocumentFormat::Plain => String::from_utf8_lossy(&bytes).into_owned(),
+        DocumentFormat::Html => html_to_text(&String::from_utf8_lossy(&bytes)),
+        DocumentFormat::Pdf => {
+            pdf_to_text(&bytes).map_err(|reason| format!("{}: {reason}", path.display()))?
+        }
+    };
+    Ok(Some(text))
 }
 
 /// Finds passages that share words with a row.

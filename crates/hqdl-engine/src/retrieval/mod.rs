@@ -7,6 +7,7 @@
 
 pub mod evidence;
 mod html;
+mod pdf;
 pub mod passages;
 pub mod search;
 pub mod vectors;

@@ -13,8 +13,19 @@ use hqdl_values::key::Entity;
 use hqdl_values::problem::find_nearest;
 use hqdl_values::value::Value;
 
-/// Keys with their reference values.
-type TrueRows = Vec<(Vec<Value>, CellValue)>;
+/// Rows of a column with their reference values.
+type TrueRows = Vec<TrueRow>;
+
+/// Reference value of a row.
+#[derive(Debug, Clone)]
+pub struct TrueRow {
+    /// Key of the row.
+    pub key: Vec<Value>,
+    /// True value.
+    pub value: CellValue,
+    /// Line in the file.
+    pub line: Option<u64>,
+}
 
 /// Reference values for some columns of a spec.
 #[derive(Debug, Clone, Default)]
@@ -129,7 +140,7 @@ impl Truth {
                         .columns
                         .entry((truth_expansion.expansion_index, *column))
                         .or_default();
-                    values.push((key.clone(), value));
+                    values.push(TrueRow { key: key.clone(), value, line });
                 }
             }
         }
@@ -141,11 +152,7 @@ impl Truth {
 
     /// Returns the keys and reference values of a column; both arguments are indices.
     #[must_use]
-    pub fn column_values(
-        &self,
-        expansion: usize,
-        column: usize,
-    ) -> Option<&[(Vec<Value>, CellValue)]> {
+    pub fn column_values(&self, expansion: usize, column: usize) -> Option<&[TrueRow]> {
         self.columns.get(&(expansion, column)).map(Vec::as_slice)
     }
 }

@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use serde::Serialize;
 use serde_json::{Value as Json, json};
 
-pub use self::file::{Truth, TruthError};
+pub use self::file::{TrueRow, Truth, TruthError};
 pub use self::share::Share;
 use hqdl_database::provenance::TYPED_VALUE_SQL;
 use hqdl_database::{Database, StoreError};
@@ -86,7 +86,7 @@ pub fn score_columns(
                 column: column.name.clone(),
                 ..ColumnScore::default()
             };
-            for (key, true_value) in true_values {
+            for TrueRow { key, value: true_value, .. } in true_values {
                 score.add_cell(key, true_value, cells.get(&expansion.build_entity(key)));
             }
             scores.push(score);

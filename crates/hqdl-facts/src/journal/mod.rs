@@ -266,19 +266,20 @@ pub(crate) fn cells_to_json(facts: &[Fact]) -> String {
     serde_json::to_string(&cells).unwrap_or_default()
 }
 
-/// A fact as an answer row stores it: `[meaning, value_list, state, value, raw, repair]`, without
-/// trailing nulls.
+/// A fact as an answer row stores it: `[meaning, value_list, state, value, raw, repair, logprob]`,
+/// without trailing nulls.
 struct JournalCell<'f>(&'f Fact);
 
 impl Serialize for JournalCell<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let Fact { meaning, list, answer, .. } = self.0;
+        let Fact { meaning, list, answer, logprob, .. } = self.0;
         let value = answer.value.to_json();
-        let length = match (&answer.repair, &answer.raw) {
-            (Some(_), _) => 6,
-            (None, Some(_)) => 5,
-            (None, None) if !value.is_null() => 4,
-            (None, None) => 3,
+        let length = match (logprob, &answer.repair, &answer.raw) {
+            (Some(_), _, _) => 7,
+            (None, Some(_), _) => 6,
+            (None, None, Some(_)) => 5,
+            (None, None, None) if !value.is_null() => 4,
+            (None, None, None) => 3,
         };
         let mut cell = serializer.serialize_seq(Some(length))?;
         cell.serialize_element(meaning)?;
@@ -292,6 +293,9 @@ impl Serialize for JournalCell<'_> {
         }
         if length > 5 {
             cell.serialize_element(&answer.repair)?;
+        }
+        if length > 6 {
+            cell.serialize_element(logprob)?;
         }
         cell.end()
     }
@@ -323,6 +327,7 @@ pub(crate) fn parse_fact(cell: &Json, completion: i64, model: u32) -> Option<Fac
             raw: text(4),
             repair: text(5),
         },
+        logprob: cell.get(6).and_then(Json::as_f64),
     })
 }
 

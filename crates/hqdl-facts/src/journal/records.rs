@@ -15,7 +15,7 @@ use crate::record::{Record, RecordBytes};
 use hqdl_values::key::Entity;
 
 /// Version of the record layout. If the file has another version, the records are rebuilt.
-const LAYOUT_VERSION: i64 = 1;
+const LAYOUT_VERSION: i64 = 2;
 /// Number of entities whose records are merged in memory before they are written.
 const MERGED_ENTITIES: usize = 1000;
 /// Name of the file, beside the journal.

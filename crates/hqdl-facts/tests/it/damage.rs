@@ -66,6 +66,7 @@ fn keep(facts: &Facts, known: &mut Known, which: &[usize], generation: &str) {
                         completion: 0,
                         asked: 0,
                         answer: Answer::ok(CellValue::One(Value::from(value))),
+                        logprob: None,
                     }
                 };
                 batch.facts.push((entity(*n), COLUMNS.map(fact).to_vec()));

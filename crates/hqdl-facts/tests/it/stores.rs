@@ -133,6 +133,7 @@ fn unit(facts: &Facts, run: RunId, names: &[&str], value: &str) -> CommitUnit {
         completion: 0,
         asked: 0,
         answer: Answer::ok(CellValue::One(Value::from(value.to_owned()))),
+        logprob: Some(-0.125),
     };
     CommitUnit {
         completion: Completion {

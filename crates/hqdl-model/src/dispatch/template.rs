@@ -35,6 +35,9 @@ pub struct RequestTemplate {
     /// Additional fields of the request body.
     #[serde(default, skip_serializing_if = "ModelParameters::is_empty")]
     pub parameters: ModelParameters,
+    /// Positions of the columns whose confidence is the probability of the answer's tokens.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub logprob_columns: Vec<usize>,
 }
 
 impl RequestTemplate {
@@ -53,6 +56,7 @@ impl RequestTemplate {
             max_output: choice.max_output,
             extra_input: choice.extra_input,
             parameters,
+            logprob_columns: choice.logprob_columns,
         }
     }
 
@@ -71,6 +75,7 @@ impl RequestTemplate {
             parameters: self.parameters,
             format: self.format,
             rows: self.expansion.rows_per_request,
+            logprob_columns: self.logprob_columns,
         };
         (self.expansion, choice)
     }

@@ -26,6 +26,8 @@ impl Context {
         prompt.input_tokens = self.input_tokens(&frame, &prompt, self.run.counts_tokens);
         prompt.max_output =
             self.output_cap.max_tokens(prompt.planned_output).min(self.choice.max_output);
+        let uses_logprobs = |column: &usize| self.choice.logprob_columns.contains(column);
+        prompt.wants_logprobs = row_batch.columns.iter().any(uses_logprobs);
         prompt.full_key_hash =
             self.endpoint().looks_up_by_prompt().then(|| self.legacy_prompt_hash(row_batch));
         (frame, prompt)

@@ -1,6 +1,7 @@
 //! Converts replies to facts, and failures to cell states.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
 use std::sync::PoisonError;
 
 use super::packing::RowsToRetry;
@@ -8,7 +9,7 @@ use super::{Context, Event, StopReason};
 use crate::Reply;
 use crate::plan::RowBatch;
 use hqdl_facts::{CommitUnit, Completion, Fact};
-use hqdl_prompt::{Prompt, PromptFrame, RowOutcome};
+use hqdl_prompt::{CellPositions, Prompt, PromptFrame, RowOutcome};
 use hqdl_spec::checker::Checker;
 use hqdl_values::cell::{Answer, CellValue, State, Tally};
 use hqdl_values::evidence::ShownEvidence;
@@ -55,11 +56,14 @@ impl Context {
                 }
             }
         }
+        let logprobs = Self::find_logprobs(reply, prompt_columns, || {
+            frame.locate_cells(&reply.content, &outcomes, &keys, &key_names, &checkers)
+        });
         // A row that is refused together with others may be answered alone.
         let is_shared = row_batch.missing_rows.len() > 1 && !self.endpoint().is_deterministic();
         let mut facts = Vec::new();
         let mut to_retry: RowsToRetry = BTreeMap::new();
-        for (missing_row, outcome) in row_batch.missing_rows.iter().zip(outcomes) {
+        for (n, (missing_row, outcome)) in row_batch.missing_rows.iter().zip(outcomes).enumerate() {
             let answers: Vec<Answer> = match outcome {
                 RowOutcome::Answered(answers) => answers,
                 RowOutcome::Failed { state: State::Refused, .. } if is_shared => {
@@ -109,14 +113,34 @@ impl Context {
                 let columns = unreadable.into_iter().map(|(c, _)| *c).collect();
                 to_retry.entry(columns).or_default().push(missing_row.clone());
             }
-            let read: Vec<Fact> =
-                read.into_iter().filter_map(|(c, a)| self.requirements.build_fact(*c, a)).collect();
+            let build_fact = |(column, answer): (&usize, Answer)| {
+                let logprob = logprobs.get(&(n, *column)).copied();
+                Some(Fact { logprob, ..self.requirements.build_fact(*column, answer)? })
+            };
+            let read: Vec<Fact> = read.into_iter().filter_map(build_fact).collect();
             if !read.is_empty() {
                 facts.push((missing_row.entity.clone(), read));
             }
         }
         let evidence = shown.map(|shown| ShownEvidence { quotes, ..shown.clone() }.to_json());
         ParsedReply { facts, to_retry, evidence }
+    }
+
+    /// Returns the log-probability of each cell that is found in a reply, by row and column.
+    fn find_logprobs(
+        reply: &Reply,
+        columns: &[usize],
+        locate_cells: impl FnOnce() -> Vec<CellPositions>,
+    ) -> HashMap<(usize, usize), f64> {
+        if reply.logprobs.is_empty() {
+            return HashMap::new();
+        }
+        let rows = locate_cells().into_iter().enumerate();
+        let cells = rows.flat_map(|(n, row)| {
+            row.into_iter().zip(columns).map(move |(position, column)| ((n, *column), position))
+        });
+        let logprob = |position: Option<Range<usize>>| reply.logprobs.least_in(&position?);
+        cells.filter_map(|(cell, position)| Some((cell, logprob(position)?))).collect()
     }
 
     /// Stores the failure of a request as the state of its cells: `refused` or `error`; or

@@ -15,8 +15,9 @@ pub struct CascadePlan {
     pub target: f64,
     /// Whether the target, `expected` and `bound` are about the truth.
     pub is_truth: bool,
-    /// Number of answers to each cell: the first one, and those that it is compared with.
-    pub answers: usize,
+    /// Number of answers to each cell of which the first one is accepted; `None` if the confidence
+    /// is a probability.
+    pub answers: Option<usize>,
     /// Number of cells with these answers.
     pub cells: u64,
     /// Number of these cells in the calibration sample.
@@ -37,8 +38,8 @@ pub struct CascadePlan {
 /// A possible threshold of a cascade.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CascadeThreshold {
-    /// Minimum number of equal answers of an accepted cell. `None` accepts no cell.
-    pub equal_answers: Option<usize>,
+    /// Condition under which a first answer is accepted.
+    pub accepts: AcceptedCells,
     /// Number of cells that the stronger model would be asked for.
     pub cells: u64,
     /// Likely cost of the stronger model's answers in USD, if its price is known.
@@ -51,13 +52,46 @@ pub struct CascadeThreshold {
     pub is_chosen: bool,
 }
 
+/// Condition under which a first answer is accepted.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum AcceptedCells {
+    /// Never.
+    Nothing,
+    /// At least this number of answers are equal.
+    Equal(usize),
+    /// The probability of its tokens is at least this one.
+    Probable(f64),
+    /// Always, even without a probability.
+    All,
+}
+
 impl CascadePlan {
+    /// Returns the condition of a threshold in words: `2 of 3 equal`.
+    #[must_use]
+    pub fn describe_threshold(&self, threshold: &CascadeThreshold) -> String {
+        match threshold.accepts {
+            AcceptedCells::Nothing => "nothing".to_owned(),
+            AcceptedCells::Equal(equal) => {
+                format!("{equal} of {} equal", self.answers.unwrap_or(1))
+            }
+            AcceptedCells::Probable(probability) => format!("probability ≥ {probability}"),
+            AcceptedCells::All => "everything".to_owned(),
+        }
+    }
+
     /// Returns the cascade as an entry of the plan's JSON.
     #[must_use]
     pub fn to_json(&self) -> Json {
         let to_json = |t: &CascadeThreshold| {
+            let (mut equal, mut probability) = (None, None);
+            match t.accepts {
+                AcceptedCells::Equal(answers) => equal = Some(answers),
+                AcceptedCells::Probable(least) => probability = Some(least),
+                AcceptedCells::Nothing | AcceptedCells::All => {}
+            }
             json!({
-                "equal_answers": t.equal_answers, "cells": t.cells, "cost_usd": t.cost_usd,
+                "accepts": self.describe_threshold(t), "equal_answers": equal,
+                "probability": probability, "cells": t.cells, "cost_usd": t.cost_usd,
                 "expected": t.expected, "bound": t.bound, "chosen": t.is_chosen,
             })
         };

@@ -81,6 +81,11 @@ impl RequestParts<'_> {
         self.temperature.or(self.prompt.temperature).filter(|_| self.features.temperature)
     }
 
+    /// Returns true if the request asks for log-probabilities.
+    pub(super) fn asks_for_logprobs(&self) -> bool {
+        self.prompt.wants_logprobs && self.features.logprobs
+    }
+
     /// Returns the schema to send, unless the endpoint rejects this form of it.
     pub(super) fn sent_schema(&self, form: SchemaForm) -> Option<&Json> {
         self.prompt.schema.as_deref().filter(|_| self.features.schema == form)

@@ -85,6 +85,9 @@ impl Protocol for OpenAiChat {
                 "json_schema": { "name": "rows", "strict": true, "schema": schema },
             });
         }
+        if request.asks_for_logprobs() {
+            body["logprobs"] = true.into();
+        }
         if request.is_streamed {
             body["stream"] = true.into();
             body["stream_options"] = json!({ "include_usage": true });
@@ -105,6 +108,9 @@ impl Protocol for OpenAiChat {
         for (n, choice) in choices.into_iter().flatten().enumerate() {
             draft.has_begun = true;
             let index = choice.get("index").and_then(Json::as_u64);
+            if n == 0 && index.is_none_or(|i| i == 0) {
+                draft.tokens.add_tokens(choice.pointer("/logprobs/content"));
+            }
             let message = choice.get("delta").or_else(|| choice.get("message"));
             let message = message.and_then(Json::as_object);
             for (name, part) in message.into_iter().flatten() {

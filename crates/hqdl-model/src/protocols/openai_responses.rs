@@ -71,6 +71,12 @@ impl Protocol for OpenAiResponses {
                 "type": "json_schema", "name": "rows", "strict": true, "schema": schema,
             });
         }
+        if request.asks_for_logprobs() {
+            // `include` may contain other fields that the spec sets.
+            let mut include = body["include"].as_array().cloned().unwrap_or_default();
+            include.push("message.output_text.logprobs".into());
+            body["include"] = include.into();
+        }
         if request.is_streamed {
             body["stream"] = true.into();
         }
@@ -88,6 +94,7 @@ impl Protocol for OpenAiResponses {
             "response.output_text.delta" => {
                 draft.has_begun = true;
                 draft.content.push_str(delta);
+                draft.tokens.add_tokens(event.get("logprobs"));
             }
             "response.refusal.delta" => {
                 draft.has_begun = true;
@@ -143,6 +150,14 @@ fn read_response(response: &Json, draft: &mut ReplyDraft) -> Result<(), ModelErr
         draft.usage = usage.clone();
     }
     let was_streamed = !draft.content.is_empty() || !draft.refusal.is_empty();
+    let texts = response.pointer("/output").and_then(Json::as_array).into_iter().flatten();
+    let texts = texts.filter_map(|item| item.get("content")?.as_array()).flatten();
+    let lists: Vec<&Json> = texts.filter_map(|part| part.get("logprobs")).collect();
+    // A whole response has the bytes of all tokens, which the events of a stream lack.
+    if lists.iter().any(|list| list.as_array().is_some_and(|tokens| !tokens.is_empty())) {
+        draft.tokens.clear();
+        lists.into_iter().for_each(|list| draft.tokens.add_tokens(Some(list)));
+    }
     draft.has_begun |= response.get("output").is_some_and(Json::is_array);
     let items = response.get("output").and_then(Json::as_array);
     for item in items.into_iter().flatten().filter(|_| !was_streamed) {

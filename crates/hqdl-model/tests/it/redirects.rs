@@ -40,6 +40,7 @@ fn prompt() -> Prompt {
         input_tokens: 10,
         full_key_hash: None,
         has_sets: false,
+        wants_logprobs: false,
         answer_form: AnswerForm::default(),
         rows: 1,
         temperature: None,

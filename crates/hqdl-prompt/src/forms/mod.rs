@@ -164,6 +164,11 @@ impl SingleForm {
         }
     }
 
+    /// Returns the names of the members of an answer.
+    pub(super) fn members(&self) -> &[String] {
+        &self.members
+    }
+
     /// Returns whether this is the form of a live question.
     pub(super) fn is_live(&self) -> bool {
         self.task != Task::Columns
@@ -217,6 +222,7 @@ impl SingleForm {
             images: Vec::new(),
             evidence,
             has_sets: !self.is_live(),
+            wants_logprobs: false,
         }
     }
 

@@ -15,6 +15,7 @@
 mod answers;
 mod drafts;
 mod forms;
+mod locate;
 mod readings;
 mod row_form;
 mod several;

@@ -3,7 +3,7 @@
 use super::{SpecCheck, join_path};
 use crate::file::{CompareField, EscalateTable, EscalationCase, SpecFile};
 use crate::schema_check::Step;
-use crate::{CascadeTarget, Comparison, Escalation, Provider, TargetBasis};
+use crate::{CascadeTarget, Comparison, Confidence, Escalation, Provider, TargetBasis};
 use hqdl_values::cell::State;
 
 /// Cases of an `escalate` without `when`.
@@ -44,7 +44,8 @@ impl SpecCheck<'_> {
         let further_answers = table.answers.unwrap_or(1).saturating_sub(1);
         let is_compared = !compare.is_empty() || further_answers > 0;
         self.check_cases(&join_path(path, &["when".into()]), &cases, is_compared);
-        let target = self.check_target(path, table, &cases);
+        let target = self.check_target(path, table, &cases, is_compared);
+        let below = self.check_probability(path, table, &cases, (first, is_compared), file);
         let to_state = |case: &EscalationCase| match case {
             EscalationCase::Unknown => Some(State::Unknown),
             EscalationCase::NotInList => Some(State::NotInList),
@@ -55,6 +56,7 @@ impl SpecCheck<'_> {
         let has_case = |case| cases.contains(&case);
         let comparison = match target {
             Some(target) => Some(Comparison::Calibrated(target)),
+            None if below.is_some() => below.map(|below| Comparison::Improbable { below }),
             None if has_case(EscalationCase::LowConfidence) => Some(Comparison::NotUnanimous),
             None if has_case(EscalationCase::Disagree) => Some(Comparison::Disagree),
             None => None,
@@ -151,12 +153,49 @@ impl SpecCheck<'_> {
             self.add_error(path, message, "", "remove one of them");
         } else if disagrees && !is_compared {
             self.add_error(path, "`disagree` needs a second answer to compare", "", help);
-        } else if is_unsure && !is_compared {
-            self.add_error(path, "`low_confidence` needs answers to compare", "", help);
         } else if is_compared && !disagrees && !is_unsure {
             let help = "add \"disagree\" or \"low_confidence\" to `when`, or remove `compare` and `answers`";
             self.add_error(path, "`compare` and `answers` have no effect", "", help);
         }
+    }
+
+    /// Checks a `low_confidence` that uses the probabilities of tokens, and returns its threshold.
+    fn check_probability(
+        &mut self,
+        path: &[Step],
+        table: &EscalateTable,
+        cases: &[EscalationCase],
+        (first, is_compared): (&str, bool),
+        file: &SpecFile,
+    ) -> Option<f64> {
+        let has_target = table.target.is_some() || table.target_truth.is_some();
+        let is_used = cases.contains(&EscalationCase::LowConfidence) && !is_compared;
+        let below_path = join_path(path, &["below".into()]);
+        if table.below.is_some() && (!is_used || has_target) {
+            let help = "remove it; it is the threshold of a `low_confidence` without `compare`, `answers` and target";
+            self.add_error(&below_path, "`below` has no effect", "", help);
+            return None;
+        }
+        if !is_used {
+            return None;
+        }
+        let other = file.model.others.get(first);
+        let provider = other.and_then(|other| other.provider).unwrap_or(file.model.provider);
+        let own_url = other.and_then(|other| other.base_url.as_deref());
+        let base_url = own_url.or(file.model.base_url.as_deref());
+        if provider.resolve_url(base_url).0 == Provider::Anthropic {
+            let message = "`low_confidence` needs answers to compare, because Anthropic's API reports no probabilities of tokens";
+            let help = "name other models in `compare`, or set `answers`";
+            self.add_error(&join_path(path, &["when".into()]), message, "", help);
+        } else if table.below.is_none() && !has_target {
+            let message = "`low_confidence` needs a threshold";
+            let help = "set `target`, or `below` to a probability such as 0.9; or name other models in `compare`";
+            self.add_error(&join_path(path, &["when".into()]), message, "", help);
+        } else if table.below.is_some_and(|below| !(below > 0.0 && below <= 1.0)) {
+            let label = "expected a probability above 0, at most 1";
+            self.add_error(&below_path, "`below` is out of range", label, "");
+        }
+        table.below
     }
 
     /// Returns the target of a calibrated column, if it has one.
@@ -165,6 +204,7 @@ impl SpecCheck<'_> {
         path: &[Step],
         table: &EscalateTable,
         cases: &[EscalationCase],
+        is_compared: bool,
     ) -> Option<CascadeTarget> {
         let field_path = |field: &str| join_path(path, &[field.into()]);
         if table.target.is_none() {
@@ -206,6 +246,7 @@ impl SpecCheck<'_> {
             },
             None => TargetBasis::Truth,
         };
-        Some(CascadeTarget { share, basis })
+        let confidence = if is_compared { Confidence::Agreement } else { Confidence::Probability };
+        Some(CascadeTarget { share, basis, confidence })
     }
 }

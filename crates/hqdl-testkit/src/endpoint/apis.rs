@@ -227,7 +227,9 @@ fn response(completion: &Json, request: &Json) -> Json {
         output.push(json!({ "type": "reasoning", "id": "rs_test", "summary": summary }));
     }
     let part = if refusal.is_empty() {
-        json!({ "type": "output_text", "text": text, "annotations": [], "logprobs": [] })
+        let logprobs = completion.pointer("/choices/0/logprobs/content").cloned();
+        let logprobs = logprobs.unwrap_or_else(|| json!([]));
+        json!({ "type": "output_text", "text": text, "annotations": [], "logprobs": logprobs })
     } else {
         json!({ "type": "refusal", "refusal": refusal })
     };

@@ -36,6 +36,9 @@ type FaultFilter = dyn Fn(&Question) -> bool + Send + Sync;
 /// input and output tokens.
 type UsageFn = dyn Fn(&Json, u64, u64) -> Json + Send + Sync;
 
+/// Returns the log-probability of a token from the content before it and its text.
+type LogprobFn = dyn Fn(&str, &str) -> f64 + Send + Sync;
+
 /// A fault of the endpoint.
 #[derive(Debug, Clone)]
 pub enum Fault {
@@ -277,6 +280,7 @@ pub struct Shared {
     faults: Mutex<Vec<FaultPolicy>>,
     pub usage: Mutex<(u64, u64)>,
     usage_fn: Mutex<Option<Arc<UsageFn>>>,
+    logprob_fn: Mutex<Option<Arc<LogprobFn>>>,
     /// Time and tokens of every answer.
     billed_answers: Mutex<Vec<(Instant, u64)>>,
     /// Headers of every response.
@@ -314,6 +318,7 @@ impl Endpoint {
             faults: Mutex::default(),
             usage: Mutex::default(),
             usage_fn: Mutex::default(),
+            logprob_fn: Mutex::default(),
             billed_answers: Mutex::default(),
             response_headers: Mutex::default(),
             in_flight: AtomicUsize::new(0),
@@ -387,6 +392,12 @@ impl Endpoint {
     /// also called for responses that fail.
     pub fn set_usage_fn(&self, meter: impl Fn(&Json, u64, u64) -> Json + Send + Sync + 'static) {
         *lock_mutex(&self.shared.usage_fn) = Some(Arc::new(meter));
+    }
+
+    /// Sets the function that computes the log-probability of each token, from the content before
+    /// it and its text. Without it, the endpoint ignores requests for log-probabilities.
+    pub fn set_logprob_fn(&self, logprob: impl Fn(&str, &str) -> f64 + Send + Sync + 'static) {
+        *lock_mutex(&self.shared.logprob_fn) = Some(Arc::new(logprob));
     }
 
     /// Removes all faults.
@@ -672,6 +683,24 @@ fn next_fault(shared: &Shared, question: &Question) -> (Duration, Option<Fault>)
     (latency, fault)
 }
 
+/// Returns true if a request asks for log-probabilities.
+fn wants_logprobs(body: &Json) -> bool {
+    let included = body["include"].as_array().into_iter().flatten();
+    body["logprobs"] == true || included.into_iter().any(|i| *i == "message.output_text.logprobs")
+}
+
+/// Returns a text as tokens of three bytes, which may split characters, with log-probabilities.
+fn split_tokens(text: &str, logprob: &LogprobFn) -> Vec<Json> {
+    const BYTES: usize = 3;
+    let token = |(n, bytes): (usize, &[u8])| {
+        let before = String::from_utf8_lossy(&text.as_bytes()[..n * BYTES]);
+        let token = String::from_utf8_lossy(bytes);
+        let logprob = logprob(&before, &token);
+        json!({ "token": token, "logprob": logprob, "bytes": bytes, "top_logprobs": [] })
+    };
+    text.as_bytes().chunks(BYTES).enumerate().map(token).collect()
+}
+
 /// Returns the chat completion, with the fault applied.
 fn build_completion(
     shared: &Shared,
@@ -734,6 +763,12 @@ fn build_completion(
             "message": { "role": "assistant", "content": content, "refusal": refusal },
         }],
     });
+    let logprob_fn = lock_mutex(&shared.logprob_fn).clone();
+    if let (Some(logprob), Some(text), true) =
+        (logprob_fn, reply["choices"][0]["message"]["content"].as_str(), wants_logprobs(body))
+    {
+        reply["choices"][0]["logprobs"] = json!({ "content": split_tokens(text, &*logprob) });
+    }
     // Count the true tokens, whatever usage is reported.
     {
         let mut billed = lock_mutex(&shared.usage);

@@ -76,11 +76,16 @@ pub fn stream_completion(
         full_message["choices"][0]["message"] = choice["message"].clone();
         events = vec![event_bytes(&full_message)];
     } else {
+        let tokens = choice.pointer("/logprobs/content").and_then(Json::as_array);
         for field in ["content", "refusal"] {
-            for (n, piece) in
-                pieces(choice["message"][field].as_str().unwrap_or_default()).iter().enumerate()
-            {
+            let pieces = pieces(choice["message"][field].as_str().unwrap_or_default());
+            let count = pieces.len();
+            for (n, piece) in pieces.iter().enumerate() {
                 let mut piece = chunk_json(&json!({ field: piece }), &Json::Null);
+                if let Some(tokens) = tokens.filter(|_| field == "content") {
+                    let part = &tokens[n * tokens.len() / count..(n + 1) * tokens.len() / count];
+                    piece["choices"][0]["logprobs"] = json!({ "content": part, "refusal": null });
+                }
                 if stream_fault == Some(StreamFault::UsageEverywhere) {
                     piece["usage"] = json!({ "prompt_tokens": 1, "completion_tokens": n + 1 });
                 }

@@ -64,7 +64,7 @@ pub(super) async fn show_cell(
         &html! {
             h1 { a href=(spec_path(&name)) { (name) } " / " a href=(table_path) { (table) } " / " (column) }
             div.halves {
-            div.card { @for cell in &cells { (render_provenance_table(cell)) } }
+            div.card { @for cell in &cells { (render_provenance_table(cell)) (render_evidence(cell)) } }
             section.card {
             h2 { "Your word" }
             p.quiet { "It replaces the model's answer permanently. hqdl saves it in the overrides file next to the spec." }
@@ -177,5 +177,60 @@ fn render_provenance_table(cell: &CellProvenance) -> Markup {
                 @if let Some(value) = value { tr { th { (name) } td { (value) } } }
             }
         }
+    }
+}
+
+/// Renders the origin of a cell's value: the model, its other answers, and the passages.
+pub(super) fn render_sources(cell: &CellProvenance) -> Markup {
+    let shown = format_value(&cell.to_json()["value"]);
+    let lines = [
+        ("published", (cell.state == "overridden").then_some(shown)),
+        ("model", cell.model.clone()),
+        ("text", cell.raw.clone()),
+        ("answers", cell.repair.clone()),
+        ("asked", cell.asked_at.clone()),
+    ];
+    html! {
+        table.why { @for (name, value) in lines {
+            @if let Some(value) = value { tr { th scope="row" { (name) } td { (value) } } }
+        } }
+        (render_evidence(cell))
+    }
+}
+
+/// Renders the passages that the cell's request showed, with the quoted words marked.
+fn render_evidence(cell: &CellProvenance) -> Markup {
+    let Some(evidence) = &cell.evidence else { return html! {} };
+    html! {
+        h3 { "Evidence" }
+        @if evidence.passages.is_empty() { p.quiet { "No passage of the documents was found." } }
+        @for passage in &evidence.passages {
+            @let quotes: Vec<&str> = evidence.quotes.iter().filter(|q| q.passage == passage.id).map(|q| q.quote.as_str()).collect();
+            details open[!quotes.is_empty()] {
+                summary { (passage.source) }
+                p.small { (mark_quotes(&passage.text, &quotes)) }
+            }
+        }
+    }
+}
+
+/// Marks quoted words in a text. Quotes that differ from the text in case or white space are shown
+/// after it.
+fn mark_quotes(text: &str, quotes: &[&str]) -> Markup {
+    let find = |quote: &&str| text.find(*quote).map(|at| at..at + quote.len());
+    let mut marks: Vec<std::ops::Range<usize>> = quotes.iter().filter_map(find).collect();
+    marks.sort_by_key(|mark| mark.start);
+    let mut position = 0;
+    let mut parts: Vec<(&str, bool)> = Vec::new();
+    for mark in marks {
+        if mark.start >= position {
+            parts.extend([(&text[position..mark.start], false), (&text[mark.clone()], true)]);
+            position = mark.end;
+        }
+    }
+    parts.push((&text[position..], false));
+    html! {
+        @for (part, is_quoted) in parts { @if is_quoted { mark { (part) } } @else { (part) } }
+        @for quote in quotes.iter().filter(|quote| !text.contains(**quote)) { " " mark { (quote) } }
     }
 }

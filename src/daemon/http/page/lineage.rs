@@ -158,6 +158,23 @@ fn describe_coverage(status: &SpecStatus, expansion: &Expansion, column: &str) -
     format!("{with_value} of {all} cells")
 }
 
+/// Returns the number of times that clients' queries used each column of an expansion.
+pub(super) fn count_column_uses(spec: &Spec, expansion: &Expansion, uses: &[QueryUse]) -> Vec<u64> {
+    let many = expansion.columns.iter().filter_map(|c| c.many.as_ref().map(|m| &m.table));
+    let mut tables: Vec<&str> = many.map(String::as_str).collect();
+    tables.push(&expansion.name);
+    let views = expansion.sources.iter().filter_map(|source| source.name.as_ref());
+    let views: Vec<String> = views.map(|name| format!("{name}_expanded")).collect();
+    tables.extend(views.iter().map(String::as_str));
+    let reads = |sql: &str| tables.iter().any(|table| mentions_name(sql, table));
+    let queries = find_queries(spec, expansion, uses, &reads);
+    let count = |column: &String| {
+        let own = queries.iter().filter(|query| query.columns.contains(column));
+        own.filter_map(|query| query.count).sum()
+    };
+    expansion.columns.iter().map(|column| count(&column.name)).collect()
+}
+
 /// Returns the queries that read an expansion: clients' queries first, then the spec's examples.
 fn find_queries(
     spec: &Spec,

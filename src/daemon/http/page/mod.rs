@@ -4,8 +4,10 @@
 mod approvals;
 mod ask;
 mod cell;
+mod doubts;
 mod export;
 mod facet;
+mod frontier;
 mod lineage;
 mod overview;
 mod plot;
@@ -59,6 +61,7 @@ pub(super) fn add_page_routes(api: Router<HttpState>) -> Router<HttpState> {
         .route("/specs/{spec}/tables/{table}", get(table::show_table))
         .route("/specs/{spec}/tables/{table}/export", get(table::export_table))
         .route("/specs/{spec}/review", get(review::show_review).post(review::store_truth))
+        .route("/specs/{spec}/doubts", get(doubts::show_doubts).post(doubts::store_override))
         .route("/specs/{spec}/cell", get(cell::show_cell).post(cell::set_override))
         .route("/approvals", get(approvals::show_approvals).post(approvals::submit_decision))
         .route("/ask", get(ask::show_ask).post(ask::submit_ask))

@@ -8,18 +8,21 @@ use axum::response::Response;
 use maud::{Markup, html};
 use serde::Deserialize;
 
+use super::super::api::read_provenance;
 use super::super::query::run_blocking;
 use super::super::reply::HttpRefusal;
+use super::cell::render_sources;
 use super::{
-    ErrorPage, HttpState, ShownPage, percent_encode, read_form, redirect_to, render_page,
-    spec_path, truncate_text,
+    ErrorPage, HttpState, ShownPage, format_value, percent_encode, read_form, redirect_to,
+    render_page, spec_path, truncate_text,
 };
 use crate::audit::sheet::{CANNOT_BE_KNOWN, format_cell, parse_truth};
 use crate::audit::{Audit, CellTruth};
 use crate::daemon::active_spec::ActiveSpec;
+use crate::database::provenance::CellProvenance;
 use crate::failure::Failure;
 use crate::spec::checker::Checker;
-use crate::spec::{Expansion, Spec};
+use crate::spec::{Column, Expansion, Spec};
 use crate::value::Value;
 
 /// Source of the truths that a person enters on the page.
@@ -37,8 +40,41 @@ pub(super) struct ReviewRequest {
     table: String,
     /// Position of the cell among the sampled cells.
     at: Option<usize>,
-    /// The true value that a person entered; `?` if it cannot be known.
+    /// The true value that a person entered; `?` if it cannot be known. Empty to remove it.
     value: String,
+    /// Position of the cell that was just answered, which can be undone.
+    done: Option<usize>,
+    /// True value of that cell before the answer; empty if it had none.
+    before: String,
+}
+
+/// Returns the form with a key for each likely value of a cell, and the form for another value.
+/// `hidden` identifies the cell.
+pub(super) fn render_answer_forms(
+    path: &str,
+    hidden: &Markup,
+    column: &Column,
+    answer: &str,
+    can_be_unknown: bool,
+) -> Markup {
+    let values = column.values.as_ref().map_or(&[][..], |list| &list.values);
+    html! {
+        form.answers method="post" action=(path) {
+            (hidden)
+            @if !answer.is_empty() { button.main name="value" value=(answer) data-key="Enter" autofocus { "Right" kbd { "Enter" } } }
+            @if column.many.is_none() { @for (n, value) in values.iter().filter(|v| **v != answer).take(VALUE_KEYS).enumerate() {
+                button name="value" value=(value) data-key=(n + 1) { (truncate_text(value, 40)) kbd { (n + 1) } }
+            } }
+            @if can_be_unknown { button name="value" value=(CANNOT_BE_KNOWN) data-key="?" { "Cannot be known" kbd { "?" } } }
+        }
+        form.row method="post" action=(path) {
+            (hidden)
+            label { "Another value" input name="value" list="values" autocomplete="off" data-key="v"; }
+            @if !values.is_empty() { datalist id="values" { @for value in values { option value=(value) {} } } }
+            button { "Set" }
+            @if column.many.is_some() { span.quiet.small { code { "|" } " between values, " code { "none" } " for no value" } }
+        }
+    }
 }
 
 /// A sampled cell: positions of its row in the frame, of its column in the expansion, and of the
@@ -99,19 +135,34 @@ impl<'s> Review<'s> {
         (from.min(count)..count).find(is_open).or_else(|| (0..count).find(is_open))
     }
 
-    fn to_page(&self, spec: &str, at: Option<usize>) -> Markup {
+    /// Returns the position of the cell to show.
+    fn shown_position(&self, asked: &ReviewRequest) -> Option<usize> {
+        asked.at.filter(|at| *at < self.cells.len()).or_else(|| self.find_next_unreviewed(0))
+    }
+
+    /// Returns the address of a cell, for its provenance.
+    fn cell_address(&self, at: usize) -> Vec<(String, String)> {
+        let cell = self.cells[at];
+        let column = self.expansion.columns[cell.column].name.clone();
+        let key = self.audit.draw.frame[cell.row].key.iter();
+        let key = key.map(|value| ("key".to_owned(), format_value(&value.to_json())));
+        let address = [("table", self.expansion.name.clone()), ("column", column)];
+        address.map(|(name, value)| (name.to_owned(), value)).into_iter().chain(key).collect()
+    }
+
+    /// Renders the page. `provenance` is that of the cell to show.
+    fn to_page(&self, spec: &str, asked: &ReviewRequest, provenance: &[CellProvenance]) -> Markup {
         let filled = self.cells.iter().filter(|cell| self.is_filled(cell)).count();
         let path =
             format!("{}/review?table={}", spec_path(spec), percent_encode(&self.expansion.name));
-        let open = at.filter(|at| *at < self.cells.len()).or_else(|| self.find_next_unreviewed(0));
         html! {
             h1 { a href=(spec_path(spec)) { (spec) } " / " (self.expansion.name) " / review" }
             p { strong { (filled) " of " (self.cells.len()) } " sampled cells have been reviewed. "
                 span.quiet { "You may stop at any time: the rows reviewed so far count." } }
             progress aria-label="Reviewed cells" max=(self.cells.len().max(1)) value=(filled) {}
             div.beside.review {
-                @match open {
-                    Some(at) => (self.render_cell_section(&path, at)),
+                @match self.shown_position(asked) {
+                    Some(at) => (self.render_cell_section(&path, at, provenance)),
                     None => section.card {
                         h2 { "The audit is complete" }
                         p { code { "hqdl audit " (spec) ".toml --report" } " prints the accuracy of each column; "
@@ -120,20 +171,26 @@ impl<'s> Review<'s> {
                 }
                 (self.render_accuracy_section())
             }
+            @if let Some(done) = asked.done {
+                form.row method="post" action=(path) {
+                    input type="hidden" name="at" value=(done);
+                    input type="hidden" name="value" value=(asked.before);
+                    button data-key="u" { "Undo the last answer" kbd { "u" } }
+                }
+            }
         }
     }
 
     /// Renders a cell with buttons for its truth.
-    fn render_cell_section(&self, path: &str, at: usize) -> Markup {
+    fn render_cell_section(&self, path: &str, at: usize, provenance: &[CellProvenance]) -> Markup {
         let cell = self.cells[at];
         let row = &self.audit.draw.frame[cell.row];
         let column = &self.expansion.columns[cell.column];
         let answer = format_cell(&row.answers[cell.audited]);
         let truth = self.audit.sheet.truth(cell.row, cell.column);
-        let said = truth.map(|t| t.value.as_ref().map_or(CANNOT_BE_KNOWN.to_owned(), format_cell));
+        let said = truth.map(format_truth);
         let text =
             |value: &Value| value.to_text().map_or("NULL".to_owned(), std::borrow::Cow::into_owned);
-        let values = column.values.as_ref().map_or(&[][..], |list| &list.values);
         let go = |to: usize| format!("{path}&at={to}");
         html! {
             section.card {
@@ -144,21 +201,9 @@ impl<'s> Review<'s> {
                 @if !column.about.is_empty() { p.quiet.small { (column.about) } }
                 p.answer { @if answer.is_empty() { span.quiet { (row.states[cell.audited]) } } @else { (truncate_text(&answer, 400)) } }
                 @if let Some(said) = &said { p.note { "Reviewed already: " strong { (said) } ". A new answer replaces it." } }
-                form.answers method="post" action=(path) {
-                    input type="hidden" name="at" value=(at);
-                    @if !answer.is_empty() { button.main name="value" value=(answer) data-key="Enter" autofocus { "Right" kbd { "Enter" } } }
-                    @if column.many.is_none() { @for (n, value) in values.iter().filter(|v| **v != answer).take(VALUE_KEYS).enumerate() {
-                        button name="value" value=(value) data-key=(n + 1) { (truncate_text(value, 40)) kbd { (n + 1) } }
-                    } }
-                    button name="value" value=(CANNOT_BE_KNOWN) data-key="?" { "Cannot be known" kbd { "?" } }
-                }
-                form.row method="post" action=(path) {
-                    input type="hidden" name="at" value=(at);
-                    label { "Another value" input name="value" list="values" autocomplete="off" data-key="v"; }
-                    @if !values.is_empty() { datalist id="values" { @for value in values { option value=(value) {} } } }
-                    button { "Set" }
-                    @if column.many.is_some() { span.quiet.small { code { "|" } " between values, " code { "none" } " for no value" } }
-                }
+                @if let Some(note) = truth.map(|t| t.note.as_str()).filter(|note| !note.is_empty()) { p.quiet.small { (note) } }
+                (render_answer_forms(path, &html! { input type="hidden" name="at" value=(at); }, column, &answer, true))
+                @for cell in provenance { (render_sources(cell)) }
                 p.pages {
                     @if at > 0 { a.button href=(go(at - 1)) data-key="b" { "Back" kbd { "b" } } }
                     @if at + 1 < self.cells.len() { a.button href=(go(at + 1)) data-key="s" { "Skip" kbd { "s" } } }
@@ -193,11 +238,33 @@ pub(super) async fn show_review(
     Path(name): Path<String>,
     Query(asked): Query<ReviewRequest>,
 ) -> ShownPage {
-    let spec = name.clone();
+    let (spec, asked) = (name.clone(), Arc::new(asked));
+    let address = {
+        let asked = Arc::clone(&asked);
+        run_with_spec(&state, &name, move |active| {
+            let review = Review::read(&active.spec, &asked.table)?;
+            Ok(review.shown_position(&asked).map(|at| review.cell_address(at)))
+        })
+    };
+    let provenance = match address.await? {
+        Some(address) => read_cell_sources(&state, &name, address).await,
+        None => Vec::new(),
+    };
     let shown = run_with_spec(&state, &name, move |active| {
-        Ok(Review::read(&active.spec, &asked.table)?.to_page(&spec, asked.at))
+        let review = Review::read(&active.spec, &asked.table)?;
+        Ok(review.to_page(&spec, &asked, &provenance))
     });
     Ok(render_page("Review", &shown.await?))
+}
+
+/// Returns the provenance of a cell. A cell that is not published any more has none.
+pub(super) async fn read_cell_sources(
+    state: &HttpState,
+    spec: &str,
+    mut address: Vec<(String, String)>,
+) -> Vec<CellProvenance> {
+    address.push(("spec".to_owned(), spec.to_owned()));
+    read_provenance(state, address).await.unwrap_or_default()
 }
 
 /// Handles `POST /specs/{spec}/review?table=…`: stores the truth that a person entered, and shows
@@ -211,20 +278,37 @@ pub(super) async fn store_truth(
     let form: ReviewRequest = read_form(request).await?;
     let lock = state.edits.lock().await;
     let table = asked.table.clone();
-    let next =
+    let stored =
         run_with_spec(&state, &name, move |active| store_review(active, &asked.table, &form))
             .await?;
     drop(lock);
+    let StoredReview { next, done, before } = stored;
     let at = next.map_or_else(String::new, |at| format!("&at={at}"));
-    Ok(redirect_to(&format!("{}/review?table={}{at}", spec_path(&name), percent_encode(&table))))
+    let undo = done.map(|done| format!("&done={done}&before={}", percent_encode(&before)));
+    let path = format!("{}/review?table={}", spec_path(&name), percent_encode(&table));
+    Ok(redirect_to(&[path, at, undo.unwrap_or_default()].concat()))
 }
 
-/// Stores a truth in the sheet. Returns the position of the next cell to review.
+/// Result of storing a truth.
+struct StoredReview {
+    /// Position of the next cell to review.
+    next: Option<usize>,
+    /// Position of the cell, if its answer can be undone.
+    done: Option<usize>,
+    /// True value that the cell had before; empty if it had none.
+    before: String,
+}
+
+fn format_truth(truth: &CellTruth) -> String {
+    truth.value.as_ref().map_or(CANNOT_BE_KNOWN.to_owned(), format_cell)
+}
+
+/// Stores a truth in the sheet, or removes it if the value is empty.
 fn store_review(
     active: &ActiveSpec,
     table: &str,
     form: &ReviewRequest,
-) -> Result<Option<usize>, Failure> {
+) -> Result<StoredReview, Failure> {
     let mut review = Review::read(&active.spec, table)?;
     let cell = form.at.and_then(|at| Some((at, *review.cells.get(at)?)));
     let Some((at, cell)) = cell else {
@@ -233,13 +317,20 @@ fn store_review(
             "open the review page again",
         ));
     };
+    if form.value.trim().is_empty() {
+        let position = (cell.row, cell.column);
+        review.audit.remove_truth(&active.spec, review.expansion, position)?;
+        return Ok(StoredReview { next: Some(at), done: None, before: String::new() });
+    }
+    let before = review.audit.sheet.truth(cell.row, cell.column).map(format_truth);
     let column = &review.expansion.columns[cell.column];
     let value = parse_truth(&Checker::new(column), &column.name, &form.value)
         .map_err(|message| Failure::wrong_input(message, "go back and choose another value"))?;
     let truth =
         CellTruth { value, source: PERSON.to_owned(), note: crate::database::current_timestamp() };
     review.audit.record_truth(&active.spec, review.expansion, (cell.row, cell.column), truth)?;
-    Ok(review.find_next_unreviewed(at + 1))
+    let next = review.find_next_unreviewed(at + 1);
+    Ok(StoredReview { next, done: Some(at), before: before.unwrap_or_default() })
 }
 
 /// Runs work on a spec's files in a separate thread.

@@ -9,6 +9,7 @@ use maud::{Markup, html};
 use serde::Deserialize;
 
 use super::super::reply::HttpRefusal;
+use super::frontier::render_frontiers;
 use super::{
     ErrorPage, HttpState, ShownPage, format_usd, percent_encode, read_form, redirect_to,
     render_failure, render_page, render_retried_failure, render_runs_table, render_spec_tabs,
@@ -49,6 +50,10 @@ pub(super) async fn show_spec(
             }
             (render_approval_form(&spec))
             (render_columns_section(&spec))
+            (render_frontiers(&spec.cascades))
+            @if let Some(loaded) = &spec.active_spec { @for e in loaded.spec.expansions.iter().filter(|e| e.columns.iter().any(|c| c.escalation.is_some())) {
+                p.small { a href=(format!("{}/doubts?table={}", spec_path(&name), percent_encode(&e.name))) { "Review the uncertain cells of " (e.name) } }
+            } }
             h2 { "Runs" }
             (render_runs_table(&own))
         },

@@ -1,0 +1,216 @@
+//! The page with the cells of an expansion whose values are the least certain, one at a time. The
+//! order is the doubt times the number of queries that use the column.
+
+use std::sync::Arc;
+
+use axum::extract::{Path, Query, Request, State};
+use axum::response::Response;
+use maud::{Markup, html};
+use serde_json::Value as Json;
+
+use super::super::api::OverrideWord;
+use super::super::query::run_blocking;
+use super::cell::render_sources;
+use super::lineage::count_column_uses;
+use super::review::{read_cell_sources, render_answer_forms};
+use super::{
+    ErrorPage, HttpState, QueryPairs, ShownPage, format_value, percent_encode, read_form,
+    redirect_to, render_page, spec_path, truncate_text,
+};
+use crate::audit::sheet::format_cell;
+use crate::database::{Database, current_timestamp};
+use crate::failure::Failure;
+use crate::materialize::{DoubtfulCell, Materializer, Selection};
+use crate::model;
+use crate::spec::{Expansion, Spec};
+
+/// Maximum number of cells that a person can skip.
+const MAX_SKIPPED: usize = 1000;
+
+/// The cell to review, and the number of cells with a doubt.
+struct NextCell {
+    /// Position of the expansion in the spec.
+    expansion: usize,
+    cell: Option<DoubtfulCell>,
+    /// Number of queries that use the cell's column.
+    uses: u64,
+    count: usize,
+}
+
+/// Returns the path of the page for a table.
+fn doubts_path(spec: &str, table: &str) -> String {
+    format!("{}/doubts?table={}", spec_path(spec), percent_encode(table))
+}
+
+fn find_value<'p>(pairs: &'p QueryPairs, name: &str) -> &'p str {
+    pairs.iter().find(|(n, _)| n == name).map_or("", |(_, value)| value)
+}
+
+fn find_key(pairs: &QueryPairs) -> Vec<String> {
+    pairs.iter().filter(|(n, _)| n == "key").map(|(_, value)| value.clone()).collect()
+}
+
+fn key_texts(cell: &DoubtfulCell) -> Vec<String> {
+    cell.key.iter().map(|value| format_value(&value.to_json())).collect()
+}
+
+/// Returns the position of an expansion; without a name, of the first one.
+fn find_expansion(spec: &Spec, table: &str) -> Result<usize, Failure> {
+    let is_named = |e: &Expansion| table.is_empty() || e.name.eq_ignore_ascii_case(table);
+    spec.expansions.iter().position(is_named).ok_or_else(|| {
+        let all: Vec<&str> = spec.expansions.iter().map(|e| &*e.name).collect();
+        Failure::wrong_input(
+            format!("no expansion `{table}`"),
+            format!("there is {}", all.join(", ")),
+        )
+    })
+}
+
+/// Handles `GET /specs/{spec}/doubts?table=…&skip=…`.
+pub(super) async fn show_doubts(
+    State(state): State<HttpState>,
+    Path(name): Path<String>,
+    Query(asked): Query<QueryPairs>,
+) -> ShownPage {
+    let (_, active_spec) = state.active_spec(Some(&name))?;
+    let (client_guard, _) = state.context.clients.begin_work();
+    let permit = state.acquire_read_permit().await?;
+    let facts = Arc::clone(&state.context.facts);
+    let queries = state.context.uses.find_queries(&name);
+    let (table, active) = (find_value(&asked, "table").to_owned(), Arc::clone(&active_spec));
+    let skip = find_value(&asked, "skip").parse().unwrap_or(0).min(MAX_SKIPPED);
+    let next = run_blocking(permit, client_guard, move || {
+        let find = || -> Result<NextCell, Failure> {
+            let spec = &active.spec;
+            let n = find_expansion(spec, &table)?;
+            let uses = count_column_uses(spec, &spec.expansions[n], &queries);
+            let weights: Vec<f64> = uses.iter().map(|uses| 1.0 + *uses as f64).collect();
+            let database = Database::open(&spec.database)?;
+            let (model, selection) = (model::connect_for_planning(spec)?, Selection::default());
+            let materializer = Materializer::new(spec, &database, &facts, model, &selection)?;
+            let (cells, count) = materializer.list_doubtful_cells(n, &weights, skip + 1)?;
+            let cell = cells.into_iter().nth(skip);
+            let uses = cell.as_ref().map_or(0, |cell| uses[cell.column]);
+            Ok(NextCell { expansion: n, cell, uses, count })
+        };
+        Ok(find()?)
+    })
+    .await?;
+    let expansion = &active_spec.spec.expansions[next.expansion];
+    let provenance = match &next.cell {
+        Some(cell) => {
+            let column = expansion.columns[cell.column].name.clone();
+            let key = key_texts(cell).into_iter().map(|part| ("key".to_owned(), part));
+            let address = [("table", expansion.name.clone()), ("column", column)];
+            let address = address.map(|(n, v)| (n.to_owned(), v)).into_iter().chain(key);
+            read_cell_sources(&state, &name, address.collect()).await
+        }
+        None => Vec::new(),
+    };
+    let path = doubts_path(&name, &expansion.name);
+    let undo = render_undo_form(&format!("{path}&skip={skip}"), &asked);
+    Ok(render_page(
+        "Uncertain cells",
+        &html! {
+            h1 { a href=(spec_path(&name)) { (name) } " / " (expansion.name) " / uncertain cells" }
+            p { strong { (next.count) } " cells have a known confidence below 100 %. "
+                span.quiet { "The first one has the greatest doubt, times the use of its column in queries. Your answers become overrides, and are no audit." } }
+            div.review {
+                @match &next.cell {
+                    Some(cell) => section.card {
+                        (render_cell(&path, skip, expansion, cell, next.uses))
+                        @for cell in &provenance { (render_sources(cell)) }
+                        p.pages {
+                            @if skip > 0 { a.button href=(format!("{path}&skip={}", skip - 1)) data-key="b" { "Back" kbd { "b" } } }
+                            @if skip + 1 < next.count { a.button href=(format!("{path}&skip={}", skip + 1)) data-key="s" { "Skip" kbd { "s" } } }
+                        }
+                    },
+                    None => section.card { h2 { "No uncertain cells are left" }
+                        p { "A confidence needs " code { "escalate" } ", with compared answers or log-probabilities." } },
+                }
+            }
+            (undo)
+        },
+    ))
+}
+
+/// Renders a cell with buttons for its value.
+fn render_cell(
+    path: &str,
+    skip: usize,
+    expansion: &Expansion,
+    cell: &DoubtfulCell,
+    uses: u64,
+) -> Markup {
+    let column = &expansion.columns[cell.column];
+    let answer = format_cell(&cell.value);
+    let key = key_texts(cell);
+    let hidden = html! {
+        input type="hidden" name="column" value=(column.name);
+        input type="hidden" name="skip" value=(skip);
+        @for part in &key { input type="hidden" name="key" value=(part); }
+    };
+    html! {
+        dl.facts.key { @for (name, value) in expansion.key.names().iter().zip(&key) {
+            div { dt { (name) } dd { strong { (truncate_text(value, 200)) } } }
+        } }
+        h2 { (column.name) }
+        @if !column.about.is_empty() { p.quiet.small { (column.about) } }
+        p.answer { @if answer.is_empty() { span.quiet { (cell.state.name()) } @if let Some(raw) = &cell.raw { " " (truncate_text(raw, 400)) } } @else { (truncate_text(&answer, 400)) } }
+        p.quiet.small {
+            "Confidence " (format!("{:.0} %", 100.0 * cell.confidence))
+            @match uses { 0 => "", 1 => ", 1 query uses the column", n => { ", " (n) " queries use the column" } }
+        }
+        (render_answer_forms(path, &hidden, column, &answer, false))
+    }
+}
+
+/// Renders the form that removes the last override, if the request has one.
+fn render_undo_form(path: &str, asked: &QueryPairs) -> Markup {
+    let done = find_value(asked, "done");
+    html! { @if !done.is_empty() {
+        form.row method="post" action=(path) {
+            input type="hidden" name="do" value="unset";
+            input type="hidden" name="column" value=(done);
+            input type="hidden" name="skip" value=(find_value(asked, "skip"));
+            @for part in find_key(asked) { input type="hidden" name="key" value=(part); }
+            button data-key="u" { "Undo the last answer" kbd { "u" } }
+        }
+    } }
+}
+
+/// Handles `POST /specs/{spec}/doubts?table=…`: writes the value as an override, or removes it, and
+/// shows the next cell.
+pub(super) async fn store_override(
+    State(state): State<HttpState>,
+    Path(name): Path<String>,
+    Query(asked): Query<QueryPairs>,
+    request: Request,
+) -> Result<Response, ErrorPage> {
+    let form: QueryPairs = read_form(request).await?;
+    let (table, column) = (find_value(&asked, "table"), find_value(&form, "column").to_owned());
+    let is_set = find_value(&form, "do") != "unset";
+    let key = find_key(&form);
+    let skip: usize = find_value(&form, "skip").parse().unwrap_or(0);
+    let word = OverrideWord {
+        spec: Some(name.clone()),
+        table: table.to_owned(),
+        key: key.clone(),
+        column: column.clone(),
+        value: find_value(&form, "value").to_owned(),
+        note: format!("reviewed by a person at {}", current_timestamp()),
+        force: false,
+    };
+    state.override_cell(word, is_set).await?;
+    let mut path = format!("{}&skip={skip}", doubts_path(&name, table));
+    if is_set {
+        path.push_str(&format!("&done={}", percent_encode(&column)));
+        for part in &key {
+            path.push_str(&format!(
+                "&key={}",
+                percent_encode(&format_value(&Json::from(part.as_str())))
+            ));
+        }
+    }
+    Ok(redirect_to(&path))
+}

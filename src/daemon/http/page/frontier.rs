@@ -1,0 +1,116 @@
+//! The thresholds of a column with a target: what each costs, and how many cells it gets right.
+
+use maud::{Markup, html};
+use serde_json::Value as Json;
+
+use super::format_usd;
+use super::plot::{
+    BOTTOM, LEFT, RIGHT, TOP, ValueScale, draw_chart, format_coordinate, tick_labels,
+};
+use crate::format::count_noun;
+
+/// Greatest ends of the scales: percentages never exceed 100.
+const MAX_PERCENT: f64 = 100.0;
+
+/// A possible threshold.
+struct Threshold {
+    /// Condition under which a first answer is accepted.
+    accepts: String,
+    cells: u64,
+    cost_usd: Option<f64>,
+    /// Expected share and its lower bound, in percent.
+    expected: f64,
+    bound: f64,
+    is_chosen: bool,
+}
+
+impl Threshold {
+    fn from_json(json: &Json) -> Option<Self> {
+        Some(Self {
+            accepts: json["accepts"].as_str()?.to_owned(),
+            cells: json["cells"].as_u64()?,
+            cost_usd: json["cost_usd"].as_f64(),
+            expected: 100.0 * json["expected"].as_f64()?,
+            bound: 100.0 * json["bound"].as_f64()?,
+            is_chosen: json["chosen"] == true,
+        })
+    }
+}
+
+/// Renders the price and the expected agreement of each threshold of each calibrated column.
+pub(super) fn render_frontiers(cascades: &Json) -> Markup {
+    let cascades = cascades.as_array().map_or(&[][..], Vec::as_slice);
+    let with_thresholds = cascades.iter().filter(|cascade| cascade["thresholds"][0].is_object());
+    html! {
+        @for cascade in with_thresholds { (render_frontier(cascade)) }
+    }
+}
+
+fn render_frontier(cascade: &Json) -> Markup {
+    let text = |name: &str| cascade[name].as_str().unwrap_or_default();
+    let thresholds = cascade["thresholds"].as_array().into_iter().flatten();
+    let thresholds: Vec<Threshold> = thresholds.filter_map(Threshold::from_json).collect();
+    let target = 100.0 * cascade["target"].as_f64().unwrap_or_default();
+    let sampled = count_noun(cascade["sampled"].as_u64().unwrap_or_default(), "cell");
+    let share = match text("of") {
+        "truth" => "true".to_owned(),
+        _ => format!("agreement with {}", text("to")),
+    };
+    let name = format!("{}.{}", text("expansion"), text("column"));
+    html! {
+        h2 { "Cascade of " (name) }
+        p.quiet {
+            "Target: " (format_percent(target)) " " (share) ". " (text("to")) " has answered a sample of " (sampled)
+            "; each threshold shows what its other answers would cost now, and the expected share with its lower bound."
+        }
+        div.result-chart { (draw_frontier(&name, &share, target, &thresholds)) }
+        div.wide tabindex="0" role="region" aria-label=(format!("Thresholds of {name}")) { table {
+            thead { tr {
+                th { "accepted" } th.n { "to ask" } th.n { "cost" } th.n { (share) } th.n { "at least" } th {}
+            } }
+            tbody { @for threshold in &thresholds { tr {
+                td { (threshold.accepts) }
+                td.n { (threshold.cells) }
+                td.n { @match threshold.cost_usd { Some(cost) => (format_usd(cost)), None => "?" } }
+                td.n { (format_percent(threshold.expected)) }
+                td.n { (format_percent(threshold.bound)) }
+                td { @if threshold.is_chosen { strong { "chosen" } } }
+            } } }
+        } }
+    }
+}
+
+/// Draws the thresholds by price; without prices, by the number of cells to ask.
+fn draw_frontier(name: &str, share: &str, target: f64, thresholds: &[Threshold]) -> Markup {
+    let has_prices = thresholds.iter().all(|threshold| threshold.cost_usd.is_some());
+    let price = |t: &Threshold| t.cost_usd.filter(|_| has_prices).unwrap_or(t.cells as f64);
+    let most = thresholds.iter().map(price).fold(0.0, f64::max);
+    let x = ValueScale::covering(0.0, most, 5.0);
+    let least = thresholds.iter().map(|t| t.bound).fold(target, f64::min);
+    // Without a margin, the scale would end below 100 %.
+    let y = ValueScale::covering(least.min(MAX_PERCENT - 1.0), MAX_PERCENT, 4.0);
+    let line: Vec<String> =
+        thresholds.iter().map(|t| format!("{:.1},{:.1}", x.x(price(t)), y.y(t.expected))).collect();
+    let (target_y, unit) = (format_coordinate(y.y(target)), if has_prices { "$" } else { "" });
+    let axis = if has_prices { "price" } else { "cells to ask" };
+    let labels: Vec<(f64, String)> =
+        tick_labels(&x).into_iter().map(|(at, label)| (at, format!("{unit}{label}"))).collect();
+    let content = html! {
+        line.budget x1=(LEFT) x2=(RIGHT) y1=(target_y) y2=(target_y) {}
+        text.cap x=(LEFT + 4.0) y=(format_coordinate((y.y(target) - 6.0).clamp(TOP, BOTTOM))) { "target" }
+        polyline.line points=(line.join(" ")) {}
+        @for threshold in thresholds {
+            @let (left, top) = (format_coordinate(x.x(price(threshold))), format_coordinate(y.y(threshold.expected)));
+            line.interval x1=(left) x2=(left) y1=(format_coordinate(y.y(threshold.bound))) y2=(top) {}
+            circle.point cx=(left) cy=(top) r=(if threshold.is_chosen { 7.0 } else { 4.0 }) {
+                title { (threshold.accepts) ": " (format_percent(threshold.expected)) ", " (unit) (price(threshold)) }
+            }
+        }
+    };
+    let title = format!("{name}: {share} in % by {axis}");
+    draw_chart(&title, "", &y, &labels, &content)
+}
+
+fn format_percent(percent: f64) -> String {
+    format!("{percent:.1} %")
+}
