@@ -66,7 +66,7 @@ fn render_frontier(cascade: &Json) -> Markup {
         div.result-chart { (draw_frontier(&name, &share, target, &thresholds)) }
         div.wide tabindex="0" role="region" aria-label=(format!("Thresholds of {name}")) { table {
             thead { tr {
-                th { "accepted" } th.n { "to ask" } th.n { "cost" } th.n { (share) } th.n { "at least" } th {}
+                th { "accepted" } th.n { "to ask" } th.n { "cost" } th.n { (share) } th.n { "at least" } th { "choice" }
             } }
             tbody { @for threshold in &thresholds { tr {
                 td { (threshold.accepts) }
