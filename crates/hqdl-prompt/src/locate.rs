@@ -149,7 +149,8 @@ impl Locator<'_> {
     /// Returns true if the completion has this answer to a cell.
     fn is_answer(&self, n: usize, column: usize, answer: Answer) -> bool {
         let RowOutcome::Answered(answers) = &self.outcomes[n] else { return false };
-        let own = self.checkers[column].complete_from_key(answer, |part| self.keys.key_part(n, part));
+        let own =
+            self.checkers[column].complete_from_key(answer, |part| self.keys.key_part(n, part));
         answers.get(column).is_some_and(|a| a.state == own.state && a.value == own.value)
     }
 }

@@ -109,7 +109,7 @@ impl TrueValues {
         columns
             .map(|(column, checker)| {
                 let answer = checker.check_json(value(&column.name).unwrap_or(&Json::Null));
-                checker.complete_in_row(answer, |part| match key.row.key.get(part)? {
+                checker.complete_from_key(answer, |part| match key.row.key.get(part)? {
                     Value::Text(text) => Some(text),
                     _ => None,
                 })

@@ -5,7 +5,7 @@ use serde_json::Value as Json;
 
 use super::format_usd;
 use super::plot::{
-    BOTTOM, LEFT, RIGHT, TOP, ValueScale, draw_chart, format_coordinate, tick_labels,
+    BOTTOM, LEFT, RIGHT, TOP, ValueScale, draw_chart, format_coordinate, list_tick_labels,
 };
 use crate::format::count_noun;
 
@@ -93,8 +93,10 @@ fn draw_frontier(name: &str, share: &str, target: f64, thresholds: &[Threshold])
         thresholds.iter().map(|t| format!("{:.1},{:.1}", x.x(price(t)), y.y(t.expected))).collect();
     let (target_y, unit) = (format_coordinate(y.y(target)), if has_prices { "$" } else { "" });
     let axis = if has_prices { "price" } else { "cells to ask" };
-    let labels: Vec<(f64, String)> =
-        tick_labels(&x).into_iter().map(|(at, label)| (at, format!("{unit}{label}"))).collect();
+    let labels: Vec<(f64, String)> = list_tick_labels(&x)
+        .into_iter()
+        .map(|(at, label)| (at, format!("{unit}{label}")))
+        .collect();
     let content = html! {
         line.budget x1=(LEFT) x2=(RIGHT) y1=(target_y) y2=(target_y) {}
         text.cap x=(LEFT + 4.0) y=(format_coordinate((y.y(target) - 6.0).clamp(TOP, BOTTOM))) { "target" }
