@@ -84,7 +84,7 @@ pub fn serve_stdio(context: ServerContext) -> Result<(), Failure> {
     });
     runtime.block_on(async {
         let (stdin, stdout) = rmcp::transport::stdio();
-        let running = server.serve((AnsweredLines::new(stdin), stdout)).await;
+        let running = Box::pin(server.serve((AnsweredLines::new(stdin), stdout))).await;
         let running =
             running.map_err(|_| failed("no client began the protocol on stdin".to_owned()))?;
         running.waiting().await.map_err(|e| failed(e.to_string()))?;

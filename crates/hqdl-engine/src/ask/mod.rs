@@ -479,7 +479,7 @@ impl<'a> Asker<'a> {
         let announced = std::mem::replace(&mut self.announced, true);
         let announce = || {
             if !announced {
-                (self.before_request)()
+                (self.before_request)();
             }
         };
         let text = self.writer.write_prose(&question, &announce)?;
