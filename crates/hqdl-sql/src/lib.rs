@@ -7,4 +7,4 @@ pub mod suql;
 mod translated;
 pub mod vendors;
 
-pub use translated::{Edits, Replacement, TextTooLong, TranslatedQuery};
+pub use translated::{EditText, Edits, TextTooLong, TranslatedQuery};

@@ -86,15 +86,15 @@ impl TranslatedQuery {
 /// Text that replaces a range of a query: new text, and ranges of the query. Other edits also apply
 /// within these ranges, so that their text can be moved or copied.
 #[derive(Debug, Clone, Default)]
-pub struct Replacement(Vec<ReplacementPart>);
+pub struct EditText(Vec<EditPart>);
 
 #[derive(Debug, Clone)]
-enum ReplacementPart {
+enum EditPart {
     Text(String),
     Source(Range<usize>),
 }
 
-impl Replacement {
+impl EditText {
     /// Combines parts in this order.
     #[must_use]
     pub fn concat<const N: usize>(parts: [Self; N]) -> Self {
@@ -107,7 +107,7 @@ impl Replacement {
         let mut joined = Self::default();
         for (n, part) in parts.into_iter().enumerate() {
             if n > 0 {
-                joined.0.push(ReplacementPart::Text(separator.to_owned()));
+                joined.0.push(EditPart::Text(separator.to_owned()));
             }
             joined.0.extend(part.0);
         }
@@ -115,21 +115,21 @@ impl Replacement {
     }
 }
 
-impl From<&str> for Replacement {
+impl From<&str> for EditText {
     fn from(text: &str) -> Self {
         text.to_owned().into()
     }
 }
 
-impl From<String> for Replacement {
+impl From<String> for EditText {
     fn from(text: String) -> Self {
-        Self(vec![ReplacementPart::Text(text)])
+        Self(vec![EditPart::Text(text)])
     }
 }
 
-impl From<Range<usize>> for Replacement {
+impl From<Range<usize>> for EditText {
     fn from(span: Range<usize>) -> Self {
-        Self(vec![ReplacementPart::Source(span)])
+        Self(vec![EditPart::Source(span)])
     }
 }
 
@@ -139,7 +139,7 @@ pub struct TextTooLong(pub Range<usize>);
 
 /// Edits of a query. An edit inside another one applies wherever the outer one contains its range.
 #[derive(Debug, Clone, Default)]
-pub struct Edits(Vec<(Range<usize>, Replacement)>);
+pub struct Edits(Vec<(Range<usize>, EditText)>);
 
 impl Edits {
     /// Returns true if there is no edit.
@@ -149,7 +149,7 @@ impl Edits {
     }
 
     /// Replaces a range. Of several insertions at the same position, the first one comes first.
-    pub fn replace(&mut self, span: Range<usize>, new: impl Into<Replacement>) {
+    pub fn replace(&mut self, span: Range<usize>, new: impl Into<EditText>) {
         self.0.push((span, new.into()));
     }
 
@@ -199,8 +199,8 @@ impl Edits {
             let limit = limit.unwrap_or(written.sql.len() + span.len() + MAX_REPLACEMENT);
             for part in &new.0 {
                 match part {
-                    ReplacementPart::Text(new) => written.push_fragment(new, span.clone(), false),
-                    ReplacementPart::Source(part) => {
+                    EditPart::Text(new) => written.push_fragment(new, span.clone(), false),
+                    EditPart::Source(part) => {
                         self.write_range(text, part.clone(), (n + 1, Some(limit)), written)?;
                         if written.sql.len() > limit {
                             return Err(TextTooLong(span.clone()));

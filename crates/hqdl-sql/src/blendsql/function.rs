@@ -88,7 +88,7 @@ impl Scanner<'_> {
             return self.build_macro_function(call, (word, paren), arguments.collect()).map(Some);
         }
         let (values, question) = self.function_arguments(ingredient, &arguments, &span)?;
-        Ok(Some(Call { values, question, ..call }))
+        Ok(Some(Call { question, values, ..call }))
     }
 
     /// Returns the values and the question of a function's arguments.

@@ -102,7 +102,8 @@ impl WrittenArgument {
             [minus, number] if minus.is_symbol(b'-') && number.lexeme == Lexeme::Number => {
                 Some(format!("-{}", number.text(sql)))
             }
-            _ => self.text_content(sql).filter(|text| !text.contains("::")),
+            _ if self.column_names(sql).is_some() => None,
+            _ => self.text_content(sql),
         }
     }
 

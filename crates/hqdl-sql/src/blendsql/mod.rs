@@ -122,6 +122,15 @@ impl Call {
         }
     }
 
+    /// Returns true if the call is written in braces.
+    #[must_use]
+    pub fn is_in_braces(&self) -> bool {
+        match &self.macro_call {
+            Some(written) => written.name.start > self.span.start,
+            None => ingredients::all_ingredients().contains(&self.ingredient),
+        }
+    }
+
     /// Returns the number of columns that the call produces as a `VALUES` row.
     #[must_use]
     pub fn values_column_count(&self) -> u32 {

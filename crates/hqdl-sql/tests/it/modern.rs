@@ -2,7 +2,7 @@
 
 use hqdl_sql::blendsql::normalize::normalize_query;
 use hqdl_sql::blendsql::parse::{Syntax, parse_query};
-use hqdl_sql::{Edits, Replacement};
+use hqdl_sql::{EditText, Edits};
 
 /// Returns the normalized text of a query, or the error.
 fn spelled(sql: &str) -> String {
@@ -171,13 +171,11 @@ fn an_edit_applies_wherever_its_range_is_moved_or_copied() {
     let sql = "SELECT f(a, g(b)) FROM t";
     let mut edits = Edits::default();
     let (outer, inner) = (7..17, 12..16);
-    let copied = || Replacement::from(inner.clone());
+    let copied = || EditText::from(inner.clone());
     let new = [copied(), ", ".into(), copied(), ", ".into(), (9..10).into(), ")".into()];
-    edits.replace(
-        outer.clone(),
-        Replacement::join(["x(".into()].into_iter().chain(new).collect(), ""),
-    );
-    edits.replace(inner.clone(), Replacement::concat(["h(".into(), (14..15).into(), ")".into()]));
+    edits
+        .replace(outer.clone(), EditText::join(["x(".into()].into_iter().chain(new).collect(), ""));
+    edits.replace(inner.clone(), EditText::concat(["h(".into(), (14..15).into(), ")".into()]));
     edits.replace(15..15, "1");
     let written = edits.write(sql).unwrap();
     assert_eq!(written.sql, "SELECT x(h(b1), h(b1), a) FROM t");

@@ -4,7 +4,7 @@
 use std::ops::Range;
 
 use crate::query::request::error::QueryError;
-use hqdl_sql::Replacement;
+use hqdl_sql::EditText;
 use hqdl_sql::blendsql::lexer::Token;
 use hqdl_sql::blendsql::macros::WrittenArgument;
 use hqdl_sql::blendsql::scope::Scope;
@@ -32,6 +32,17 @@ fn format_names(arguments: &[ArgumentNames<'_>]) -> String {
     names.join(", ")
 }
 
+/// Returns optional arguments with their keywords, each after a comma.
+pub(super) fn write_keyword_arguments<const N: usize>(
+    arguments: [(Option<&WrittenArgument>, &str); N],
+) -> EditText {
+    let write = |(argument, keyword): (Option<&WrittenArgument>, &str)| {
+        let span = argument?.span();
+        Some(EditText::concat([format!(", {keyword}=").into(), span.into()]))
+    };
+    EditText::join(arguments.into_iter().filter_map(write).collect(), "")
+}
+
 impl<'t> MacroNode<'t> {
     /// Returns the name as it is written.
     pub fn name(&self) -> &'t str {
@@ -50,20 +61,8 @@ impl<'t> MacroNode<'t> {
 
     /// Returns the SQL of a value. A column `'t::c'` is written as a name; if the table has an
     /// alias, the name contains the alias.
-    pub fn value_sql(&self, argument: &WrittenArgument) -> Replacement {
+    pub fn value_sql(&self, argument: &WrittenArgument) -> EditText {
         self.legacy_column_sql(argument).map_or_else(|| argument.span().into(), Into::into)
-    }
-
-    /// Returns optional arguments with their keywords, each after a comma.
-    pub fn keyword_arguments<const N: usize>(
-        &self,
-        arguments: [(Option<&WrittenArgument>, &str); N],
-    ) -> Replacement {
-        let write = |(argument, keyword): (Option<&WrittenArgument>, &str)| {
-            let span = argument?.span();
-            Some(Replacement::concat([format!(", {keyword}=").into(), span.into()]))
-        };
-        Replacement::join(arguments.into_iter().filter_map(write).collect(), "")
     }
 
     /// Returns a column `'t::c'` as SQL.

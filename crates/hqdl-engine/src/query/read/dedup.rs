@@ -7,14 +7,14 @@
 //! | clusters | `SELECT hq_clusters(x, y, {{LLMMap('…', json_array(x, y))}}) FROM (candidates)` |
 //! | result | `hq_canonical('…', count, hq_trimmed(t.c), (clusters))` |
 
-use crate::query::read::arguments::{ArgumentNames, MacroNode};
+use crate::query::read::arguments::{ArgumentNames, MacroNode, write_keyword_arguments};
 use crate::query::read::nearest::ValueSource;
 use crate::query::request::error::QueryError;
 use hqdl_sql::blendsql::macros::WrittenArgument;
 use hqdl_sql::blendsql::runtime::{
     CANONICAL_FUNCTION, CLUSTERS_AGGREGATE, TRIGRAMS_FUNCTION, TRIMMED_FUNCTION,
 };
-use hqdl_sql::{Edits, Replacement};
+use hqdl_sql::{EditText, Edits};
 use hqdl_values::sql;
 
 /// Example of a call and its result, for a model that writes queries.
@@ -56,7 +56,7 @@ impl MacroNode<'_> {
         };
         let block = self.block_condition(threshold, block, exact, has_embeddings)?;
         let values = match self.value_source(of.unwrap_or(value))? {
-            ValueSource::Query(query) => Replacement::concat([
+            ValueSource::Query(query) => EditText::concat([
                 "(WITH hq_values(hq_value) AS ".into(),
                 query.into(),
                 format!(" SELECT DISTINCT {TRIMMED_FUNCTION}(hq_value) AS v FROM hq_values WHERE {TRIMMED_FUNCTION}(hq_value) IS NOT NULL)").into(),
@@ -68,13 +68,13 @@ impl MacroNode<'_> {
         };
         let call = self.text.get(self.call.span.clone()).unwrap_or_default();
         let question = sql::quote_text(&question);
-        let written = Replacement::concat([
+        let written = EditText::concat([
             format!("{CANONICAL_FUNCTION}({}, (SELECT count(*) FROM ", sql::quote_text(call)).into(),
             values.clone(),
             format!("), {TRIMMED_FUNCTION}(").into(),
             self.value_sql(value),
             format!("), (SELECT {CLUSTERS_AGGREGATE}(hq_x, hq_y, {{{{LLMMap({question}, json_array(hq_x, hq_y), return_type='bool'").into(),
-            self.keyword_arguments([(model, "model")]),
+            write_keyword_arguments([(model, "model")]),
             ")}}) FROM (SELECT hq_a.v AS hq_x, hq_b.v AS hq_y FROM ".into(),
             values.clone(),
             " AS hq_a JOIN ".into(),

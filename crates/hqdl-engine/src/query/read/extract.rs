@@ -9,11 +9,11 @@
 
 use serde_json::{Map, Value as Json};
 
-use crate::query::read::arguments::{ArgumentNames, MacroNode};
+use crate::query::read::arguments::{ArgumentNames, MacroNode, write_keyword_arguments};
 use crate::query::request::error::QueryError;
 use hqdl_sql::blendsql::ReturnType;
 use hqdl_sql::blendsql::macros::WrittenArgument;
-use hqdl_sql::{Edits, Replacement};
+use hqdl_sql::{EditText, Edits};
 use hqdl_values::Type;
 use hqdl_values::format::{json_reason, name_all};
 use hqdl_values::problem::find_nearest;
@@ -72,8 +72,8 @@ impl MacroNode<'_> {
         });
         let instruction = instruction.transpose()?;
         let others =
-            self.keyword_arguments([(context, "context"), (model, "model"), (image, "image")]);
-        let arguments = Replacement::concat([value.span().into(), others]);
+            write_keyword_arguments([(context, "context"), (model, "model"), (image, "image")]);
+        let arguments = EditText::concat([value.span().into(), others]);
         let fields = self.parse_fields(schema)?;
         let write = |field: &ExtractedField| field.to_call(instruction.as_deref(), &arguments);
         let mut edits = Edits::default();
@@ -85,15 +85,15 @@ impl MacroNode<'_> {
     fn write_fields(
         &self,
         fields: &[ExtractedField],
-        write: &dyn Fn(&ExtractedField) -> Replacement,
-    ) -> Result<Replacement, QueryError> {
+        write: &dyn Fn(&ExtractedField) -> EditText,
+    ) -> Result<EditText, QueryError> {
         let Some(member) = self.written.field else {
             let members = fields.iter().map(|field| {
                 let name = format!("{}, ", sql::quote_text(&field.name));
-                Replacement::concat([name.into(), field.to_json_sql(write(field))])
+                EditText::concat([name.into(), field.to_json_sql(write(field))])
             });
-            let members = Replacement::join(members.collect(), ", ");
-            return Ok(Replacement::concat(["json_object(".into(), members, ")".into()]));
+            let members = EditText::join(members.collect(), ", ");
+            return Ok(EditText::concat(["json_object(".into(), members, ")".into()]));
         };
         if member.is_symbol(b'*') {
             // Several columns are only possible in a list of columns.
@@ -111,9 +111,9 @@ impl MacroNode<'_> {
             }
             let columns = fields.iter().map(|field| {
                 let alias = format!(" AS {}", sql::quote_name(&field.name));
-                Replacement::concat([write(field), alias.into()])
+                EditText::concat([write(field), alias.into()])
             });
-            return Ok(Replacement::join(columns.collect(), ", "));
+            return Ok(EditText::join(columns.collect(), ", "));
         }
         let name = member.unquoted_text(self.text);
         if let Some(field) = fields.iter().find(|field| field.name.eq_ignore_ascii_case(&name)) {
@@ -271,7 +271,7 @@ impl ExtractedField {
     }
 
     /// Returns the call that answers the field.
-    fn to_call(&self, instruction: Option<&str>, arguments: &Replacement) -> Replacement {
+    fn to_call(&self, instruction: Option<&str>, arguments: &EditText) -> EditText {
         let mut question = match instruction {
             Some(instruction) => format!("{instruction}: {}", self.name),
             None => format!("{} of {{}}", self.name),
@@ -293,11 +293,11 @@ impl ExtractedField {
             tail.push_str(&format!(", options=({},)", options.join(", ")));
         }
         tail.push_str(")}}");
-        Replacement::concat([head.into(), arguments.clone(), tail.into()])
+        EditText::concat([head.into(), arguments.clone(), tail.into()])
     }
 
     /// Returns the SQL of the field's JSON value.
-    fn to_json_sql(&self, call: Replacement) -> Replacement {
+    fn to_json_sql(&self, call: EditText) -> EditText {
         let (before, after) = match self.return_type {
             ReturnType { is_list: true, .. } => ("json(", ")"),
             ReturnType { scalar: Type::Boolean, .. } => {
@@ -305,7 +305,7 @@ impl ExtractedField {
             }
             _ => ("", ""),
         };
-        Replacement::concat([before.into(), call, after.into()])
+        EditText::concat([before.into(), call, after.into()])
     }
 }
 

@@ -12,7 +12,7 @@ use crate::query::request::error::QueryError;
 use hqdl_sql::blendsql::lexer::{Lexeme, Token};
 use hqdl_sql::blendsql::macros::WrittenArgument;
 use hqdl_sql::blendsql::split_legacy_column;
-use hqdl_sql::{Edits, Replacement};
+use hqdl_sql::{EditText, Edits};
 use hqdl_values::sql;
 
 /// Example of a call and its result, for a model that writes queries.
@@ -240,7 +240,7 @@ impl MacroNode<'_> {
         &self,
         options: &WrittenArgument,
         label: &str,
-    ) -> Result<Replacement, QueryError> {
+    ) -> Result<EditText, QueryError> {
         let is_in_parens = options.tokens.first().is_some_and(|first| first.is_symbol(b'('));
         let rows = match options.tokens.as_slice() {
             [one] => split_legacy_column(&one.unquoted_text(self.text))
@@ -253,7 +253,7 @@ impl MacroNode<'_> {
         let rows = match rows {
             Some((table, column)) => format!("SELECT {table}.{column} FROM {table}").into(),
             None if is_in_parens => {
-                Replacement::concat(["SELECT * FROM ".into(), options.span().into()])
+                EditText::concat(["SELECT * FROM ".into(), options.span().into()])
             }
             None => {
                 return Err(QueryError::in_sql(
@@ -265,7 +265,7 @@ impl MacroNode<'_> {
             }
         };
         let label = format!(" UNION ALL SELECT {})", sql::quote_text(label));
-        Ok(Replacement::concat(["(".into(), rows, label.into()]))
+        Ok(EditText::concat(["(".into(), rows, label.into()]))
     }
 }
 

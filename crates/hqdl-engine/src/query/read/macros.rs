@@ -33,7 +33,7 @@ use hqdl_sql::blendsql::normalize::SourceQuery;
 use hqdl_sql::blendsql::scope::{Resolver, Schema, Scope};
 use hqdl_sql::blendsql::tree::{Body, Expr, ExprKind, Query};
 use hqdl_sql::blendsql::{MacroSignature, NEAREST, ReturnType, SEARCH, Subject};
-use hqdl_sql::{Edits, Replacement};
+use hqdl_sql::{EditText, Edits};
 use hqdl_values::format::name_all;
 use hqdl_values::problem::find_nearest;
 use hqdl_values::sql;
@@ -210,11 +210,9 @@ impl MacroNames {
     /// Returns the names of the macros in braces; other calls have none.
     pub(in crate::query) fn of_calls(source: &SourceQuery) -> Self {
         let mut names: Vec<(usize, Option<String>)> = Vec::new();
-        for call in &source.parsed.calls {
+        for call in source.parsed.calls.iter().filter(|call| call.is_in_braces()) {
             let name = call.macro_call.as_ref().map(|m| m.name.text(&source.text).to_owned());
-            if source.text[call.span.start..].starts_with("{{") {
-                names.push((call.span.start, name));
-            }
+            names.push((call.span.start, name));
         }
         names.sort();
         Self(names)
@@ -329,8 +327,8 @@ impl MacroNode<'_> {
     /// Returns the edits that expand the call.
     fn expand_macro(&self, request: &Request<'_>) -> Result<Edits, QueryError> {
         let name = self.name();
-        let in_braces = self.written.name.start > self.call.span.start;
-        let Some(found) = find_macro(&request.spec.ingredients, name).filter(|_| in_braces) else {
+        let found = find_macro(&request.spec.ingredients, name);
+        let Some(found) = found.filter(|_| self.call.is_in_braces()) else {
             return self.rewrite_value_function();
         };
         match found {
@@ -578,7 +576,7 @@ impl MacroNode<'_> {
             return Ok(edits);
         }
         let question = sql::quote_text(&question_text);
-        let query: Replacement = match column {
+        let query: EditText = match column {
             Some((table, column)) => {
                 let (table, column) = (sql::quote_name(&table), sql::quote_name(&column));
                 // SQLite reads an unknown name in double quotes as a text unless its table is
@@ -624,16 +622,16 @@ impl MacroNode<'_> {
             // `date` drops the time, so that times on the end date are included.
             let day = sql::quote_text(&day);
             let end = format!(") {sign} {day}");
-            parts.push(Replacement::concat(["date(".into(), self.value_sql(value), end.into()]));
+            parts.push(EditText::concat(["date(".into(), self.value_sql(value), end.into()]));
         }
         if parts.is_empty() {
             let help = "write for example {{DT(t.day, start='2024-01-01', end='2024-01-31')}}";
             let message = "`DT` needs `start=` or `end=`".to_owned();
             return Err(self.error_at_name(message, "in this call", help));
         }
-        let condition = Replacement::join(parts, " AND ");
+        let condition = EditText::join(parts, " AND ");
         let mut edits = Edits::default();
-        let written = Replacement::concat(["(".into(), condition, ")".into()]);
+        let written = EditText::concat(["(".into(), condition, ")".into()]);
         edits.replace(self.call.span.clone(), written);
         Ok(edits)
     }

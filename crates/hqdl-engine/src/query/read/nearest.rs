@@ -14,7 +14,7 @@ use hqdl_sql::blendsql::SEARCH;
 use hqdl_sql::blendsql::lexer::{Lexeme, Token};
 use hqdl_sql::blendsql::macros::WrittenArgument;
 use hqdl_sql::blendsql::runtime::{NEAREST_AGGREGATE, SEARCH_AGGREGATE};
-use hqdl_sql::{Edits, Replacement};
+use hqdl_sql::{EditText, Edits};
 use hqdl_values::sql;
 
 /// Example of a call and its result, for a model that writes queries.
@@ -39,16 +39,16 @@ pub(super) enum ValueSource {
 
 impl ValueSource {
     /// Returns a query for an aggregate over the distinct values, which are named `hq_value`.
-    fn aggregate_sql(&self, aggregate: Replacement) -> Replacement {
+    fn aggregate_sql(&self, aggregate: EditText) -> EditText {
         match self {
-            Self::Query(query) => Replacement::concat([
+            Self::Query(query) => EditText::concat([
                 "(WITH hq_values(hq_value) AS ".into(),
                 query.clone().into(),
                 " SELECT ".into(),
                 aggregate,
                 " FROM (SELECT DISTINCT hq_value FROM hq_values))".into(),
             ]),
-            Self::Column { column, table } => Replacement::concat([
+            Self::Column { column, table } => EditText::concat([
                 "(SELECT ".into(),
                 aggregate,
                 format!(" FROM (SELECT DISTINCT {column} AS hq_value FROM {table}))").into(),
@@ -70,13 +70,13 @@ impl MacroNode<'_> {
         Ok(edits)
     }
 
-    fn write_nearest(&self) -> Result<Replacement, QueryError> {
+    fn write_nearest(&self) -> Result<EditText, QueryError> {
         let arguments: [ArgumentNames<'_>; 3] = [&["text"], &["values"], &["k"]];
         let [text, values, k] = self.match_all_arguments(arguments)?;
         let text = text.ok_or_else(|| self.missing_argument_error("a text"))?;
         let values = values.ok_or_else(|| self.missing_argument_error("a column of values"))?;
         let k = k.ok_or_else(|| self.missing_argument_error("the number of values"))?;
-        let aggregate = Replacement::concat([
+        let aggregate = EditText::concat([
             format!("{NEAREST_AGGREGATE}(hq_value, ").into(),
             similarity_sql(text, k),
             ", ".into(),
@@ -86,7 +86,7 @@ impl MacroNode<'_> {
         Ok(self.value_source(values)?.aggregate_sql(aggregate))
     }
 
-    fn write_search(&self) -> Result<Replacement, QueryError> {
+    fn write_search(&self) -> Result<EditText, QueryError> {
         let arguments: [ArgumentNames<'_>; 4] = [&["values"], &["text"], &["k"], &["by"]];
         let [values, text, k, by] = self.match_all_arguments(arguments)?;
         let values = values.ok_or_else(|| self.missing_argument_error("a column of values"))?;
@@ -106,7 +106,7 @@ impl MacroNode<'_> {
             }
         };
         let by = sql::quote_text(&by_text.unwrap_or_default());
-        let aggregate = Replacement::concat([
+        let aggregate = EditText::concat([
             format!("{SEARCH_AGGREGATE}(hq_value, ").into(),
             text.span().into(),
             ", ".into(),
@@ -164,8 +164,8 @@ impl MacroNode<'_> {
 }
 
 /// Returns the similarity of a value to a text. The nearest 0 values need none.
-fn similarity_sql(text: &WrittenArgument, k: &WrittenArgument) -> Replacement {
-    Replacement::concat([
+fn similarity_sql(text: &WrittenArgument, k: &WrittenArgument) -> EditText {
+    EditText::concat([
         "CASE WHEN (".into(),
         k.span().into(),
         ") > 0 THEN similarity(".into(),

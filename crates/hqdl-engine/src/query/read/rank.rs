@@ -6,10 +6,10 @@
 //! | `{{LLMTopK('q', t.c, 3)}}` | `hq_best(t.c, {{LLMRank('q', t.c)}}, 3)` |
 //! | `{{LLMTopK('q', (SELECT c FROM t), 3)}}` | `(… SELECT hq_best(c, {{LLMRank('q', c)}}, 3) FROM …)` |
 
-use crate::query::read::arguments::{ArgumentNames, MacroNode};
+use crate::query::read::arguments::{ArgumentNames, MacroNode, write_keyword_arguments};
 use crate::query::request::error::QueryError;
 use hqdl_sql::blendsql::runtime::BEST_AGGREGATE;
-use hqdl_sql::{Edits, Replacement};
+use hqdl_sql::{EditText, Edits};
 use hqdl_values::sql;
 
 /// Example of a call and its result, for a model that writes queries.
@@ -60,12 +60,12 @@ impl MacroNode<'_> {
             .ok_or_else(|| self.missing_argument_error("a text as its criterion"))?;
         let value = value.ok_or_else(|| self.missing_argument_error("a value"))?;
         let k = k.ok_or_else(|| self.missing_argument_error("the number of values"))?;
-        let k = Replacement::from(k.span());
-        let others = self.keyword_arguments([(model, "model"), (image, "image")]);
+        let k = EditText::from(k.span());
+        let others = write_keyword_arguments([(model, "model"), (image, "image")]);
         let question = format_score_arguments(&criterion);
         // The best 0 values need no score.
-        let best = |value: Replacement| {
-            Replacement::concat([
+        let best = |value: EditText| {
+            EditText::concat([
                 format!("{BEST_AGGREGATE}(").into(),
                 value.clone(),
                 ", CASE WHEN (".into(),
@@ -80,7 +80,7 @@ impl MacroNode<'_> {
         };
         let written = if value.is_query(self.text) {
             self.reject_filter_of_query()?;
-            Replacement::concat([
+            EditText::concat([
                 "(WITH hq_ranked(hq_text) AS ".into(),
                 value.span().into(),
                 " SELECT ".into(),
@@ -88,7 +88,7 @@ impl MacroNode<'_> {
                 " FROM hq_ranked)".into(),
             ])
         } else {
-            Replacement::concat([best(self.value_sql(value)), self.filter_sql()])
+            EditText::concat([best(self.value_sql(value)), self.filter_sql()])
         };
         let mut edits = Edits::default();
         edits.replace(self.call.span.clone(), written);

@@ -9,7 +9,7 @@
 use crate::query::read::arguments::{ArgumentNames, MacroNode};
 use crate::query::request::error::QueryError;
 use hqdl_sql::blendsql::runtime::Function;
-use hqdl_sql::{Edits, Replacement};
+use hqdl_sql::{EditText, Edits};
 
 impl MacroNode<'_> {
     /// Returns the edit that turns the values of the call into an aggregate.
@@ -22,7 +22,7 @@ impl MacroNode<'_> {
             return Err(self.error_at_name(message, "needs a column or an expression", help));
         };
         let texts = Function::Texts.name();
-        let mut parts = vec![Replacement::from("{{LLMReduce(")];
+        let mut parts = vec![EditText::from("{{LLMReduce(")];
         for argument in question.into_iter().chain(others) {
             parts.push((argument.full_span().start..argument.span().end).into());
             parts.push(", ".into());
@@ -40,14 +40,14 @@ impl MacroNode<'_> {
         }
         parts.push(")}}".into());
         let mut edits = Edits::default();
-        edits.replace(self.call.span.clone(), Replacement::join(parts, ""));
+        edits.replace(self.call.span.clone(), EditText::join(parts, ""));
         Ok(edits)
     }
 
     /// Returns the FILTER clause of an aggregate.
-    pub(super) fn filter_sql(&self) -> Replacement {
-        let Some(filter) = self.written.filter.clone() else { return Replacement::default() };
-        Replacement::concat([" FILTER (WHERE ".into(), filter.into(), ")".into()])
+    pub(super) fn filter_sql(&self) -> EditText {
+        let Some(filter) = self.written.filter.clone() else { return EditText::default() };
+        EditText::concat([" FILTER (WHERE ".into(), filter.into(), ")".into()])
     }
 
     /// Rejects a FILTER after a call whose values are those of a query.
