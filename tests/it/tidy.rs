@@ -362,14 +362,13 @@ fn the_lock_file_of_the_python_module_has_our_versions() {
 
 /// Places that search a text for fixed words because no syntax tree is available: the file, the
 /// search, and why it affects no decision about a query.
-const TEXT_SEARCHES: [(&str, &str, &str); 26] = [
+const TEXT_SEARCHES: [(&str, &str, &str); 25] = [
     ("scan/mod.rs", "contains(\"}}\")", "only the words of an error"),
     ("connection/sqlite_message.rs", "message.", "a message of SQLite"),
     ("connection/sqlite_message.rs", "before.", "only the hint of a syntax error"),
     ("query/server.rs", "message.", "a message of the server"),
     ("blendsql/error.rs", "starts_with(\"the ingredients are \")", "a message of our own"),
     ("result/headers.rs", "starts_with(\"llm\")", "the name of an ingredient"),
-    ("read/arguments.rs", "contains(\"::\")", "the old spelling of a column, a whole token"),
     ("route/answer_parsing.rs", "find(\"{}\")", "the slots of a question"),
     ("read/macros.rs", "contains(\"{}\")", "the slots of a question"),
     ("plan/engine.rs", "starts_with(\"Expression tree is too large\")", "a message of SQLite"),
