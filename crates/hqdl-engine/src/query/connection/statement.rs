@@ -94,30 +94,32 @@ fn name_spans<'s>(sql: &'s str, name: &'s str) -> impl Iterator<Item = Range<usi
         .filter(move |t| sql[t.clone()].trim_matches(quotes).eq_ignore_ascii_case(name))
 }
 
+/// Words of the clauses that hqdl's messages are about, by a part of the message.
+const CLAUSES: [(&str, &[&str]); 7] = [
+    ("GROUP BY is not a result column", &["GROUP"]),
+    ("ORDER BY is not a result column", &["ORDER"]),
+    ("LIMIT or OFFSET is not", &["LIMIT"]),
+    ("the combined SELECTs return", &["UNION", "INTERSECT", "EXCEPT"]),
+    ("a NATURAL join", &["NATURAL"]),
+    ("MATCH works only", &["MATCH"]),
+    ("generate_series needs", &["generate_series"]),
+];
+/// Parts of hqdl's messages that quote the name that they are about.
+const QUOTING_MESSAGES: [&str; 2] = ["USING names", " has 1 value for "];
+/// Part of hqdl's message about a subquery with several columns.
+const SUBQUERY_MESSAGE: &str = "the subquery returns";
+
 /// Returns the span of the clause that a message is about, if the query has it once.
 pub(in crate::query) fn clause_span(sql: &str, message: &str) -> Option<Range<usize>> {
-    let clause: &[&str] = if message.contains(" BY is not a result column") {
-        if message.contains("GROUP BY") { &["GROUP"] } else { &["ORDER"] }
-    } else if message.starts_with("LIMIT or OFFSET") {
-        &["LIMIT"]
-    } else if message.starts_with("the combined SELECTs") {
-        &["UNION", "INTERSECT", "EXCEPT"]
-    } else if message.starts_with("a NATURAL join") {
-        &["NATURAL"]
-    } else if message.starts_with("MATCH works") {
-        &["MATCH"]
-    } else if message.starts_with("the subquery returns") {
-        let mut selects = name_spans(sql, "SELECT").skip(1);
-        return selects.next().filter(|_| selects.next().is_none());
-    } else if message.starts_with("USING names") || message.contains(" has 1 value for ") {
-        // The message quotes the name.
+    if QUOTING_MESSAGES.iter().any(|part| message.contains(part)) {
         return name_spans(sql, message.split('`').nth(1)?).next();
-    } else if message.starts_with("generate_series needs") {
-        &["generate_series"]
+    }
+    let (words, outer): (&[&str], usize) = if message.starts_with(SUBQUERY_MESSAGE) {
+        (&["SELECT"], 1)
     } else {
-        return None;
+        (CLAUSES.iter().find(|(part, _)| message.contains(part))?.1, 0)
     };
-    let mut found = clause.iter().flat_map(|word| name_spans(sql, word));
+    let mut found = words.iter().flat_map(|word| name_spans(sql, word)).skip(outer);
     let first = found.next()?;
     found.next().is_none().then_some(first)
 }
