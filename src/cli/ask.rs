@@ -128,7 +128,7 @@ impl AskFlags {
     }
 }
 
-/// What the command does with a plan.
+/// Use of a plan by the command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PlanUse<'a> {
     /// Run the query after approval.

@@ -265,7 +265,7 @@ fn export_facts(
         let name = file.map_or("stdout".to_owned(), |file| file.display().to_string());
         let reason = file.map_or_else(
             || crate::format::io_reason(&e),
-            |path| crate::format::write_reason(path, &e),
+            |path| crate::format::describe_write_error(path, &e),
         );
         let message = format!("cannot write {name}: {reason}");
         Failure::wrong_input(message, "choose another file")

@@ -39,7 +39,7 @@ fn check_batch_output(file: &Path) -> Result<(), Failure> {
     let mut start = [0; 16];
     let opened = std::fs::File::open(file).and_then(|mut f| f.read(&mut start));
     let message = match opened {
-        Err(error) => crate::format::describe_unreadable(file, &error),
+        Err(error) => crate::format::describe_read_error(file, &error),
         Ok(_) if start == *b"SQLite format 3\0" => {
             format!("{} is a SQLite database, not the output of a batch", file.display())
         }

@@ -42,8 +42,11 @@ const MODEL: &str = "gpt-4o-mini";
 
 pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode, Failure> {
     let failed = |path: &Path, e: &std::io::Error| {
-        let message =
-            format!("cannot write {}: {}", path.display(), crate::format::write_reason(path, e));
+        let message = format!(
+            "cannot write {}: {}",
+            path.display(),
+            crate::format::describe_write_error(path, e)
+        );
         Failure::wrong_input(message, "choose another file with --spec")
     };
     // Check this before creating any file.

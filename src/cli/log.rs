@@ -33,7 +33,11 @@ pub fn start_logging(path: &Path) -> Result<(), Failure> {
     let filter = parse_filter(env_filter.as_deref().unwrap_or(DEFAULT_FILTER))?;
     let file = open_for_append(path).map_err(|e| {
         Failure::wrong_input(
-            format!("cannot log to {}: {}", path.display(), crate::format::write_reason(path, &e)),
+            format!(
+                "cannot log to {}: {}",
+                path.display(),
+                crate::format::describe_write_error(path, &e)
+            ),
             "choose another --log",
         )
     })?;

@@ -349,7 +349,7 @@ pub fn run_command_line(args: impl IntoIterator<Item = OsString>) -> ExitCode {
             .map_err(|e| {
                 let reason = match e.kind() {
                     std::io::ErrorKind::AlreadyExists => "it is a file".to_owned(),
-                    _ => crate::format::write_reason(&dir, &e),
+                    _ => crate::format::describe_write_error(&dir, &e),
                 };
                 let message = format!("cannot write to {}: {reason}", dir.display());
                 Failure::wrong_input(message, "name a directory that you can write to")

@@ -18,7 +18,7 @@ use crate::spec_file;
 /// A proposed column with its prices.
 pub struct PricedColumn {
     column: ProposedColumn,
-    /// What a spec lacks.
+    /// TOML to add to the spec.
     toml: String,
     prices: ColumnPrices,
     /// Number of cells to fill.

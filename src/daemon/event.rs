@@ -80,7 +80,7 @@ pub(super) struct RunResult {
     pub(super) follow_up: FollowUp,
 }
 
-/// What the daemon does after a run.
+/// Action of the daemon after a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum FollowUp {
     /// Do nothing.

@@ -107,7 +107,7 @@ impl Metrics {
             add(&metrics.output_tokens, difference(usage.output_tokens, before.output_tokens));
             let cost = (usage.cost_usd - before.cost_usd).max(0.0) * 1e9;
             add(&metrics.cost, cost.round() as u64);
-            // Events of several threads may arrive out of order.
+            // Events from several threads may arrive out of order.
             if usage.requests > before.requests {
                 *before = *usage;
             }

@@ -177,7 +177,8 @@ impl SpecState {
         applied
     }
 
-    /// Schedules a run: now, or at the end of the rest period or of the pause after a failure.
+    /// Schedules a run. A run caused by a file change waits for the rest period, or for the pause
+    /// after a failed run. Any other run starts as soon as possible.
     fn schedule_run(&mut self, cause: Cause) {
         // A failed run may change the database file itself. Such a change must not end the pause.
         if cause == Cause::Files && self.failures > 0 && self.due.is_some() {

@@ -1,4 +1,4 @@
-//! The client of a call: its name, and how its calls are cancelled.
+//! Identifies the client of a tool call, and detects that it cancels the call or disconnects.
 
 use axum::http::request::Parts;
 use rmcp::service::{RequestContext, RoleServer};

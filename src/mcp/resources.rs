@@ -22,7 +22,7 @@ const SPEC: ResourceRow = ("hqdl://spec", "spec", "The spec of the database", "a
 const GUIDE_ROW: ResourceRow =
     ("hqdl://guide", "guide", "How to write queries that ask a model", "text/markdown");
 
-/// A prompt: name, description, argument, description of the argument, and text.
+/// A prompt that the server offers, with its single argument.
 struct ReadyPrompt {
     name: &'static str,
     about: &'static str,

@@ -108,11 +108,11 @@ pub struct AuditNextArguments {
 pub struct AuditAnswerArguments {
     /// Table of the audited expansion. Optional if there is only one audit.
     pub table: Option<String>,
-    /// The `audit` of `audit_next`.
+    /// `audit` from the result of `audit_next`.
     pub audit: String,
-    /// The `row` of `audit_next`.
+    /// `row` from the result of `audit_next`.
     pub row: usize,
-    /// The `column` of `audit_next`.
+    /// `column` from the result of `audit_next`.
     pub column: String,
     /// The true value; `|` separates the values of a list, and `?` means that it cannot be known.
     pub value: String,

@@ -675,7 +675,7 @@ fn key_columns(expansion: &Expansion, source: usize, table: &str) -> Vec<String>
 /// Alias of a source that is a SELECT.
 const SOURCE_ALIAS: &str = "hqdl_source";
 
-/// Returns a source as a FROM clause contains it. The line break ends a comment at the end of a
+/// Formats a source for use in a FROM clause. The line break ends a `--` comment at the end of a
 /// SELECT.
 fn format_from_clause(rows: &SourceRows) -> String {
     match rows {

@@ -157,7 +157,7 @@ pub enum FactsError {
         path: PathBuf,
     },
     /// A file operation failed.
-    #[error("cannot use {}: {}", path.display(), hqdl_values::format::write_reason(path, error))]
+    #[error("cannot use {}: {}", path.display(), hqdl_values::format::describe_write_error(path, error))]
     File {
         /// Path of the file.
         path: PathBuf,

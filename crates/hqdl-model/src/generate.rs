@@ -589,7 +589,7 @@ impl Context {
             && !reply.cut_off
             && reply.broken.is_none()
             && prompt.max_output < self.choice.max_output
-            && (self.output_cap.was_used_by_reasoning(prompt, &reply.content, tokens)
+            && (self.output_cap.lift_if_used_by_reasoning(prompt, &reply.content, tokens)
                 || prompt.has_started_row(&reply.content)
                     && prompt.runaway_reason(&reply.content).is_none()
                     && self.output_cap.raise_if_too_small(prompt, tokens))

@@ -30,13 +30,13 @@ pub enum ImplausibleUsage {
     },
     /// The endpoint reports much less than hqdl counts.
     #[error(
-        "the endpoint reports {} input and {} output tokens for a request that hqdl counts as {} and {}",
+        "the endpoint reports {} input and {} output tokens for a request, but hqdl counted {} and {}",
         reported.input, reported.output, counted.input, counted.output
     )]
     Below {
         /// Reported tokens.
         reported: Tokens,
-        /// Tokens that hqdl counts.
+        /// Tokens that hqdl counted.
         counted: Tokens,
     },
 }

@@ -340,7 +340,7 @@ impl PromptFrame {
 
     /// Returns true if a prompt about `rows` rows asks for one answer without a label.
     #[must_use]
-    pub fn is_single(&self, rows: usize) -> bool {
+    pub fn uses_single_form(&self, rows: usize) -> bool {
         rows == 1 && self.single_form.is_some()
     }
 

@@ -1,8 +1,8 @@
 //! Finds the text of each cell in a completion, so that the tokens of a value are known.
 //!
-//! The completion is split into rows again, and each row is read as before. A position counts only
-//! if the text there has the answer that the completion has. A cell that is not found has no
-//! position, which is no error.
+//! The completion is split into rows again, and each row is read as before. A position
+//! is kept only if parsing the text there gives the same answer. A cell that cannot be located has
+//! no position; this is not an error.
 
 use std::collections::BTreeMap;
 use std::ops::Range;

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use crate::{Column, Expansion, Format, Task, Type};
 use hqdl_values::Row;
 use hqdl_values::evidence::{Passage, ShownEvidence};
-use hqdl_values::format::{describe_unreadable, io_reason};
+use hqdl_values::format::{describe_read_error, io_reason};
 use hqdl_values::key::ColumnIdentity;
 use hqdl_values::value::Value;
 
@@ -185,7 +185,7 @@ pub fn resolve_folder(parent: &Path, folder: &str) -> Result<PathBuf, String> {
         return Err(format!("{folder} is outside the spec's folder"));
     }
     let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
-    let parent = parent.canonicalize().map_err(|e| describe_unreadable(parent, &e))?;
+    let parent = parent.canonicalize().map_err(|e| describe_read_error(parent, &e))?;
     let full = parent.join(relative).canonicalize().map_err(|e| match e.kind() {
         std::io::ErrorKind::NotFound => format!("the folder {folder} does not exist"),
         _ => format!("{folder}: {}", io_reason(&e)),

@@ -21,7 +21,7 @@ use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD};
 
 use crate::Expansion;
 use hqdl_values::Row;
-use hqdl_values::format::{describe_unreadable, io_reason};
+use hqdl_values::format::{describe_read_error, io_reason};
 use hqdl_values::key::Entity;
 use hqdl_values::value::Value;
 
@@ -170,7 +170,7 @@ impl Images {
             return Err("the text is empty and names no image".to_owned());
         }
         let folder = self.0.folder.as_deref().ok_or("the spec has no folder for images")?;
-        let root = folder.canonicalize().map_err(|e| describe_unreadable(folder, &e))?;
+        let root = folder.canonicalize().map_err(|e| describe_read_error(folder, &e))?;
         let outside_error = || {
             format!(
                 "{path} is outside {}: move it there, or set `images` in [database]",

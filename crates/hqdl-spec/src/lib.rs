@@ -218,7 +218,7 @@ impl Spec {
         let mut notes = self.price_notes();
         for model in self.all_models().filter(|m| m.provider != Provider::Replay) {
             let is_assumed = |price: &PriceTable| {
-                price.assumes_cache_write(0) || price.assumes_cache_write(u64::MAX)
+                price.assumes_cache_write_rate(0) || price.assumes_cache_write_rate(u64::MAX)
             };
             let note = format!("{}: {ASSUMED_CACHE_WRITE}", model.name);
             if model.price.as_ref().is_some_and(is_assumed) && !notes.contains(&note) {
@@ -593,7 +593,7 @@ pub enum SourceRows {
 pub struct Column {
     /// Name.
     pub name: String,
-    /// Model of the spec for its cells, unless it is that of the expansion. Not part of the
+    /// Name of the model that answers this column; `None` for the expansion's model. Not part of the
     /// column's identity. [`Spec::column_model`] resolves it.
     #[serde(skip)]
     pub model: Option<String>,

@@ -174,7 +174,7 @@ impl<'s> SchemaWalk<'s> {
         }
         let branches = self.expand_branches(schema);
         let name = self.field_name();
-        if let Some(text) = self.find_unneeded_list(&branches, value.get_ref()) {
+        if let Some(text) = self.unwrap_unneeded_list(&branches, value.get_ref()) {
             let help = Some(format!("write `{name} = {text:?}`"));
             self.add_error(
                 format!("`{name}` is a list"),
@@ -390,8 +390,8 @@ impl<'s> SchemaWalk<'s> {
         Json::Object(repaired)
     }
 
-    /// Returns the only text of a list, where a single text is expected.
-    fn find_unneeded_list<'v>(
+    /// Returns the text of a list with one text, where the schema expects a text.
+    fn unwrap_unneeded_list<'v>(
         &self,
         branches: &[&'s Json],
         value: &'v DeValue<'_>,

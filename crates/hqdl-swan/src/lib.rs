@@ -53,7 +53,7 @@ pub enum SwanError {
         hint: String,
     },
     /// A file cannot be read or written.
-    #[error("{}", hqdl_values::format::describe_unreadable(path, error))]
+    #[error("{}", hqdl_values::format::describe_read_error(path, error))]
     File {
         /// The file.
         path: PathBuf,

@@ -54,7 +54,7 @@ pub fn io_reason(error: &std::io::Error) -> String {
 
 /// Returns a sentence that names a file and states why it cannot be read.
 #[must_use]
-pub fn describe_unreadable(path: &std::path::Path, error: &std::io::Error) -> String {
+pub fn describe_read_error(path: &std::path::Path, error: &std::io::Error) -> String {
     use std::io::ErrorKind;
     let path = path.display();
     match error.kind() {
@@ -68,7 +68,7 @@ pub fn describe_unreadable(path: &std::path::Path, error: &std::io::Error) -> St
 /// Returns the reason why a file cannot be created or written. Usually its directory does not
 /// exist.
 #[must_use]
-pub fn write_reason(path: &std::path::Path, error: &std::io::Error) -> String {
+pub fn describe_write_error(path: &std::path::Path, error: &std::io::Error) -> String {
     match path.parent().filter(|dir| !dir.as_os_str().is_empty() && !dir.exists()) {
         Some(dir) if error.kind() == std::io::ErrorKind::NotFound => {
             format!("there is no directory {}", dir.display())

@@ -95,7 +95,7 @@ impl PriceTable {
     /// Returns true if cache writes of a request with `input_tokens` are billed at an assumed rate,
     /// because the price table has none.
     #[must_use]
-    pub fn assumes_cache_write(&self, input_tokens: u64) -> bool {
+    pub fn assumes_cache_write_rate(&self, input_tokens: u64) -> bool {
         let cache_write = match self.above.filter(|above| input_tokens > above.input_tokens) {
             Some(above) => above.cache_write,
             None => self.cache_write,

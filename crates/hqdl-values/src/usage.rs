@@ -23,7 +23,7 @@ impl Tokens {
     /// Returns the cache writes that are billed at an assumed rate.
     #[must_use]
     pub fn assumed_cache_writes(self, price: Option<&PriceTable>) -> u64 {
-        if price.is_some_and(|price| price.assumes_cache_write(self.input)) {
+        if price.is_some_and(|price| price.assumes_cache_write_rate(self.input)) {
             self.cache_write
         } else {
             0

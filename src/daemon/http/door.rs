@@ -72,7 +72,7 @@ impl HttpListener {
             let message = format!(
                 "cannot listen on {}: {}",
                 path.display(),
-                crate::format::write_reason(path, &e)
+                crate::format::describe_write_error(path, &e)
             );
             Failure::wrong_input(message, "name another file")
         })?;

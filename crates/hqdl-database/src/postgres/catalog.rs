@@ -110,7 +110,7 @@ impl DatabaseServer {
         Ok(all)
     }
 
-    /// Returns a source as a FROM clause contains it.
+    /// Formats a source for use in a FROM clause.
     pub(super) fn format_from_clause(&self, rows: &SourceRows) -> Result<String, StoreError> {
         Ok(match rows {
             SourceRows::Table(table) => {

@@ -131,7 +131,7 @@ impl CoverageReport<'_> {
         }
     }
 
-    /// Returns the number of cells that open batch jobs request.
+    /// Returns the number of cells requested by open batch jobs.
     pub(super) fn count_in_flight_cells(&self) -> u64 {
         self.in_flight.iter().sum()
     }

@@ -55,7 +55,7 @@ pub(super) struct CoverageBuilder<'b, 'w> {
     n: usize,
     plan: ExpansionPlan,
     model_plans: Vec<ExpansionPlan>,
-    /// Costs by model of the expansion; empty if they are not computed.
+    /// Costs for each model of the expansion; empty if they are not computed.
     costs: Vec<CostWalk<'b>>,
     possible_cells: Vec<u64>,
     cells: Vec<Tally>,

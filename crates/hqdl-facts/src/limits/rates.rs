@@ -71,7 +71,7 @@ impl Rates {
     /// Grants a permit to the request with the unique number `id`. The request counts from now on.
     ///
     /// # Errors
-    /// Returns the earliest possible time known so far if the request must wait.
+    /// If the request must wait, returns the earliest time at which it may succeed, as far as is known.
     pub fn try_acquire(&mut self, id: u64, need: Need, now: Instant) -> Result<(), Instant> {
         let window_full_until = self.window.next_free_time(now, self.limits, need.max);
         let earliest_times = [

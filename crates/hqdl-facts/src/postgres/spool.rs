@@ -19,7 +19,7 @@ use crate::store::CommitUnit;
 /// How long an answer may wait in memory for its commit before it is written to a file.
 const SPOOL_DELAY: Duration = Duration::from_secs(1);
 
-/// A commit unit as its file contains it.
+/// A commit unit in the format of its file.
 #[derive(Serialize, Deserialize)]
 struct SpooledUnit {
     token: i64,

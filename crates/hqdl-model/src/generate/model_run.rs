@@ -43,7 +43,7 @@ pub struct ModelRun {
     pub counts_tokens: bool,
     /// Maximum number of requests in flight.
     pub concurrency: usize,
-    /// Number of cells that other runs answered after they were found missing.
+    /// Number of cells that this run found missing and another run answered first.
     pub answered_by_others: AtomicU64,
     /// Names of the models that reason before they answer: their answers may use the whole output
     /// limit.

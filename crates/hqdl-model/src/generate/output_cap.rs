@@ -10,9 +10,10 @@ use crate::Tokens;
 use crate::plan::ANSWER_HEADROOM;
 use hqdl_prompt::{Prompt, strip_reasoning};
 
-/// Share of the difference by which the factor decreases after an answer that needed a smaller one.
+/// If an answer needs a smaller factor than the current one, the factor moves this share of the way
+/// toward it.
 const DECAY: f64 = 0.1;
-/// Share of the cap from which a truncated answer counts as truncated by it. A shorter truncated
+/// A truncated answer with at least this share of the cap was truncated by the cap. A shorter truncated
 /// answer reached the end of the model's context.
 const AT_CAP_SHARE: f64 = 0.9;
 
@@ -65,7 +66,7 @@ impl OutputCap {
 
     /// Returns whether reasoning used the whole cap before the answer began. That shows nothing
     /// about the answer's length, so the next answers may use the whole output limit.
-    pub(super) fn was_used_by_reasoning(
+    pub(super) fn lift_if_used_by_reasoning(
         &self,
         prompt: &Prompt,
         text: &str,

@@ -125,7 +125,7 @@ impl<'e> CostEstimator<'e> {
             .map(|missing_row| expansion.shown_row(&missing_row.row))
             .collect();
         let rows: Vec<&Row> = shown_rows.iter().map(AsRef::as_ref).collect();
-        let (frame_tokens, header, lines) = if frame.is_single(rows.len()) {
+        let (frame_tokens, header, lines) = if frame.uses_single_form(rows.len()) {
             let prompt = frame.build_prompt(rows.iter().copied());
             if prompt.lacks_required_evidence(expansion) {
                 return;
@@ -199,7 +199,7 @@ impl<'e> CostEstimator<'e> {
     }
 }
 
-/// Returns a value as a CSV answer contains it. In JSON, the quotes merge with the surrounding
+/// Formats a value for a CSV answer. In JSON, the quotes merge with the surrounding
 /// tokens (`","` is one token, as `|` is).
 fn to_csv_text(value: &CellValue) -> String {
     match value {

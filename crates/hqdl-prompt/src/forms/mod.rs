@@ -274,7 +274,8 @@ impl SingleForm {
         (outcomes, Vec::new())
     }
 
-    /// Returns the cells and quotations of a completion that is a single answer without other text.
+    /// Parses a completion that is one JSON object, and returns its cells and quotations. Reasoning
+    /// before the object is ignored. If quotations are requested, so is any text around it.
     fn parse_cells(&self, content: &str, evidence: &ShownEvidence) -> Option<CellsWithQuotes> {
         let answer = strip_reasoning(content)?;
         let mut text = answer.trim();

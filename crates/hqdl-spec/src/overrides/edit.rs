@@ -204,8 +204,8 @@ pub fn remove_override(
     Ok(write_lines(&path, &lines)?)
 }
 
-/// Locks an overrides file for all processes, from reading to writing; blocks until the lock is
-/// available. The lock is released when the file is dropped, or when the process ends.
+/// Acquires an exclusive lock on an overrides file, and blocks until it is available. Callers hold
+/// it while they read, edit and rewrite the file, so that no other process's edit is lost. The lock is released when the file is dropped, or when the process ends.
 ///
 /// The lock is on the directory, because the file itself is replaced. If a directory cannot be
 /// locked, a file next to it is locked.

@@ -22,7 +22,7 @@ pub use self::edit::{OverrideEditError, find_objections, remove_override, set_ov
 use crate::checker::Checker;
 use crate::{Expansion, Spec};
 use hqdl_values::cell::{CellValue, State};
-use hqdl_values::format::{io_reason, write_reason};
+use hqdl_values::format::{describe_write_error, io_reason};
 use hqdl_values::key::Entity;
 use hqdl_values::problem::find_nearest;
 use hqdl_values::value::Value;
@@ -385,7 +385,7 @@ pub fn write_lines(path: &Path, lines: &[OverrideLine]) -> Result<(), OverridesE
     std::fs::write(&temporary, bytes).and_then(|()| std::fs::rename(&temporary, path)).map_err(
         |e| {
             let _ = std::fs::remove_file(&temporary);
-            file_error(write_reason(path, &e))
+            file_error(describe_write_error(path, &e))
         },
     )
 }

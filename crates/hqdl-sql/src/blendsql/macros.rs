@@ -18,11 +18,11 @@ pub struct MacroSignature {
     pub return_type: Option<ReturnType>,
     /// Whether a text as the first argument is a question.
     pub has_question: bool,
-    /// What may follow the braces.
+    /// Syntax that may follow the braces.
     pub suffix: MacroSuffix,
 }
 
-/// What may follow the braces of a macro.
+/// Syntax that may follow the braces of a macro.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MacroSuffix {
     /// Nothing.

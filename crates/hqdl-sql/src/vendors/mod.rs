@@ -256,7 +256,7 @@ impl Translator<'_> {
         self.is_string(*one).then(|| one.unquoted_text(self.sql))
     }
 
-    /// Returns the translator of the calls inside `tokens`.
+    /// Returns the translator for one more level of nesting. Fails beyond the maximum depth.
     fn enter(self, tokens: &[Token]) -> Result<Self, SqlError> {
         if self.depth < MAX_DEPTH {
             return Ok(Self { depth: self.depth + 1, ..self });

@@ -68,7 +68,8 @@ impl Contexts {
         }
     }
 
-    /// Returns the entity of contexts that the query has already encountered.
+    /// Returns the index of the entity stored for these contexts, or `None` if the query has not seen
+    /// them yet.
     #[must_use]
     pub fn find_known_entity(&self, id: &ContextId) -> Option<usize> {
         self.entities.get(id).copied()

@@ -240,8 +240,8 @@ fn read_view_definitions(
     views.query_map([], read)?.collect()
 }
 
-/// Returns the views that have a property, or that read a view with it. A view whose definition
-/// cannot be parsed counts as having it.
+/// Returns the names of the views whose query satisfies `holds`, and of all views that read one of
+/// these, directly or through other views. Views that cannot be parsed are included.
 fn views_with_property(
     views: &[(String, Option<ViewDefinition>)],
     holds: &dyn Fn(&Query) -> bool,

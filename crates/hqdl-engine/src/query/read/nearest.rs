@@ -163,7 +163,8 @@ impl MacroNode<'_> {
     }
 }
 
-/// Returns the similarity of a value to a text. The nearest 0 values need none.
+/// Returns SQL for the similarity of a value to a text. It is NULL if `k` is 0, so that nothing is
+/// embedded.
 fn similarity_sql(text: &WrittenArgument, k: &WrittenArgument) -> EditText {
     EditText::concat([
         "CASE WHEN (".into(),

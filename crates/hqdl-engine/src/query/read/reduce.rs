@@ -1,4 +1,4 @@
-//! Writes the values of an `LLMReduce` as an aggregate: an argument of the call.
+//! Rewrites the values of an `LLMReduce` call as an aggregate, which becomes its argument.
 //!
 //! | written | read as |
 //! |---|---|

@@ -62,7 +62,7 @@ impl Kinds {
 
     /// Sets a column's origin, which the model sees, the kinds of its values in its identity, and
     /// the other identities under which answers are stored.
-    pub fn set_kinds(&self, column: &mut Column, usage: &CallUsage) {
+    pub fn set_column_identity(&self, column: &mut Column, usage: &CallUsage) {
         column.origin = self.describe_origins(&usage.keys);
         let kinds: Vec<Vec<String>> =
             usage.keys.iter().map(|key| self.find_kind_columns(key)).collect();

@@ -58,8 +58,8 @@ struct CandidateRow {
 }
 
 impl CandidateRow {
-    /// Returns the demand sets to send. For equal rows, returns as many sets as rows have failed,
-    /// but at least one and at most `MAX_EXISTS_CANDIDATES`.
+    /// Returns the demand sets to send: one for each equal row that has failed, but at least one and
+    /// at most `MAX_EXISTS_CANDIDATES`.
     fn sampled_demands(&self) -> &[Vec<Demand>] {
         &self.demand_sets
             [..self.demand_sets.len().min(self.failed_count.clamp(1, MAX_EXISTS_CANDIDATES))]

@@ -22,7 +22,7 @@ use crate::blendsql::rules::first_of_group::{
 };
 use crate::blendsql::terms::{Clause, term_expr};
 
-/// Plans the number of groups that are needed.
+/// Stops asking about a group once it cannot be among the returned groups.
 pub(crate) fn stop_at_decided_groups(
     plan: &mut DemandPlan,
     select: &SelectScope<'_>,

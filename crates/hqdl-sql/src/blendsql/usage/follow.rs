@@ -551,7 +551,7 @@ impl<'q> FlowAnalysis<'q> {
             let current = names.tables[at].find_field(name).map(|f| f.flow.clone());
             let before = names.tables[..at].iter().find_map(|t| t.find_field(name));
             if let (Some(here), Some(before)) = (current, before.map(|f| f.flow.clone())) {
-                self.compare_flows("=", &here, &before);
+                self.record_flow_comparison("=", &here, &before);
             }
         }
     }

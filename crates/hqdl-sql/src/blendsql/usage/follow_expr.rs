@@ -39,7 +39,12 @@ impl FlowAnalysis<'_> {
     }
 
     /// Records the comparison of two values.
-    pub(in crate::blendsql) fn compare_flows(&mut self, sign: &str, left: &Flow, right: &Flow) {
+    pub(in crate::blendsql) fn record_flow_comparison(
+        &mut self,
+        sign: &str,
+        left: &Flow,
+        right: &Flow,
+    ) {
         let equal = matches!(sign, "=" | "IS");
         for (side, other) in [(left, right), (right, left)] {
             if side.calls.is_empty() {
@@ -95,7 +100,7 @@ impl FlowAnalysis<'_> {
 
     fn compare_rows(&mut self, sign: &str, left: &[Flow], right: &[Flow]) {
         for (left, right) in left.iter().zip(right) {
-            self.compare_flows(sign, left, right);
+            self.record_flow_comparison(sign, left, right);
         }
     }
 
@@ -180,7 +185,7 @@ impl FlowAnalysis<'_> {
                     match &operand {
                         Some(operand) => {
                             let when = self.follow_expr(when, names);
-                            self.compare_flows("=", operand, &when);
+                            self.record_flow_comparison("=", operand, &when);
                         }
                         None => self.follow_condition(when, names),
                     }
@@ -294,7 +299,7 @@ impl FlowAnalysis<'_> {
             FunctionEffect::PassesThrough(count) => union(flows.into_iter().take(count).collect()),
             FunctionEffect::Extremum => {
                 for pair in flows.windows(2) {
-                    self.compare_flows("<", &pair[0], &pair[1]);
+                    self.record_flow_comparison("<", &pair[0], &pair[1]);
                 }
                 if let ([one], false) = (flows.as_slice(), window) {
                     self.record_order(one);
@@ -303,7 +308,7 @@ impl FlowAnalysis<'_> {
             }
             FunctionEffect::NullIf => {
                 if let [value, other] = flows.as_slice() {
-                    self.compare_flows("=", value, other);
+                    self.record_flow_comparison("=", value, other);
                 }
                 union(flows.into_iter().take(1).collect())
             }
@@ -367,8 +372,8 @@ impl FlowAnalysis<'_> {
             }
             (ExprOperator::NullTest | ExprOperator::Match(_), _) => Flow::truth(),
             (ExprOperator::Between, [value, low, high]) => {
-                self.compare_flows(">=", value, low);
-                self.compare_flows("<=", value, high);
+                self.record_flow_comparison(">=", value, low);
+                self.record_flow_comparison("<=", value, high);
                 Flow::truth()
             }
             (ExprOperator::Infix("||"), [_, _]) => Flow {

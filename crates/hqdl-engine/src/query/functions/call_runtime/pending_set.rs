@@ -162,7 +162,7 @@ pub struct PendingSet {
 }
 
 impl PendingSet {
-    /// Returns all demands, each one once.
+    /// Returns all demands without duplicates.
     #[must_use]
     pub fn all_demands(&self) -> Vec<Demand> {
         let rows = self.rows.iter().flat_map(|(_, demands)| demands);

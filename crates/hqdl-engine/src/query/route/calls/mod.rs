@@ -240,7 +240,7 @@ impl Calls {
         });
         column.pattern.clone_from(&call.regex);
         column.part_of = (call.is_substring && !call.is_image).then_some(0);
-        self.kinds.set_kinds(&mut column, usage);
+        self.kinds.set_column_identity(&mut column, usage);
         let is_untyped =
             is_untyped(call, usage, &column) || is_ordered_number(call, usage, &column);
         let kinds = column.meaning.kinds.clone();
