@@ -211,7 +211,7 @@ fn parse_well_formed_csv(
     rows.into_iter().collect()
 }
 
-/// Record or text that the parser found at the start of a line.
+/// Result of parsing a row at the start of a line.
 enum LineSpan {
     /// A row that spans this many further lines, because a quoted field contains line breaks.
     Row(Box<FoundRow>, usize),
