@@ -158,8 +158,10 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
     };
     let ask_run = AskRun::open(&options.ask, plan_use, &session, &target, output_options)?;
     let outcome = ask_run.ask(&text, &[], &interrupt);
+    // A plan that waits for approval must stay valid, and a new column would change the schema.
+    let waits = matches!(outcome, Err(_) | Ok(AskOutcome::Stopped(APPROVAL | INTERRUPTED)));
     let written = match &options.ask.spec {
-        Some(spec) if options.write => {
+        Some(spec) if options.write && !waits => {
             let proposed = ask_run.proposed.borrow();
             propose::write_columns(spec, &session.database, &proposed, output_options)
         }
@@ -357,7 +359,7 @@ impl<'s> AskRun<'s> {
         asker.continue_conversation(earlier);
         let mut outcome = self.answer(&mut asker, interrupt);
         if let (true, Ok(AskOutcome::Answered(answered))) = (says, &mut outcome) {
-            answered.prose = Some(self.write_prose(&mut asker, &answered.result));
+            answered.prose = Some(self.write_prose(&mut asker, answered));
         }
         let repairs = std::mem::take(&mut asker.repairs);
         let queries_usd = asker.spent_usd();
@@ -521,10 +523,14 @@ impl<'s> AskRun<'s> {
         asker: &mut Asker<'_>,
         interrupt: &watch::Receiver<bool>,
     ) -> Result<Option<Written>, Failure> {
-        let written = asker.plan().map_err(|error| self.to_failure(error))?;
-        let (Written::Plan(plan), Some(other)) = (&written, asker.other.take()) else {
+        let mut written = asker.plan().map_err(|error| self.to_failure(error))?;
+        let (Written::Plan(plan), Some(other)) = (&mut written, asker.other.take()) else {
             return Ok(Some(written));
         };
+        if !self.can_ask_for_reading() {
+            plan.add_other_reading(&other);
+            return Ok(Some(written));
+        }
         match self.prefers_other_reading(plan, &other, interrupt) {
             Some(true) => {
                 let other = asker.use_other_reading(other);
@@ -535,6 +541,13 @@ impl<'s> AskRun<'s> {
         }
     }
 
+    /// Returns true if the user can choose between two readings of the question.
+    fn can_ask_for_reading(&self) -> bool {
+        let runs =
+            matches!(self.plan_use, PlanUse::Run { approved: None, .. } | PlanUse::RunInChat);
+        runs && !self.output_options.json && !self.output_options.quiet && can_ask_user()
+    }
+
     /// Asks the user on a terminal which of two readings the question has. Returns `None` if the
     /// user presses Ctrl-C.
     fn prefers_other_reading(
@@ -543,16 +556,6 @@ impl<'s> AskRun<'s> {
         other: &OtherReading,
         interrupt: &watch::Receiver<bool>,
     ) -> Option<bool> {
-        let runs =
-            matches!(self.plan_use, PlanUse::Run { approved: None, .. } | PlanUse::RunInChat);
-        if !runs || self.output_options.json || self.output_options.quiet {
-            return Some(false);
-        }
-        if !can_ask_user() {
-            let reading = to_single_line(&other.reading);
-            anstream::eprintln!("note: the question could also mean: {reading}");
-            return Some(false);
-        }
         let first = plan.assumptions.as_deref().unwrap_or("the first query");
         anstream::eprintln!("the question has two readings:");
         for (number, reading, sql) in [(1, first, &plan.sql), (2, &other.reading, &other.sql)] {
@@ -574,8 +577,12 @@ impl<'s> AskRun<'s> {
             let spec = self.flags.spec.as_deref();
             PricedColumn::new(column.clone(), live, spec, &self.flags.flags, self.session)
         };
-        let proposed = asker.proposed.iter().filter(|_| is_needed).map(price).collect();
-        self.proposed.replace(proposed);
+        let proposed: Vec<PricedColumn> =
+            asker.proposed.iter().filter(|_| is_needed).map(price).collect();
+        // A relaxed or repaired query does not withdraw the proposals that the user has seen.
+        if !proposed.is_empty() {
+            self.proposed.replace(proposed);
+        }
     }
 
     fn show_proposals(&self) {
@@ -595,11 +602,15 @@ impl<'s> AskRun<'s> {
     }
 
     /// Returns an answer in prose. If a request fails, the rows are the answer.
-    fn write_prose(&self, asker: &mut Asker<'_>, result: &QueryResult) -> Prose {
-        if result.rows.is_empty() {
+    fn write_prose(&self, asker: &mut Asker<'_>, answered: &Answered) -> Prose {
+        if answered.result.rows.is_empty() {
             return Prose::Missing("there are no rows".to_owned());
         }
-        let written = asker.write_prose(result);
+        // The rows of a relaxed query answer another question.
+        if !answered.relaxed.is_empty() {
+            return Prose::Missing("the rows are those of a relaxed query".to_owned());
+        }
+        let written = asker.write_prose(&answered.result);
         written.unwrap_or_else(|error| Prose::Missing(self.to_failure(error).message()))
     }
 

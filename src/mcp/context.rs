@@ -412,7 +412,7 @@ impl ServerContext {
             before_request: &|| {},
         };
         let mut asker = Asker::new(asked).map_err(|error| self.to_failure(error, ""))?;
-        let written = asker.plan();
+        let written = asker.plan_likelier_reading();
         asker.finish(written.is_ok())?;
         match written {
             Ok(Written::Plan(plan)) => Ok(WrittenQuery::Sql(plan)),

@@ -333,6 +333,19 @@ impl<'a> Asker<'a> {
         self.check_statement(statement)
     }
 
+    /// Writes a query like [`Self::plan`], and names the other reading of the question in its
+    /// assumptions, if there is one.
+    ///
+    /// # Errors
+    /// The same as for [`Self::plan`].
+    pub fn plan_likelier_reading(&mut self) -> Result<Written, AskError> {
+        let mut written = self.plan()?;
+        if let (Written::Plan(plan), Some(other)) = (&mut written, self.other.take()) {
+            plan.add_other_reading(&other);
+        }
+        Ok(written)
+    }
+
     /// Returns the query of the spec's example with exactly this question, which needs no request.
     fn find_example(&self) -> Option<String> {
         let normalize = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");

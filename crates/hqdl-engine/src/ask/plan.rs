@@ -2,10 +2,12 @@
 
 use std::sync::Arc;
 
+use super::OtherReading;
 use crate::query::{self, Dialect, Meta, QueryError, Request, RowSink};
 use hqdl_model::Model;
 use hqdl_model::plan::Plan;
 use hqdl_spec::{ModelSettings, Spec};
+use hqdl_values::format::to_single_line;
 
 /// Factor by which a query may exceed its estimated cost, because requests are retried.
 const COST_HEADROOM: f64 = 2.0;
@@ -53,6 +55,14 @@ pub struct AskPlan {
 }
 
 impl AskPlan {
+    /// Adds the other reading of the question to the assumptions, for a caller that cannot ask the
+    /// user which one is meant.
+    pub fn add_other_reading(&mut self, other: &OtherReading) {
+        let note = format!("the question could also mean: {}", to_single_line(&other.reading));
+        let assumptions = self.assumptions.take().into_iter().chain([note]);
+        self.assumptions = Some(assumptions.collect::<Vec<_>>().join("; "));
+    }
+
     /// Returns the likely cost of the query in USD; `None` if a price or the number of requests is
     /// not known.
     #[must_use]

@@ -19,7 +19,7 @@ const FIRST_WORDS: &str = "a about according across all also among an and anothe
     only other others overall second she since so some that the their then there these they third this those to under \
     what when where which while who with within yes you your";
 /// English words for numbers, with their values.
-const NUMBER_WORDS: [(&str, f64); 35] = [
+const NUMBER_WORDS: [(&str, f64); 45] = [
     ("zero", 0.0),
     ("half", 0.5),
     ("one", 1.0),
@@ -55,6 +55,17 @@ const NUMBER_WORDS: [(&str, f64); 35] = [
     ("thousand", 1e3),
     ("million", 1e6),
     ("billion", 1e9),
+    ("seventy", 70.0),
+    ("eighty", 80.0),
+    ("ninety", 90.0),
+    ("quarter", 0.25),
+    ("hundreds", 100.0),
+    ("thousands", 1e3),
+    ("millions", 1e6),
+    ("billions", 1e9),
+    ("trillion", 1e12),
+    // A sign in words changes the next number, so that it is in no row.
+    ("minus", f64::NAN),
 ];
 
 /// Result of asking for prose.

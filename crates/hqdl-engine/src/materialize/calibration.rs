@@ -201,7 +201,8 @@ impl Calibration {
             Some(_) if open > 0 => Promise::BelowThresholdUnanswered(open),
             None if open > 0 => Promise::Unanswered(open),
             None => Promise::Undecided,
-            Some(0) => Promise::AllEscalated,
+            // The accepted levels may contain no cell.
+            Some(accepted) if self.trim_levels(accepted) == 0 => Promise::AllEscalated,
             Some(accepted) => Promise::Kept { accepted },
         }
     }

@@ -462,7 +462,8 @@ fn describe_promise(
                 AcceptedCells::Probable(least) => {
                     format!("those with a probability below {least}")
                 }
-                AcceptedCells::Nothing | AcceptedCells::All => "only the sample".to_owned(),
+                AcceptedCells::Nothing => "all cells".to_owned(),
+                AcceptedCells::All => "only the sample".to_owned(),
             };
             if is_truth {
                 format!("{likely} are true; {to} answers {low} (audit: {sample})")

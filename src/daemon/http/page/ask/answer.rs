@@ -163,7 +163,8 @@ impl AskJob {
             clippy::redundant_closure_for_method_calls,
             reason = "the method does not have the lifetime that the function needs"
         )]
-        let (written, repairs, usd) = self.with_asker(rewrites, |asker| asker.plan())?;
+        let (written, repairs, usd) =
+            self.with_asker(rewrites, |asker| asker.plan_likelier_reading())?;
         let plan = match written {
             Written::Plan(mut plan) => {
                 self.identify_plan(&mut plan)?;
