@@ -178,7 +178,7 @@ fn print_failed_cells(report: &Report) {
     }
 }
 
-/// Prints a run's results.
+/// Prints the results of a run.
 pub fn print_report(report: &Report, spec: &Spec, seconds: f64, output_options: OutputOptions) {
     if output_options.json {
         anstream::println!("{}", report.to_json(seconds));
@@ -321,7 +321,7 @@ fn print_summary(report: &Report, spec: &Spec, seconds: f64) {
             count_noun(errors, "cell")
         );
     }
-    // Cells that got no value this time but keep the value of an earlier answer.
+    // Cells that got no value in this run but keep the value of an earlier answer.
     let kept = report
         .requested
         .count_without_value()

@@ -45,7 +45,7 @@ pub(super) struct StartRun {
     pub(super) selection: Selection,
     /// Budget in USD, instead of the spec's.
     pub(super) budget: Option<f64>,
-    /// Time limit of the database for the selection's SQL.
+    /// Time limit for the selection's SQL in the database.
     pub(super) timeout: Option<Duration>,
     pub(super) cause: Cause,
     /// Receives the run's number, or the reason why it was rejected.
@@ -75,12 +75,12 @@ pub(super) struct RunResult {
     pub(super) complete: bool,
     pub(super) interrupted: bool,
     pub(super) failure: Option<Failure>,
-    /// Plan of the missing cells, if the run was not allowed to ask.
+    /// Plan of the missing cells, if the run was not allowed to ask the model.
     pub(super) plan: Option<Json>,
     pub(super) follow_up: FollowUp,
 }
 
-/// Action of the daemon after a run.
+/// What the daemon does after a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum FollowUp {
     /// Do nothing.

@@ -1,6 +1,6 @@
 //! Indexes and watches the files that specs depend on, by the paths that the system reports. The
-//! cost of a change grows with the changed files and the affected specs, not with the number of
-//! specs.
+//! cost of handling a change depends on the number of changed files and affected specs, not on the
+//! total number of specs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -12,7 +12,8 @@ use super::watch::Watch;
 /// Maps files to the specs that depend on them.
 #[derive(Default)]
 pub(super) struct FileIndex {
-    /// Specs by every path of a file and of its write-ahead log.
+    /// Names of the specs that depend on each path. Includes every path of a file and of its
+    /// write-ahead log.
     specs: BTreeMap<PathBuf, BTreeSet<String>>,
     /// Paths and directories of each spec's files.
     dependencies: BTreeMap<String, SpecDependencies>,

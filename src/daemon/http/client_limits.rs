@@ -114,7 +114,7 @@ struct ClientShare {
 
 struct ShareUsage {
     streams: u32,
-    /// Bytes sent that the limiter has not admitted yet.
+    /// Number of sent bytes that have not been charged to the limiter yet.
     unpaid: u64,
     last_request: Instant,
 }

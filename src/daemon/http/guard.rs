@@ -178,7 +178,7 @@ fn decode_base64(text: &str) -> Option<Vec<u8>> {
     Some(out)
 }
 
-/// Compares two tokens in a time that does not depend on their common prefix.
+/// Compares the hashes of two tokens, so that the time taken does not reveal a common prefix.
 fn is_same_token(a: &[u8], b: &[u8]) -> bool {
     blake3::hash(a) == blake3::hash(b)
 }

@@ -102,8 +102,8 @@ impl SessionOwners {
         }
     }
 
-    /// Removes the sessions that have ended, and fails if the client or the whole daemon still has
-    /// too many.
+    /// Removes the sessions that have ended. Fails if the client or the whole daemon still has too
+    /// many sessions.
     async fn check_session_count(
         &self,
         client: DaemonClient,
@@ -197,7 +197,7 @@ async fn serve_request(
     Ok(if is_post { response.map(|body| keep_until_sent(body, connected)) } else { response })
 }
 
-/// Fails if the client does not accept the answers of the transport.
+/// Fails if the client does not accept the media types that the transport sends.
 fn check_accept(method: &Method, headers: &HeaderMap) -> Result<(), HttpRefusal> {
     let needed: &[&str] = match *method {
         Method::POST => &["application/json", "text/event-stream"],
