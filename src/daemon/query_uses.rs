@@ -15,7 +15,7 @@ pub(super) struct QueryUse {
     /// Name of the spec.
     pub(super) spec: String,
     pub(super) sql: String,
-    /// Expansions and columns that answered its questions.
+    /// Expansions and columns that answered the query's questions.
     pub(super) routes: Vec<(String, String)>,
     pub(super) count: u64,
 }

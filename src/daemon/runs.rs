@@ -36,7 +36,8 @@ struct DaemonRun {
 }
 
 impl DaemonRun {
-    /// Returns true if the status lists the run: it has missing cells, or a client requested it.
+    /// Returns true if the status must list the run, because it has cells to request or a client
+    /// requested it.
     fn is_listed(&self) -> bool {
         self.status.cells > 0 || self.status.cause == Cause::Client
     }

@@ -45,7 +45,7 @@ pub(super) struct LineSink {
 pub(super) struct RowLimits {
     pub(super) rows: u64,
     pub(super) bytes: u64,
-    /// Time limit for reading the rows, counted from the first one.
+    /// Time limit for reading all rows, counted from the arrival of the columns.
     pub(super) time: Duration,
 }
 
