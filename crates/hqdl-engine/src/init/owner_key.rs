@@ -27,8 +27,8 @@ impl OwnerKey {
         }
         let (foreign, owner) = table.foreign_keys.iter().find_map(|f| {
             let owner = all.iter().find(|o| o.table.name.eq_ignore_ascii_case(&f.table))?;
-            // If the referenced table has few rows and the referencing rows have unique names, it
-            // contains categories, not owners.
+            // If the names in this table are unique and the referenced table has far fewer rows,
+            // the referenced rows are categories, not owners.
             let is_category = entity.key.is_unique()
                 && entity.key.columns.len() == 1
                 && owner.table.rows * 3 < table.rows;

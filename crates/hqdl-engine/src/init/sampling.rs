@@ -312,7 +312,7 @@ struct ColumnTally {
     /// Number of values that are neither NULL nor blank.
     present: u64,
     numbers: u64,
-    /// Number of texts.
+    /// Number of texts; `word_texts` counts the texts that consist of words.
     texts: u64,
     word_texts: u64,
     characters: u64,

@@ -110,8 +110,8 @@ fn rank_entities(shape: &Shape, estimator: &Estimator<'_>, term: &AggregateTerm)
     ranked.into_iter().map(|(entity, _)| entity).collect()
 }
 
-/// Returns `SQLite`'s error if the query itself is invalid. The user must fix this error before any
-/// other reason why the query has no interval.
+/// Returns `SQLite`'s error if the query names a table or column that does not exist. This error is
+/// more useful than the reason why the query has no interval.
 fn find_rejection(published: &Database, sql: &str) -> Option<QueryError> {
     let error =
         published.connection().prepare(sql).err().filter(|_| published.server_url().is_none())?;

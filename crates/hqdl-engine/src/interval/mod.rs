@@ -285,8 +285,7 @@ fn write_rows(
     sink.finish()
 }
 
-/// Returns the values of an interval's three columns. Bounds of counts are rounded to whole
-/// numbers.
+/// Returns the values of an interval's three columns. The bounds of a count are integers.
 fn to_interval_values(
     output: &Output,
     shape: &Shape,
