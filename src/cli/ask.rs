@@ -128,7 +128,7 @@ impl AskFlags {
     }
 }
 
-/// What the command does with a plan.
+/// Action that the command takes with a plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PlanUse<'a> {
     /// Run the query after approval.

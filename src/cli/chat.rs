@@ -81,7 +81,7 @@ fn describe_database(target: &Path) -> String {
     path.unwrap_or_else(|_| target.to_owned()).to_string_lossy().into_owned()
 }
 
-/// Returns a new conversation, or the one to resume: the newest if the id is empty.
+/// Returns a new conversation or the conversation to resume. An empty id resumes the newest one.
 fn open_conversation(
     store: Option<&ConversationStore>,
     resume: Option<&str>,
@@ -131,7 +131,7 @@ struct Chat<'s> {
     exit_code: u8,
 }
 
-/// Whether the conversation continues.
+/// Whether the conversation continues after a line of input.
 #[derive(PartialEq, Eq)]
 enum Next {
     Continue,

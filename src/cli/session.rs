@@ -54,7 +54,8 @@ pub fn open_draft(
         ));
     }
     if let Some(database) = flags.db.as_deref().filter(|db| !crate::spec::is_server(db)) {
-        // The path comes from a flag, so the error message must not name the spec.
+        // The path comes from a flag, so open the database here: the error message must not name
+        // the spec.
         Database::open(database)?;
     }
     let overrides = SpecOverrides { budget_usd: budget, ..to_overrides(flags) };

@@ -13,7 +13,7 @@ use super::status::Cause;
 use crate::failure::Failure;
 use crate::materialize::{ColumnReport, Selection};
 
-/// An event for the daemon's loop. The loop has no other input.
+/// An event for the daemon's loop, which has no other input.
 pub(super) enum DaemonEvent {
     /// Files changed, and then stayed unchanged for a short time.
     FilesChanged(Vec<PathBuf>),
@@ -24,7 +24,8 @@ pub(super) enum DaemonEvent {
     TimerExpired,
     /// A client requests a run.
     StartRun(Box<StartRun>),
-    /// A client cancels a run. The reply is true if the run was in progress.
+    /// A client cancels a run. The reply is true if the run was in progress and had not been
+    /// interrupted yet.
     InterruptRun(u64, oneshot::Sender<bool>),
     /// A thread has read and checked a spec.
     SpecChecked(Box<SpecChecked>),
@@ -80,12 +81,12 @@ pub(super) struct RunResult {
     pub(super) follow_up: FollowUp,
 }
 
-/// What the daemon does after a run.
+/// Action that the daemon takes after a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum FollowUp {
     /// Do nothing.
     Nothing,
-    /// Run again after a pause or when a file changes, since the failure may be temporary.
+    /// Run again after a pause or when a file changes, because the failure may be temporary.
     Retry,
     /// Wait for approval or a changed spec, because a retry would fail again or exceed the run's
     /// budget.

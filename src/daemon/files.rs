@@ -32,8 +32,8 @@ impl FileIndex {
         Self { watch, ..Self::default() }
     }
 
-    /// Sets the files that a spec depends on. Their paths and directories are resolved again,
-    /// because a file may have moved since the last call.
+    /// Sets the files that a spec depends on. Resolves all paths and directories again, because a
+    /// file may have moved since the last call.
     pub(super) fn set_files<'f>(&mut self, spec: &str, files: impl Iterator<Item = &'f Path>) {
         let mut current = SpecDependencies::default();
         for file in files {
@@ -112,7 +112,8 @@ impl FileIndex {
     }
 }
 
-/// Returns the directory to watch for a file: its own, or the nearest existing ancestor.
+/// Returns the directory to watch for a file: the file's directory, or the nearest existing
+/// ancestor.
 fn find_nearest_directory(file: &Path) -> Option<&Path> {
     file.ancestors().skip(1).find(|dir| dir.is_dir())
 }

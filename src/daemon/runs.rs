@@ -24,7 +24,7 @@ pub(super) struct DaemonRuns {
     running: Vec<DaemonRun>,
     /// Ended runs, newest first.
     past: VecDeque<Arc<RunStatus>>,
-    /// Channels of the clients that wait for ended runs.
+    /// Channels of clients that wait for runs that have ended but are not announced yet.
     waiters: Vec<oneshot::Sender<()>>,
 }
 

@@ -103,11 +103,11 @@ pub(super) struct RunStart {
     pub(super) ended: Option<oneshot::Sender<()>>,
 }
 
-/// Result of applying a check.
+/// Effects of applying a check, which the caller must carry out.
 pub(super) struct AppliedCheck {
     /// Line to print.
     pub(super) message: Option<String>,
-    /// Run of the replaced version, which the caller must interrupt.
+    /// Run of the replaced version, which the caller must interrupt; `None` if there is none.
     pub(super) replaced_run: Option<u64>,
 }
 
@@ -328,7 +328,7 @@ impl SpecState {
             self.cascades = Arc::new(cascades.unwrap_or_default());
         }
         if !self.is_full_run {
-            // A partial run shows nothing about the other cells.
+            // A partial run does not show the state of the other cells.
             return;
         }
         self.retried_failure = match ended.follow_up {

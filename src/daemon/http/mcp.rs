@@ -37,7 +37,7 @@ const SESSION_TIMEOUT: Duration = Duration::from_secs(60 * 60);
 const MAX_SESSIONS: usize = 256;
 /// Maximum number of sessions of one client.
 const MAX_CLIENT_SESSIONS: usize = 32;
-/// Length of a session's name, which is shown to the person who approves a plan.
+/// Length of a session's short name, which is shown to the person who approves a plan.
 const SESSION_NAME: usize = 8;
 
 type McpService = StreamableHttpService<McpServer<DaemonHost>, LocalSessionManager>;
@@ -50,11 +50,11 @@ struct McpState {
     sessions: Arc<SessionOwners>,
 }
 
-/// The client that opened each session. Other clients cannot use it.
+/// The client that opened each session. Other clients cannot use the session.
 #[derive(Default)]
 struct SessionOwners(Mutex<HashMap<String, DaemonClient>>);
 
-/// The daemon, which serves the spec that the path names.
+/// The daemon as an MCP host. It serves the spec that the request's path names.
 #[derive(Clone)]
 struct DaemonHost(HttpState);
 

@@ -88,7 +88,7 @@ pub(super) struct TableDifferences {
     /// Hashes of the source keys in these buckets. If only some keys were visited, hashes of all
     /// visited keys.
     pub(super) keys: HashSet<i64>,
-    /// Positions of those of these keys that are not in `pending_keys`.
+    /// Positions of the keys in `keys` that are not in `pending_keys`.
     pub(super) positions: KeyPositions,
 }
 
