@@ -9,7 +9,7 @@ const MAX_QUERIES: usize = 500;
 /// Maximum length of a remembered query, in bytes.
 const MAX_SQL_BYTES: usize = 16 << 10;
 
-/// A query, and how often clients ran it.
+/// A query, and the number of times that clients ran it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct QueryUse {
     /// Name of the spec.

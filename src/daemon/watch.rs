@@ -129,7 +129,8 @@ impl Watch {
         }
     }
 
-    /// Returns why some directories are not watched, with a suggestion.
+    /// Returns the reason why some directories are not watched, with a suggestion; `None` if all
+    /// are watched.
     pub(super) fn error_message(&self) -> Option<String> {
         let (dir, why) = self.failed.first_key_value()?;
         let more = match self.failed.len() - 1 {
@@ -140,7 +141,7 @@ impl Watch {
     }
 }
 
-/// Requests a comparison of all files at a fixed interval.
+/// Asks the loop to compare all files at a fixed interval.
 pub(super) async fn poll_files(every: Duration, events: mpsc::Sender<DaemonEvent>) {
     loop {
         tokio::time::sleep(every).await;

@@ -1,5 +1,5 @@
-//! Implements the tools' blocking work. The protocol and the decisions about spending are
-//! elsewhere.
+//! Implements the tools' blocking work. The protocol and the decisions about spending are in other
+//! modules.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

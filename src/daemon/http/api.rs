@@ -190,7 +190,7 @@ fn unknown_run_refusal(id: u64) -> HttpRefusal {
     )
 }
 
-/// Handles `DELETE /v1/runs/{run}`: interrupts the run but keeps its answers.
+/// Handles `DELETE /v1/runs/{run}`: interrupts the run; all answers are kept.
 pub(super) async fn interrupt_run(
     State(state): State<HttpState>,
     Path(id): Path<String>,

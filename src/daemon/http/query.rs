@@ -85,8 +85,8 @@ pub(super) struct PreparedQuery {
     active_spec: Arc<ActiveSpec>,
     /// Modified copy of the spec, if the request changes it.
     changed_spec: Option<Spec>,
-    /// Whether the query may send requests: the daemon approves all queries, the request has a
-    /// budget, or a person has approved this query.
+    /// Whether the query may send requests, because the daemon approves all queries, the request
+    /// has a budget, or a person has approved this query.
     is_approved: bool,
     target: PathBuf,
     sql: String,

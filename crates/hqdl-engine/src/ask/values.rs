@@ -97,7 +97,7 @@ impl StoredValueIndex {
         Ok(Self { connection })
     }
 
-    /// Returns at most [`MAX_MATCHES`] stored values that match words of a text, best first.
+    /// Returns at most `MAX_MATCHES` stored values that match words of a text, best first.
     ///
     /// # Errors
     /// Returns `SQLite`'s error if the index cannot be searched.

@@ -151,8 +151,9 @@ impl Materializer<'_> {
         Err(AuditError::in_request(message, "remove `shots = \"overrides\"` or the target"))
     }
 
-    /// Finds out whether a model must still answer an overridden cell because the cell is in a
-    /// calibration sample. Returns the reason and the model, or `None` if no answer is missing.
+    /// Returns the model that must still answer an overridden cell because the cell is in a
+    /// calibration sample, and the reason. Returns `None` if the cell is not sampled or no answer
+    /// is missing.
     pub(super) fn find_missing_sample_answer(
         &self,
         n: usize,

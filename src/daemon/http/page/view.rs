@@ -71,7 +71,7 @@ pub(super) struct ViewFilter {
 pub(super) struct Cursor {
     /// Key of the neighboring row, as stored.
     pub(super) key: String,
-    /// Whether the page ends before this row instead of beginning after it.
+    /// Whether the page ends before this row instead of starting after it.
     pub(super) backwards: bool,
 }
 

@@ -33,7 +33,7 @@ pub(in crate::daemon::http) enum AskResult {
     Answered(Box<AskAnswer>),
     /// The database cannot answer the question, for this reason.
     Declined(String),
-    /// A failure, with the query that failed, if there is one.
+    /// A failure, and the query that failed, if there is one.
     Failed { failure: Failure, sql: Option<String> },
 }
 
@@ -44,7 +44,7 @@ pub(in crate::daemon::http) struct Planned {
     pub(super) repairs: Vec<FailedQuery>,
     /// Note that the page shows about the plan.
     pub(super) note: Option<String>,
-    /// Whether this query, or an earlier one that it is based on, was relaxed.
+    /// Whether this query, or an earlier query that it is based on, was relaxed.
     pub(super) is_relaxed: bool,
     /// Cost of writing the query in USD, if this request wrote it.
     pub(super) writing_usd: Option<f64>,
