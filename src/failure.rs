@@ -17,7 +17,7 @@ use crate::session::OverrideError;
 use crate::spec::{ReadError, UnpricedModel};
 use crate::suggest::SuggestError;
 
-/// Exit code: some cells have no answer, or lack a required value.
+/// Exit code: some cells have no answer, or have no value although values are required.
 pub const INCOMPLETE: u8 = 1;
 /// Exit code: wrong input.
 pub const WRONG_INPUT: u8 = 2;
@@ -99,7 +99,8 @@ impl Failure {
         }
     }
 
-    /// Returns the failure with advice for an assistant, which has the arguments of its tools.
+    /// Replaces advice about commands and request fields by advice for an assistant, which can only
+    /// set the arguments of its tools.
     #[must_use]
     pub fn for_tools(self) -> Self {
         let own = |text: &str| {
@@ -159,7 +160,7 @@ impl Failure {
     }
 }
 
-/// Checks the budget of a request, in USD.
+/// Checks the budget of a request in USD.
 ///
 /// # Errors
 /// [`Failure`] if it is negative.

@@ -24,7 +24,7 @@ pub struct SamplePrompt {
     pub user: String,
 }
 
-/// Returns the prompts for the first rows of each expansion: one request per model.
+/// Returns the prompts for the first rows of each expansion, one per model.
 ///
 /// # Errors
 /// Returns a [`Failure`] if keys or documents cannot be read.

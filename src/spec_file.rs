@@ -15,11 +15,11 @@ use crate::suggest::edit::EditError;
 const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time between two attempts to lock a directory.
 const LOCK_PAUSE: Duration = Duration::from_millis(20);
-/// Number of attempts if an editor saves the spec at the same time.
+/// Maximum number of attempts if another program saves the spec at the same time.
 const MAX_ATTEMPTS: u32 = 3;
 
-/// Replaces the text of a spec by an edited one. Writes nothing if the result would fail
-/// `hqdl check`, and repeats the edit if the spec has changed meanwhile.
+/// Edits the text of a spec on disk. Writes nothing if the result would fail `hqdl check`. Repeats
+/// the edit if the file was changed in the meantime.
 pub fn edit_spec(
     path: &Path,
     database: &Database,
@@ -115,7 +115,7 @@ fn replace_text(file: &Path, expected: &str, text: &str) -> Result<bool> {
     };
     let replaced = replace();
     if !matches!(replaced, Ok(true)) {
-        // Ignore this error, and report that of the replacement.
+        // Ignore an error here, because the caller reports the error of the replacement.
         let _ = fs::remove_file(&part);
     }
     replaced

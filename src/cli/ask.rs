@@ -128,7 +128,7 @@ impl AskFlags {
     }
 }
 
-/// Use of a plan by the command.
+/// Action that the command takes with a plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PlanUse<'a> {
     /// Run the query after approval.
@@ -218,7 +218,7 @@ fn read_question(text: &str) -> Result<String, Failure> {
     })
 }
 
-/// Prints the limit on the requests for SQL and prose, before the first of them.
+/// Prints the limit on the requests for SQL and prose. Called before the first such request.
 fn announce_limit(
     limit: SqlGenerationLimit,
     says: bool,
@@ -238,7 +238,7 @@ fn announce_limit(
     anstream::eprintln!("asking {} for {texts}, {limit}", spec.model.name);
 }
 
-/// Hint for a question that got no query.
+/// Hint for a question for which the model wrote no query.
 const REWRITE_HINT: &str = "help: reword the question or try another model; hqdl stores the model's reply, and --rewrite asks again";
 
 /// Outcome of a question.
@@ -260,7 +260,7 @@ pub struct Answered {
     repairs: Vec<FailedQuery>,
     /// Columns that the model proposed, with their prices.
     new_columns: Vec<Json>,
-    /// Answer in prose, if it was wanted.
+    /// Answer in prose; `None` if the command did not ask for one.
     prose: Option<Prose>,
     /// Usage of the requests for SQL and prose.
     writing: Usage,
@@ -516,8 +516,8 @@ impl<'s> AskRun<'s> {
         }
     }
 
-    /// Writes the query of the reading that the user chooses. Returns `None` if the user presses
-    /// Ctrl-C.
+    /// Lets the user choose a reading of the question, and writes its query. Returns `None` if the
+    /// user presses Ctrl-C.
     fn write_query(
         &self,
         asker: &mut Asker<'_>,
@@ -566,7 +566,8 @@ impl<'s> AskRun<'s> {
         read_answer_or_interrupt(interrupt).map(|answer| answer == "2")
     }
 
-    /// Computes the prices of the columns that the model proposes. A query without calls needs none.
+    /// Computes the prices of the columns that the model proposes. A query without calls needs no
+    /// prices.
     fn price_proposals(&self, asker: &Asker<'_>, plan: Option<&AskPlan>) {
         let is_needed = plan.is_none_or(|plan| !plan.explained.routes.is_empty());
         let price = |column: &ProposedColumn| {
@@ -601,7 +602,7 @@ impl<'s> AskRun<'s> {
         json
     }
 
-    /// Returns an answer in prose. If a request fails, the rows are the answer.
+    /// Asks the model for an answer in prose. If the request fails, the rows alone are the answer.
     fn write_prose(&self, asker: &mut Asker<'_>, answered: &Answered) -> Prose {
         if answered.result.rows.is_empty() {
             return Prose::Missing("there are no rows".to_owned());
@@ -751,7 +752,7 @@ fn strip_control_characters(text: &str) -> String {
     text.trim().lines().map(to_single_line).collect::<Vec<_>>().join("\n")
 }
 
-/// Returns the failure for an error while the query ran.
+/// Returns the failure for an error that occurred while the query ran.
 fn to_run_failure(error: QueryError) -> Failure {
     match Failure::from(error) {
         Failure::Message { message, exit: BUDGET, .. } => Failure::Message {
@@ -823,10 +824,11 @@ impl Answered {
         Ok(true)
     }
 
-    /// Prints the answer in prose: above a table, or else on stderr, so that stdout has only rows.
+    /// Prints the answer in prose: above the rows if they are a table, otherwise on stderr, so that
+    /// stdout contains only rows.
     fn print_prose(&self, format: RowsFormat, output_options: OutputOptions) {
         match &self.prose {
-            // A reader may close the pipe early; the rows then find out.
+            // A reader may close the pipe early; in that case, writing the rows fails.
             Some(Prose::Written(text)) if format == RowsFormat::Table => {
                 let _ = writeln!(std::io::stdout(), "{text}\n");
             }

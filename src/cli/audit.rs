@@ -93,7 +93,7 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
         return score::run(&score::Options::new(spec, truth.clone(), db, output), output_options);
     }
     let session = open_session(options)?;
-    // Without another step, a model can only be the one to ask.
+    // If no other step is requested, naming a model implies `--ask-model`.
     let has_step = options.ask_me || options.report || options.apply || options.truth.is_some();
     let asks_model = options.ask_model || !has_step && options.flags.model.is_some();
     let is_fill =
@@ -447,7 +447,8 @@ fn format_accuracy(column: &ColumnAudit) -> String {
     )
 }
 
-/// Prints how many of a column's answers are right, by state, and which values the model confused.
+/// Prints how many of a column's answers are right, by state, and the values that the model
+/// confused.
 fn print_column(column: &ColumnAudit) {
     if column.rows == 0 {
         return;

@@ -56,7 +56,7 @@ enum Command {
 pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode, Failure> {
     let cache = session::select_cache(&options.cache, "cache");
     if let Cache::Dir { dir: Some(dir), .. } = &cache
-        // Importing into a cache that does not exist yet is not an error, nor is listing its facts.
+        // `import` and `list` also work if the cache does not exist yet.
         && !matches!(options.command, Command::Import { .. } | Command::List { .. })
         && let Err(error) = std::fs::metadata(dir.join("journal.sqlite"))
     {

@@ -81,7 +81,7 @@ fn describe_database(target: &Path) -> String {
     path.unwrap_or_else(|_| target.to_owned()).to_string_lossy().into_owned()
 }
 
-/// Returns a new conversation, or the one to resume: the newest if the id is empty.
+/// Returns a new conversation or the conversation to resume. An empty id resumes the newest one.
 fn open_conversation(
     store: Option<&ConversationStore>,
     resume: Option<&str>,
@@ -131,7 +131,7 @@ struct Chat<'s> {
     exit_code: u8,
 }
 
-/// Whether the conversation continues.
+/// Whether the conversation continues after a line of input.
 #[derive(PartialEq, Eq)]
 enum Next {
     Continue,
@@ -249,7 +249,7 @@ impl Chat<'_> {
         Ok(Next::Continue)
     }
 
-    /// Returns the last question, unless it was not answered.
+    /// Returns the last question with its query. Fails if the last question was not answered.
     fn last_turn(&self) -> Result<&Turn, Failure> {
         if self.has_failed {
             return Err(Failure::wrong_input(
@@ -318,7 +318,7 @@ fn no_answer_failure() -> Failure {
     Failure::wrong_input("no question has been answered yet", "ask one first")
 }
 
-/// Reads a line of stdin; `None` at its end.
+/// Reads a line from stdin. Returns `None` at the end of input.
 fn read_line() -> Result<Option<String>, Failure> {
     let failed =
         |message: String| Failure::wrong_input(message, "ask one question per line, in UTF-8");

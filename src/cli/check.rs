@@ -98,7 +98,8 @@ fn check_spec(path: &std::path::Path, options: &Options) -> Result<(Problems, St
         Err(error) => return Err(error.into()),
     };
     if let Some(database) = options.db.as_deref().filter(|db| !crate::spec::is_server(db)) {
-        // The path comes from a flag, so the error message must not name the spec.
+        // The path comes from a flag, so open the database here: the error message must not name
+        // the spec.
         Database::open(database)?;
     }
     let overrides = SpecOverrides { database: options.db.clone(), ..SpecOverrides::default() };

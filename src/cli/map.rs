@@ -96,7 +96,7 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
     Ok(ExitCode::from(exit_code))
 }
 
-/// Returns a spec with the model and the limits of the requests.
+/// Returns a spec with the model and the limits that apply to all requests.
 fn build_base_spec(options: &Options) -> Result<Spec, Failure> {
     let Options { spec, budget, flags } = options;
     // Open no cache here, because `run` opens the fact store once for all requests.
@@ -189,8 +189,8 @@ impl LineAnswerer<'_> {
             rows_per_request: self.options.flags.rows_per_request,
             ..Request::new(&spec, Path::new(""), facts, question.text)
         };
-        // Recordings need a model before the lookup, because their name is part of the cache key.
-        // Connect to an endpoint only if the request needs it.
+        // Recordings must be opened before the lookup, because the name of the recorded model is
+        // part of the cache key. Connect to an endpoint only if the request needs it.
         if spec.model.provider == Provider::Replay {
             request.model = Some(self.connect_model(&spec)?);
         }

@@ -101,7 +101,7 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
     let mut earlier: Vec<Report> = Vec::new();
     let mut report = loop {
         let model = match (&options.batch_file, session.spec.model.provider) {
-            // Writing batch files needs no API key; only submitting them does.
+            // Writing batch files needs no API key; only submitting the files does.
             (Some(_), provider) if provider != Provider::Replay => {
                 model::connect_for_export(&session.spec)?
             }
@@ -178,7 +178,7 @@ fn print_failed_cells(report: &Report) {
     }
 }
 
-/// Prints a run's results.
+/// Prints the results of a run.
 pub fn print_report(report: &Report, spec: &Spec, seconds: f64, output_options: OutputOptions) {
     if output_options.json {
         anstream::println!("{}", report.to_json(seconds));
@@ -232,7 +232,7 @@ fn print_exported_files(
     );
 }
 
-/// Prints an unanswered file of an earlier export, whose cells this export skipped.
+/// Prints an earlier export's unanswered file, whose cells this export skipped.
 fn print_unanswered_file(file: &UnansweredFile, output_options: OutputOptions) {
     let is_there = file.path.as_ref().is_some_and(|p| p.exists());
     if output_options.json {
@@ -321,7 +321,7 @@ fn print_summary(report: &Report, spec: &Spec, seconds: f64) {
             count_noun(errors, "cell")
         );
     }
-    // Cells that got no value this time but keep the value of an earlier answer.
+    // Cells that got no value in this run but keep the value of an earlier answer.
     let kept = report
         .requested
         .count_without_value()

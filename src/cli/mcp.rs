@@ -143,9 +143,9 @@ fn make_args_absolute(given: impl Iterator<Item = String>) -> Vec<String> {
     args
 }
 
-/// Returns the environment variables that set a path whose flag is absent from `args`, with
-/// absolute paths. The configuration must contain them, because the assistant starts the server
-/// without the user's environment.
+/// Returns the path variables whose flag is absent from `args`, with absolute paths. The
+/// configuration must contain these variables, because the assistant starts the server without the
+/// user's environment.
 fn collect_absolute_variables(args: &[String]) -> BTreeMap<&'static str, String> {
     let is_given = |flag: &str| args.iter().any(|arg| arg.split('=').next() == Some(flag));
     let variables = PATH_VARIABLES.iter().filter(|(_, flag)| !is_given(flag));

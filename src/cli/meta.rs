@@ -109,7 +109,7 @@ fn format_routes(meta: &Meta) -> String {
     out
 }
 
-/// Formats the number of passes and the values each one needed.
+/// Formats the number of passes and the number of values that each pass needed.
 fn format_demand(meta: &Meta) -> String {
     let each: Vec<String> = meta.passes.iter().map(|p| format_thousands(p.demanded)).collect();
     match each.as_slice() {

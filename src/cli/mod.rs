@@ -256,8 +256,8 @@ struct CacheFlags {
 }
 
 impl CacheFlags {
-    /// Returns the directory of the cache, or the user's own one if the cache is on a server or
-    /// temporary.
+    /// Returns the cache directory. If the cache is on a server or temporary, returns the user's
+    /// default directory.
     fn local_dir(&self) -> Result<PathBuf, Failure> {
         let given = self.cache.as_ref().filter(|dir| !self.no_cache && !is_server(dir));
         let given = given.filter(|dir| !dir.as_os_str().is_empty());
@@ -358,7 +358,7 @@ pub fn run_command_line(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     result.unwrap_or_else(|failure: Failure| failure.print_error(cli.output_options.json))
 }
 
-/// Removes clap's suggestion for a value that is not a misspelling of it.
+/// Removes clap's suggestion unless the value looks like a misspelling of it.
 fn remove_distant_suggestion(error: &mut clap::Error) {
     use clap::error::{ContextKind, ContextValue};
     if let (Some(ContextValue::String(written)), Some(ContextValue::String(suggested))) =

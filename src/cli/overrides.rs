@@ -91,7 +91,7 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
     }
 }
 
-/// Prints which file has changed: as an event on stdout with --json, otherwise on stderr.
+/// Prints the name of the changed file: as an event on stdout with --json, otherwise on stderr.
 fn report_change(
     output_options: OutputOptions,
     event: &str,

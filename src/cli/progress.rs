@@ -108,7 +108,7 @@ impl Progress {
         }
     }
 
-    /// Returns the seconds since the command began.
+    /// Returns the number of seconds since the command began.
     pub fn elapsed_seconds(&self) -> f64 {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).began.elapsed().as_secs_f64()
     }

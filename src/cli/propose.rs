@@ -21,15 +21,15 @@ pub struct PricedColumn {
     /// TOML to add to the spec.
     toml: String,
     prices: ColumnPrices,
-    /// Number of cells to fill.
+    /// Number of cells to fill; 0 if the column cannot be added.
     cells: u64,
-    /// Reason why the column cannot be added.
+    /// Reason why the column cannot be added; `None` if it can.
     problem: Option<String>,
 }
 
 impl PricedColumn {
-    /// Computes the cost of filling the column, as a part of the spec if there is one. `live` is the
-    /// likely cost of a live query in USD. Sends no request.
+    /// Computes the cost of filling the column. If there is a spec, the column is planned as a part
+    /// of it. `live` is the likely cost of a live query in USD. Sends no request.
     pub fn new(
         column: ProposedColumn,
         live: Option<f64>,
@@ -87,7 +87,8 @@ impl PricedColumn {
     }
 }
 
-/// Returns the likely cost in USD of filling a column, if it is known, and the number of its cells.
+/// Returns the likely cost of filling a column in USD (`None` if not known), and the number of
+/// cells to fill.
 fn plan_filling(
     column: &ProposedColumn,
     base: &str,

@@ -93,7 +93,7 @@ fn parse_interval(
     })
 }
 
-/// Reasons why a query ended without a result.
+/// Reason why a query ended without a result.
 enum QueryExit {
     /// The reader closed the pipe.
     PipeClosed,

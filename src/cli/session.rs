@@ -30,7 +30,7 @@ pub fn open_without_spec(
 ) -> Result<Session, Failure> {
     let database = Database::open(database)?;
     let draft = UncheckedSpec::without_file(database.path().to_owned());
-    // A problem of the flags has no location in the database.
+    // A problem with the flags has no location, because the draft was not read from a file.
     open_draft(draft, flags, budget, command).map_err(|failure| match failure {
         Failure::Problems(problems) => match <[_; 1]>::try_from(problems.problems.clone()) {
             Ok([one]) => Failure::wrong_input(one.message, one.help.unwrap_or_default()),
@@ -54,7 +54,8 @@ pub fn open_draft(
         ));
     }
     if let Some(database) = flags.db.as_deref().filter(|db| !crate::spec::is_server(db)) {
-        // The path comes from a flag, so the error message must not name the spec.
+        // The path comes from a flag, so open the database here: the error message must not name
+        // the spec.
         Database::open(database)?;
     }
     let overrides = SpecOverrides { budget_usd: budget, ..to_overrides(flags) };

@@ -74,7 +74,7 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
     Ok(ExitCode::SUCCESS)
 }
 
-/// Adds the suggestions to the spec. Writes nothing if the result would fail `hqdl check`.
+/// Adds the suggestions to the spec. Writes nothing if the edited spec would fail `hqdl check`.
 fn write_spec(path: &Path, database: &Database, all: &Suggestions) -> Result<Additions, Failure> {
     let mut added = Additions::default();
     spec_file::edit_spec(path, database, |text| {

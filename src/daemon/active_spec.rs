@@ -21,13 +21,13 @@ pub(super) struct ActiveSpec {
     pub(super) warnings: Problems,
     /// Model of the spec, or the failure to connect it, such as a missing API key.
     pub(super) model: Result<Arc<dyn Model>, Arc<Failure>>,
-    /// Settings that determine the model. While they stay the same, the daemon reuses the model and
-    /// its rate limiter's state.
+    /// Settings that determine the model. If a new version of the spec has the same settings, the
+    /// daemon reuses the model with its rate limiter's state.
     model_inputs: String,
 }
 
-/// Result of reading a spec: the spec, and the files that it depends on. Their fingerprints were
-/// taken before the files were read.
+/// Result of reading a spec: the spec, and the files that it depends on. The fingerprints of the
+/// files were taken before hqdl read them.
 pub(super) struct SpecReading {
     pub(super) files: Vec<(PathBuf, FileFingerprint)>,
     pub(super) spec: Result<ActiveSpec, Failure>,

@@ -1,4 +1,4 @@
-//! Tracks the work in progress for clients, so that it can be interrupted.
+//! Tracks the work in progress for clients, so that the daemon can interrupt it.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,8 +17,8 @@ struct ClientTable {
 }
 
 impl Clients {
-    /// Registers work for a client. When the returned guard is dropped, the interrupt becomes true,
-    /// so the work ends as soon as the client disconnects.
+    /// Registers work for a client. Returns a guard and the work's interrupt. Dropping the guard
+    /// sets the interrupt, so the work ends when the client disconnects.
     pub(super) fn begin_work(&self) -> (ClientGuard, watch::Receiver<bool>) {
         let mut table = self.lock_table();
         let (send, receive) = watch::channel(table.is_ending);

@@ -13,7 +13,7 @@ use super::status::Cause;
 use crate::failure::Failure;
 use crate::materialize::{ColumnReport, Selection};
 
-/// An event for the daemon's loop. The loop has no other input.
+/// An event for the daemon's loop, which has no other input.
 pub(super) enum DaemonEvent {
     /// Files changed, and then stayed unchanged for a short time.
     FilesChanged(Vec<PathBuf>),
@@ -24,7 +24,8 @@ pub(super) enum DaemonEvent {
     TimerExpired,
     /// A client requests a run.
     StartRun(Box<StartRun>),
-    /// A client cancels a run. The reply is true if the run was in progress.
+    /// A client cancels a run. The reply is true if the run was in progress and had not been
+    /// interrupted yet.
     InterruptRun(u64, oneshot::Sender<bool>),
     /// A thread has read and checked a spec.
     SpecChecked(Box<SpecChecked>),
@@ -45,7 +46,7 @@ pub(super) struct StartRun {
     pub(super) selection: Selection,
     /// Budget in USD, instead of the spec's.
     pub(super) budget: Option<f64>,
-    /// Time limit of the database for the selection's SQL.
+    /// Time limit for the selection's SQL in the database.
     pub(super) timeout: Option<Duration>,
     pub(super) cause: Cause,
     /// Receives the run's number, or the reason why it was rejected.
@@ -75,17 +76,17 @@ pub(super) struct RunResult {
     pub(super) complete: bool,
     pub(super) interrupted: bool,
     pub(super) failure: Option<Failure>,
-    /// Plan of the missing cells, if the run was not allowed to ask.
+    /// Plan of the missing cells, if the run was not allowed to ask the model.
     pub(super) plan: Option<Json>,
     pub(super) follow_up: FollowUp,
 }
 
-/// Action of the daemon after a run.
+/// Action that the daemon takes after a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum FollowUp {
     /// Do nothing.
     Nothing,
-    /// Run again after a pause or when a file changes, since the failure may be temporary.
+    /// Run again after a pause or when a file changes, because the failure may be temporary.
     Retry,
     /// Wait for approval or a changed spec, because a retry would fail again or exceed the run's
     /// budget.

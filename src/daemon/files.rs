@@ -1,6 +1,6 @@
 //! Indexes and watches the files that specs depend on, by the paths that the system reports. The
-//! cost of a change grows with the changed files and the affected specs, not with the number of
-//! specs.
+//! cost of handling a change depends on the number of changed files and affected specs, not on the
+//! total number of specs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -12,7 +12,8 @@ use super::watch::Watch;
 /// Maps files to the specs that depend on them.
 #[derive(Default)]
 pub(super) struct FileIndex {
-    /// Specs by every path of a file and of its write-ahead log.
+    /// Names of the specs that depend on each path. Includes every path of a file and of its
+    /// write-ahead log.
     specs: BTreeMap<PathBuf, BTreeSet<String>>,
     /// Paths and directories of each spec's files.
     dependencies: BTreeMap<String, SpecDependencies>,
@@ -31,8 +32,8 @@ impl FileIndex {
         Self { watch, ..Self::default() }
     }
 
-    /// Sets the files that a spec depends on. Their paths and directories are resolved again,
-    /// because a file may have moved since the last call.
+    /// Sets the files that a spec depends on. Resolves all paths and directories again, because a
+    /// file may have moved since the last call.
     pub(super) fn set_files<'f>(&mut self, spec: &str, files: impl Iterator<Item = &'f Path>) {
         let mut current = SpecDependencies::default();
         for file in files {
@@ -111,7 +112,8 @@ impl FileIndex {
     }
 }
 
-/// Returns the directory to watch for a file: its own, or the nearest existing ancestor.
+/// Returns the directory to watch for a file: the file's directory, or the nearest existing
+/// ancestor.
 fn find_nearest_directory(file: &Path) -> Option<&Path> {
     file.ancestors().skip(1).find(|dir| dir.is_dir())
 }

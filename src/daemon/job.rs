@@ -66,7 +66,7 @@ pub(super) struct RunOrder {
     pub(super) spend: bool,
 }
 
-/// Progress of a run, shared with the loop.
+/// Progress of a run, shared with the event loop.
 #[derive(Default)]
 pub(super) struct RunProgress(Mutex<RunCounters>);
 
@@ -80,7 +80,7 @@ pub(super) struct RunCounters {
     pub(super) last_error: Option<String>,
     pub(super) last_warning: Option<String>,
     last_event_at: Option<Instant>,
-    /// Whether something happened since the last progress event.
+    /// Whether the counters have changed since the last progress event.
     has_unreported: bool,
 }
 

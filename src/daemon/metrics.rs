@@ -87,7 +87,8 @@ impl Metrics {
         self.cache_hits.fetch_add(values, Ordering::Relaxed);
     }
 
-    /// Returns a listener that counts the usage of one run or query, and logs its warnings.
+    /// Returns a listener that counts the cells and the usage of one run or query, and logs its
+    /// warnings.
     pub(super) fn new_usage_listener(self: &Arc<Self>) -> Listener {
         let metrics = Arc::clone(self);
         // A run reports cumulative usage, so count only the difference.
@@ -226,7 +227,7 @@ impl Drop for GaugeGuard {
     }
 }
 
-/// Counts a request in flight until it is dropped, including requests whose caller gave up.
+/// Counts a request as in flight until the guard is dropped, even if the caller has given up.
 struct InFlightGuard<'a>(&'a AtomicI64);
 
 impl Drop for InFlightGuard<'_> {

@@ -56,7 +56,7 @@ use crate::query::connection::guard::set_max_value_bytes;
 
 /// Default address and port.
 pub const LISTEN: &str = "127.0.0.1:4735";
-/// Maximum size in bytes of a value in a client's query.
+/// Maximum size of a value in a client's query, in bytes.
 const MAX_VALUE_BYTES: i32 = 16 << 20;
 /// Environment variable that contains the clients' token.
 pub const TOKEN: &str = "HQDL_TOKEN";
@@ -88,7 +88,7 @@ pub struct Settings {
     pub trusted_proxies: Vec<IpAddr>,
     /// Host names that clients may use, besides addresses and `localhost`.
     pub hosts: Vec<String>,
-    /// Token that clients must send; required if the address is not loopback.
+    /// Token that clients must send. `None` is allowed only for a loopback address.
     pub token: Option<secrecy::SecretString>,
     /// Limits on what assistants may spend.
     pub assistant_limits: SpendingLimits,
@@ -108,7 +108,7 @@ pub struct Settings {
     pub max_rows: u64,
     /// Maximum number of bytes of one query's rows.
     pub max_bytes: u64,
-    /// Time in which a client must read a query's rows, in addition to the query's timeout.
+    /// Time limit for a client to read a query's rows, in addition to the query's timeout.
     pub read_within: Duration,
     /// Reopens the log file after a rotation.
     pub reopen_log: Box<dyn Fn() + Send + Sync>,
@@ -138,7 +138,7 @@ pub fn run(facts: Arc<Facts>, settings: Settings) -> Result<(), Failure> {
             Failure::wrong_input(format!("cannot start: {}", crate::format::io_reason(&e)), "")
         })?;
     let ended = runtime.block_on(state::run_daemon(facts, settings));
-    // A query that is still running has used up its grace period.
+    // The grace period is over, so do not wait for queries that are still running.
     runtime.shutdown_timeout(Duration::from_millis(200));
     ended
 }

@@ -26,11 +26,11 @@ pub(super) fn notify_alive() {
     send_states(&[NotifyState::Watchdog]);
 }
 
-/// Returns the interval at which the service manager requires keep-alive messages, if it requires
-/// them.
+/// Returns the interval at which the service manager requires keep-alive messages; `None` if it
+/// requires none.
 pub(super) fn watchdog_interval() -> Option<Duration> {
     let number = |name: &str| std::env::var(name).ok()?.parse::<u64>().ok();
-    // The variables may be meant for the parent process.
+    // The environment variables may be meant for the parent process.
     let is_ours = number("WATCHDOG_PID").is_none_or(|pid| pid == u64::from(std::process::id()));
     let micros = number("WATCHDOG_USEC").filter(|micros| is_ours && *micros > 0)?;
     Some(Duration::from_micros(micros) / 2)

@@ -9,13 +9,13 @@ const MAX_QUERIES: usize = 500;
 /// Maximum length of a remembered query, in bytes.
 const MAX_SQL_BYTES: usize = 16 << 10;
 
-/// A query, and how often clients ran it.
+/// A query, and the number of times that clients ran it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct QueryUse {
     /// Name of the spec.
     pub(super) spec: String,
     pub(super) sql: String,
-    /// Expansions and columns that answered its questions.
+    /// Expansions and columns that answered the query's questions.
     pub(super) routes: Vec<(String, String)>,
     pub(super) count: u64,
 }

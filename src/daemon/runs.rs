@@ -24,7 +24,7 @@ pub(super) struct DaemonRuns {
     running: Vec<DaemonRun>,
     /// Ended runs, newest first.
     past: VecDeque<Arc<RunStatus>>,
-    /// Channels of the clients that wait for ended runs.
+    /// Channels of clients that wait for runs that have ended but are not announced yet.
     waiters: Vec<oneshot::Sender<()>>,
 }
 
@@ -36,7 +36,8 @@ struct DaemonRun {
 }
 
 impl DaemonRun {
-    /// Returns true if the status lists the run: it has missing cells, or a client requested it.
+    /// Returns true if the status must list the run, because it has cells to request or a client
+    /// requested it.
     fn is_listed(&self) -> bool {
         self.status.cells > 0 || self.status.cause == Cause::Client
     }

@@ -32,7 +32,7 @@ pub(super) fn stop_polling(url: &Path) {
     lock_counters().remove(url);
 }
 
-/// Stores a change counter. Returns true if it differs from the stored one.
+/// Stores a change counter. Returns true if it differs from the previous one.
 fn store_counter(url: &Path, counter: Result<i64, StoreError>) -> bool {
     let counter = counter.inspect_err(|error| debug!(%error, "a server cannot be asked")).ok();
     lock_counters().insert(url.to_owned(), counter) != Some(counter)

@@ -34,14 +34,14 @@ pub(super) struct SpecState {
     pub(super) path: PathBuf,
     /// The last valid version of the spec.
     pub(super) active_spec: Option<Arc<ActiveSpec>>,
-    /// Failure of the last check; the current file is not active then.
+    /// Failure of the last check. While it is set, the current file is not active.
     pub(super) problem: Option<Arc<Failure>>,
     /// Files the spec depends on, with their fingerprints at the last check. The spec's own file is
     /// the first.
     pub(super) files: Vec<(PathBuf, FileFingerprint)>,
-    /// Start of the check in progress.
+    /// Start time of the check in progress.
     pub(super) reading_since: Option<Instant>,
-    /// Reason for the next check. During a check, it requests another one.
+    /// Reason for the next check. If it is set during a check, another check follows.
     pub(super) check_cause: Option<Cause>,
     pub(super) running: Option<u64>,
     /// Whether the run in progress asks for all missing cells.
@@ -50,7 +50,7 @@ pub(super) struct SpecState {
     pub(super) due: Option<(Instant, Cause)>,
     /// Number of consecutive failed runs.
     pub(super) failures: u32,
-    /// Reason why the spec waits for approval.
+    /// Set while the spec waits for approval.
     pub(super) held: Option<Hold>,
     /// Failure of the last run, if it may be temporary.
     retried_failure: Option<Arc<Failure>>,
@@ -68,7 +68,8 @@ pub(super) struct SpecState {
 /// A hold: the spec sends no request until a client approves it, for this reason.
 pub(super) struct Hold {
     why: String,
-    /// End of the hold, if it ends by itself because the next day has a new budget.
+    /// Time at which the hold ends by itself, because the next day has a new budget. `None` if only
+    /// an approval ends it.
     until: Option<Timestamp>,
 }
 
@@ -102,11 +103,11 @@ pub(super) struct RunStart {
     pub(super) ended: Option<oneshot::Sender<()>>,
 }
 
-/// Result of applying a check.
+/// Effects of applying a check, which the caller must carry out.
 pub(super) struct AppliedCheck {
     /// Line to print.
     pub(super) message: Option<String>,
-    /// Run of the replaced version, which the caller must interrupt.
+    /// Run of the replaced version, which the caller must interrupt; `None` if there is none.
     pub(super) replaced_run: Option<u64>,
 }
 
@@ -206,13 +207,13 @@ impl SpecState {
         self.schedule_run_now(Cause::NewDay);
     }
 
-    /// Returns the cause of a new check if a file changed since the last one.
+    /// Returns the cause of a new check, if a file has changed since the last check.
     pub(super) fn find_change_cause(&self) -> Option<Cause> {
         let at = self
             .files
             .iter()
             .position(|(file, fingerprint)| FileFingerprint::read(file) != *fingerprint);
-        // The spec's own file is the first, the overrides are the second.
+        // The first file is the spec itself, the second its overrides file.
         at.map(|n| match n {
             0 => Cause::Spec,
             1 => Cause::Overrides,
@@ -297,7 +298,7 @@ impl SpecState {
     pub(super) fn refresh_copy_fingerprint(&mut self) -> Option<PathBuf> {
         let copy = self.active_spec.as_ref()?.spec.output.clone()?;
         for (path, fingerprint) in self.files.iter_mut().filter(|(path, _)| *path == copy) {
-            // A copy that was deleted in the meantime must still be detected as a change.
+            // If the copy was deleted in the meantime, this must still be detected as a change.
             let now = FileFingerprint::read(path);
             if now != FileFingerprint::Missing {
                 *fingerprint = now;
@@ -327,7 +328,7 @@ impl SpecState {
             self.cascades = Arc::new(cascades.unwrap_or_default());
         }
         if !self.is_full_run {
-            // A partial run shows nothing about the other cells.
+            // A partial run does not show the state of the other cells.
             return;
         }
         self.retried_failure = match ended.follow_up {

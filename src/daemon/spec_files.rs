@@ -58,8 +58,8 @@ impl FileFingerprint {
         if path.extension().is_some_and(|e| e == "toml" || e == "csv") {
             return std::fs::read(path).map_or(Self::Missing, |b| Self::Text(blake3::hash(&b)));
         }
-        // Ignore an empty log, because it appears and disappears with readers. The log is next to
-        // the database itself, not next to a link to it.
+        // Ignore an empty log, because readers create and remove it. The log is next to the
+        // database itself, not next to a link to it.
         let real = path.canonicalize();
         let log = std::fs::metadata(with_suffix(real.as_deref().unwrap_or(path), "-wal"))
             .ok()

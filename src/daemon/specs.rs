@@ -14,11 +14,11 @@ use super::status::Cause;
 
 /// Maximum number of concurrent checks.
 const MAX_CONCURRENT_CHECKS: usize = 4;
-/// Time after which a check no longer counts as concurrent, so that a slow one does not block the
+/// Time after which a check no longer occupies a slot, so that a slow check does not block the
 /// others.
 const SLOW_CHECK: Duration = Duration::from_secs(2);
-/// Maximum interval between checks of the date while a spec waits for the next day: the clock may
-/// be set, or stop during a suspend.
+/// Maximum interval between checks of the date while a spec waits for the next day. A single timer
+/// is not enough, because the clock can be changed, or stop while the machine is suspended.
 const DATE_CHECK_INTERVAL: Duration = Duration::from_secs(60);
 
 /// All specs, by name.
@@ -41,7 +41,7 @@ struct Sets {
     waiting: BTreeSet<String>,
     /// Specs that wait for a run and have none in progress.
     startable: BTreeSet<String>,
-    /// Scheduled runs, by start time.
+    /// Specs with a scheduled run, by start time.
     due: BTreeSet<(Instant, String)>,
     /// Specs on hold, by the end of the hold.
     held: BTreeSet<(Timestamp, String)>,

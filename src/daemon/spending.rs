@@ -69,8 +69,8 @@ impl ColumnSpending {
     }
 }
 
-/// Returns the display name of a column. A column that answers a query's question is named by the
-/// question.
+/// Returns the display name of a column. The name of a column that answers a query's question is
+/// the question.
 fn column_name(identity_json: &str) -> ColumnName {
     let Ok(identity) = serde_json::from_str::<ColumnIdentity>(identity_json) else {
         return (identity_json.to_owned(), String::new());

@@ -37,7 +37,7 @@ const MAX_LAG: usize = 256;
 struct EventLoop {
     context: DaemonContext,
     publish: channel::Sender<DaemonStatus>,
-    /// Reason why changes are not reported.
+    /// Reason why the system does not report some changes, if any.
     watch_error: Option<String>,
     specs: Specs,
     files: FileIndex,
@@ -145,7 +145,7 @@ fn serve_status(context: &DaemonContext) -> Result<Option<StatusSocket>, Failure
     }
     let (dir, status) = (context.facts.dir(), context.status.clone());
     let status_json = move || {
-        // Clone the status and release it immediately, because the loop waits for its readers.
+        // Clone the status and release the borrow immediately, because it blocks the loop.
         let now = status.borrow().clone();
         now.to_json()
     };
@@ -229,7 +229,7 @@ impl EventLoop {
         }
     }
 
-    /// Returns the time of the next timer.
+    /// Returns the time at which the loop must wake up next.
     fn next_timer(&self) -> Option<Instant> {
         // During shutdown, wake up often to notice that clients have disconnected.
         let ending = self.deadline.map(|d| d.min(Instant::now() + Duration::from_millis(50)));

@@ -72,9 +72,9 @@ pub struct SpecStatus {
 pub enum RunState {
     /// In progress.
     Running,
-    /// Every cell has a value.
+    /// Every cell of the spec was answered, either with a value or with "unknown".
     Complete,
-    /// Some cells have no value.
+    /// Some cells were not asked for, or their requests failed.
     Incomplete,
     /// Interrupted; all answers are kept.
     Interrupted,
@@ -248,7 +248,7 @@ impl SpecStatus {
         }
     }
 
-    /// Returns the number of cells by state.
+    /// Returns the number of cells in each state.
     #[must_use]
     pub fn count_cells(&self) -> Tally {
         let mut all = Tally::default();

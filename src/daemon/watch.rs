@@ -75,8 +75,8 @@ impl Watch {
         Ok(Self { watcher, directories: BTreeMap::new(), failed: BTreeMap::new() })
     }
 
-    /// Watches a directory. Counts the call, unless it only retries a failed watch, because the
-    /// directory must be released as often as it was requested.
+    /// Watches a directory. `is_new_request` is false if the call only retries a failed watch. New
+    /// requests are counted, because each of them must be released.
     pub(super) fn watch_directory(&mut self, dir: &Path, is_new_request: bool) {
         let new = || Directory { requests: 0, is_watched: false };
         let known = match self.directories.get_mut(dir) {
@@ -98,7 +98,8 @@ impl Watch {
         }
     }
 
-    /// Releases a directory. It stays watched while other requests remain.
+    /// Releases one request for a directory. The directory stays watched while other requests
+    /// remain.
     pub(super) fn release_directory(&mut self, dir: &Path) {
         let Some(known) = self.directories.get_mut(dir) else { return };
         known.requests = known.requests.saturating_sub(1);
@@ -108,7 +109,7 @@ impl Watch {
         let _ = self.watcher.unwatch(dir);
         self.directories.remove(dir);
         self.failed.remove(dir);
-        // Retry another directory, because a watch may be free now.
+        // Retry a directory whose watch failed, because the system may have room for it now.
         if let Some(next) = self.failed.first_key_value().map(|(dir, _)| dir.clone()) {
             self.watch_directory(&next, false);
         }
@@ -128,7 +129,8 @@ impl Watch {
         }
     }
 
-    /// Returns why some directories are not watched, with a suggestion.
+    /// Returns the reason why some directories are not watched, with a suggestion; `None` if all
+    /// are watched.
     pub(super) fn error_message(&self) -> Option<String> {
         let (dir, why) = self.failed.first_key_value()?;
         let more = match self.failed.len() - 1 {
@@ -139,7 +141,7 @@ impl Watch {
     }
 }
 
-/// Requests a comparison of all files at a fixed interval.
+/// Asks the loop to compare all files at a fixed interval.
 pub(super) async fn poll_files(every: Duration, events: mpsc::Sender<DaemonEvent>) {
     loop {
         tokio::time::sleep(every).await;

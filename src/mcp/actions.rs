@@ -1,4 +1,5 @@
-//! Implements `suggest` and the tools that write: filling tables, overrides and audits.
+//! Implements `suggest` and the tools that change data: they fill tables, override cells and answer
+//! audits.
 
 use std::sync::Arc;
 
@@ -27,11 +28,11 @@ const ASSISTANT_SOURCE: &str = "model:assistant";
 pub struct FillPlan {
     /// Maximum cost of the run.
     pub max_cost: MaxCost,
-    /// The cells to ask for, and the requests, tokens and cost.
+    /// The cells to ask for, and the number of requests, tokens and USD.
     pub explained: Json,
 }
 
-/// An assistant's answer about a cell of an audit.
+/// An assistant's answer for a cell of an audit.
 pub struct AuditAnswer {
     /// Id of the audit, from the previous call.
     pub audit: String,
@@ -55,7 +56,7 @@ fn to_selection(fill: &FillRequest) -> Selection {
 }
 
 impl ServerContext {
-    /// Computes the cells, the requests and the maximum cost of a run.
+    /// Computes the cells that a run would ask for, its requests and its maximum cost.
     pub fn plan_fill(
         &self,
         fill: &FillRequest,
@@ -74,8 +75,9 @@ impl ServerContext {
         Ok(FillPlan { max_cost, explained })
     }
 
-    /// Fills cells and publishes the tables. Also returns the cost in USD, including that of
-    /// requests without an answer. `limit_usd` is the run's budget; `None` means the spec's.
+    /// Fills cells and publishes the tables. Also returns the cost in USD, including the cost of
+    /// requests that were not answered. `limit_usd` is the run's budget; if it is `None`, the
+    /// spec's budget applies.
     pub fn run_fill(
         &self,
         fill: &FillRequest,
@@ -106,7 +108,8 @@ impl ServerContext {
         let model = self.model.clone()?;
         let materializer =
             Materializer::new(&spec, guard.database(), &self.facts, model, &selection)?;
-        // Once the run sends requests, an interrupt must not keep it from publishing the answers.
+        // Once the run has sent requests, an interrupt must not prevent it from publishing the
+        // answers.
         let (listener, release) = (Arc::clone(&control.listener), guard.disarm_handle());
         let listener: Listener = Arc::new(move |event: &Event| {
             if matches!(event, Event::Begin { .. }) {
@@ -127,7 +130,7 @@ impl ServerContext {
         }))
     }
 
-    /// Checks an override of an assistant.
+    /// Checks an override that an assistant proposes.
     pub fn check_override(&self, cell: &CellOverride) -> Result<(), Failure> {
         self.check_expansions()?;
         let database = Database::open(&self.spec.database)?;
@@ -158,7 +161,8 @@ impl ServerContext {
         Ok(suggested.to_json(None))
     }
 
-    /// Returns the first cell of an audit that has no truth and no answer.
+    /// Returns the first sampled cell of an audit for which the sheet has no value, neither from a
+    /// person nor from a model.
     pub fn find_audit_cell(&self, table: Option<&str>) -> Result<Json, Failure> {
         let expansion = self.find_audited_expansion(table)?;
         let audit = Audit::read(&self.spec, expansion)?;
@@ -182,7 +186,8 @@ impl ServerContext {
         }))
     }
 
-    /// Stores an assistant's answer in an audit, as the answer of a model. A person's truth is kept.
+    /// Stores an assistant's answer in an audit, marked as a model's answer. Never replaces a truth
+    /// that a person entered.
     pub fn record_audit_answer(
         &self,
         table: Option<&str>,
@@ -226,7 +231,8 @@ impl ServerContext {
         Ok(())
     }
 
-    /// Returns the expansion with an audit; by name if there are several.
+    /// Returns the audited expansion with this name. Without a name, there must be only one audited
+    /// expansion.
     fn find_audited_expansion(&self, table: Option<&str>) -> Result<&Expansion, Failure> {
         self.check_expansions()?;
         let is_named = |e: &&Expansion| table.is_none_or(|t| e.name.eq_ignore_ascii_case(t));

@@ -24,7 +24,7 @@ use crate::ask::{AskPlan, MaxCost};
 use crate::failure::Failure;
 use crate::generate::{Event, Listener};
 
-/// A plan with its record, which a person approves.
+/// A plan, and its record for a person's approval.
 type RecordedPlan = (AskPlan, PlanRecord);
 
 /// Minimum interval between progress notifications.
@@ -41,7 +41,7 @@ pub struct RunningCall<'c, H> {
     pub client: PlanClient,
 }
 
-/// Sets the interrupt of the work when the call ends or is cancelled.
+/// Interrupts the work when the call ends or is cancelled.
 struct InterruptGuard(watch::Sender<bool>);
 
 impl Drop for InterruptGuard {
@@ -262,7 +262,7 @@ impl<H: McpHost> RunningCall<'_, H> {
         }
     }
 
-    /// Runs a plan: at once if it needs no requests, otherwise after its cost is approved.
+    /// Runs a plan. If it needs requests, its cost must be approved first.
     async fn run_approved(
         &self,
         (plan, record): RecordedPlan,
@@ -447,7 +447,8 @@ impl<H: McpHost> RunningCall<'_, H> {
         }
     }
 
-    /// Plans a written query like one that the assistant wrote, so that both have the same cost.
+    /// Plans a query that the model wrote in the same way as a query from the assistant, so that
+    /// both have the same cost.
     async fn replan(&self, plan: AskPlan) -> Result<RecordedPlan, Failure> {
         let AskPlan { sql, dialect, assumptions, .. } = plan;
         let query = PlannedQuery { sql, dialect, interval: None };
@@ -458,9 +459,9 @@ impl<H: McpHost> RunningCall<'_, H> {
 
 /// Progress notifications of a call.
 struct ProgressReporter {
-    /// Answered cells and all cells so far.
+    /// Number of answered cells and of all cells so far.
     counts: watch::Receiver<(u64, u64)>,
-    /// Last number of answered cells that the client knows.
+    /// Number of answered cells in the last notification; `None` before the first one.
     sent: Option<u64>,
 }
 
@@ -476,7 +477,7 @@ impl ProgressReporter {
         (Self { counts, sent: None }, Arc::new(listener))
     }
 
-    /// Sends a notification for each change. Never returns.
+    /// Sends a notification each time the counts change. Never returns.
     async fn report_changes(&mut self, call: &ToolCall) {
         while self.counts.changed().await.is_ok() {
             self.report_progress(call).await;
@@ -497,7 +498,7 @@ impl ProgressReporter {
         let notification = ProgressNotificationParam::new(token.clone(), done as f64)
             .with_total(all as f64)
             .with_message(format!("{done} of {all} cells"));
-        // A client that does not read loses notifications.
+        // If the client does not read its notifications, they are lost.
         let _ = call.peer.notify_progress(notification).await;
     }
 }

@@ -1,4 +1,4 @@
-//! The configuration that starts the server from an assistant.
+//! The configuration with which an assistant starts the server.
 
 use std::collections::BTreeMap;
 use std::path::Path;

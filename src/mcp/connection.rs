@@ -1,4 +1,5 @@
-//! Identifies the client of a tool call, and detects that it cancels the call or disconnects.
+//! Identifies the client of a tool call, and detects when the client cancels the call or
+//! disconnects.
 
 use axum::http::request::Parts;
 use rmcp::service::{RequestContext, RoleServer};
@@ -6,7 +7,7 @@ use tokio::sync::watch;
 
 use crate::format::to_single_line;
 
-/// Maximum characters of a client's name.
+/// Maximum length of a client's name, in characters.
 const MAX_CLIENT_CHARS: usize = 60;
 
 /// A call of a client.
@@ -30,14 +31,15 @@ pub struct HttpConnection {
 pub struct PlanClient {
     /// Name of the client, for the person who approves the plan.
     pub name: String,
-    /// Random text that identifies a client without a session ([`PlanRecord::nonce`]).
+    /// Random text that identifies a client without a session ([`PlanRecord::nonce`]); `None` if
+    /// the client has a session.
     ///
     /// [`PlanRecord::nonce`]: crate::approval::PlanRecord::nonce
     pub nonce: Option<String>,
 }
 
 impl HttpConnection {
-    /// Returns the HTTP request of a call.
+    /// Returns the HTTP request of a call, or `None` for a call on stdin.
     #[must_use]
     pub fn find(call: &ToolCall) -> Option<&Self> {
         call.extensions.get::<Parts>()?.extensions.get::<Self>()

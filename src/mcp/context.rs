@@ -1,4 +1,5 @@
-//! Implements the blocking work of the tools, without the protocol and decisions about spending.
+//! Implements the tools' blocking work. The protocol and the decisions about spending are in other
+//! modules.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -28,7 +29,8 @@ use crate::query::{Dialect, Meta, QueryError, Request};
 use crate::spec::{Spec, is_server};
 use crate::sql::quote_name;
 
-/// Characters of definitions above which `describe` returns only the columns of each table.
+/// Maximum length of all definitions, in characters. Above it, `describe` returns only the columns
+/// of each table.
 const MAX_DEFINITION_CHARS: usize = 40_000;
 /// Default time limit of the database's work in one pass.
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(60);
@@ -45,7 +47,7 @@ pub struct ServerContext {
     pub target: PathBuf,
     /// The fact store.
     pub facts: Facts,
-    /// The model, or why there is none.
+    /// The model, or the reason why it could not be connected.
     pub model: Result<Arc<dyn Model>, Failure>,
     /// Plans that wait for approval.
     pub plans: PlanStore,
@@ -74,15 +76,15 @@ pub struct WorkControl {
     pub listener: Listener,
 }
 
-/// Number of rows of a published expansion, and number of values of each column.
+/// Number of rows in a published expansion, and number of values in each column.
 type PublishedCount = (i64, BTreeMap<String, i64>);
 
-/// How much may be spent on writing SQL.
+/// Maximum spending on the SQL for a question.
 #[derive(Debug, Clone, Copy)]
 pub enum WritingAllowance {
-    /// Nothing: only stored SQL is used.
+    /// Spend nothing and use only stored SQL.
     Nothing,
-    /// The spec's limit for a question.
+    /// Spend at most the spec's limit for one question.
     Limit,
 }
 
@@ -96,10 +98,10 @@ pub enum WrittenQuery {
     Failed(String),
 }
 
-/// Position of a page in the rows of a query.
+/// Position of a page in a query's rows.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct PagePosition {
-    /// Rows before the page.
+    /// Number of rows before the page.
     pub offset: u64,
     /// Maximum number of rows.
     pub limit: usize,
@@ -208,8 +210,8 @@ impl ServerContext {
         }))
     }
 
-    /// Returns the number of rows of each published expansion, and the number of values of each of
-    /// its columns, except one-to-many columns. Returns nothing for a database on a server.
+    /// Returns the number of rows in each published expansion and the number of values in each of
+    /// its columns, except one-to-many columns. The result is empty for a database on a server.
     fn count_published(&self) -> Result<BTreeMap<String, PublishedCount>, Failure> {
         let mut counts = BTreeMap::new();
         if self.is_on_server() {
@@ -253,7 +255,7 @@ impl ServerContext {
         Ok(page.into_json(sql, None, &meta))
     }
 
-    /// Returns the stored values that words of a text match.
+    /// Returns the stored values that match words of a text.
     pub fn search_values(&self, text: &str) -> Result<Json, Failure> {
         if !self.spec.ask.shows_values {
             return Err(Failure::wrong_input(
@@ -294,7 +296,8 @@ impl ServerContext {
         let request = self.build_request(sql, *dialect, control);
         let mut plan = ask::plan_query(&request, &planning_model, &hash, limits)
             .map_err(|error| self.to_failure(error.into(), sql))?;
-        // A call that cannot be counted may spend what is left of the server's limit.
+        // If the number of a call's requests is not known, the plan may spend what is left of the
+        // server's limit.
         if matches!(plan.max_cost, MaxCost::Unknown(_))
             && ask::check_cost_is_known(&self.spec).is_ok()
         {
@@ -317,7 +320,7 @@ impl ServerContext {
         self.build_record(work, &plan.max_cost, routes, client)
     }
 
-    /// Returns the record of writing SQL for a question.
+    /// Returns the record of a plan that writes SQL for a question, for its approval.
     pub fn build_question_record(
         &self,
         question: &str,
@@ -399,7 +402,8 @@ impl ServerContext {
     ) -> Result<WrittenQuery, Failure> {
         let (mut writing_spec, limit) = ask::limit_sql_generation_cost(&self.spec)?;
         if matches!(allowance, WritingAllowance::Nothing) && !self.is_replay() {
-            // With a budget of 0 USD alone, hqdl would still send requests to a free model.
+            // Limit the tokens as well, because a budget of 0 USD would still allow requests to a
+            // free model.
             writing_spec.limits.budget_tokens = Some(0);
         }
         let asked = AskQuestion {
@@ -449,7 +453,8 @@ impl ServerContext {
     ) -> Result<Option<Json>, Failure> {
         let mut spec = self.spec.clone();
         if !spec.is_replay() {
-            // With a budget of 0 USD alone, hqdl would still send requests to a free model.
+            // Limit the tokens as well, because a budget of 0 USD would still allow requests to a
+            // free model.
             spec.limits.budget_tokens = Some(0);
         }
         let request =
@@ -518,7 +523,7 @@ fn run_request(
     limit_usd: Option<f64>,
     position: PagePosition,
 ) -> Result<Json, QueryError> {
-    // A query without calls may end early, because only its rows are reported.
+    // A query without calls may end as soon as the page is full, because it has no usage to report.
     let is_plain = plan.explained.routes.is_empty();
     let mut page = RowPage::new(position.offset, position.limit, is_plain);
     let meta = match ask::run_within_limit(request, limit_usd, &mut page) {
@@ -543,7 +548,7 @@ fn is_budget_reached(error: &QueryError) -> bool {
     matches!(error, QueryError::Stopped(StopReason::Endpoint(ModelError::Budget(_))))
 }
 
-/// Returns the directory of plans below a cache directory.
+/// Returns the directory inside a cache directory that contains the plans.
 #[must_use]
 pub fn plans_dir(cache: &Path) -> PathBuf {
     cache.join("plans")

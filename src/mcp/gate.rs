@@ -20,14 +20,14 @@ use crate::approval::{
 };
 use crate::failure::Failure;
 
-/// Maximum size of the question that a client shows. A client may truncate a longer question, so
-/// such a plan needs `hqdl approve`.
+/// Maximum size of the question that a client shows, in bytes. A client might truncate a longer
+/// question, so a plan with a longer question needs `hqdl approve`.
 const MAX_QUESTION_BYTES: usize = 8_000;
 /// Maximum number of questions that wait for an answer.
 const MAX_PENDING: usize = 1000;
 /// Length of a signature, in hexadecimal digits.
 const SIGNATURE_LENGTH: usize = 32;
-/// Name of the question in an elicitation's form.
+/// Name of the answer's field in an elicitation form.
 const APPROVE: &str = "approve";
 
 /// Permission to run a plan.
@@ -56,10 +56,10 @@ pub enum Decision {
     AskClient(InputRequiredResult),
 }
 
-/// Questions that clients were asked to pass on, by the signed state that the client returns with
-/// its answer.
+/// Questions that clients must pass on to their users, by the signed state that the client returns
+/// with the answer.
 pub struct PendingQuestions {
-    /// Key of the signatures, which never leaves the process.
+    /// Secret key for the signatures. It never leaves the process.
     key: [u8; 32],
     signed: AtomicU64,
     asked: Mutex<HashMap<String, (PlanRecord, Instant)>>,
@@ -80,14 +80,15 @@ impl PendingQuestions {
         self.asked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Signs a text together with a number that is used once. A client cannot guess the result.
+    /// Signs a text together with a number that is used only once, so that a client cannot guess
+    /// the result.
     pub fn sign(&self, text: &str) -> String {
         let number = self.signed.fetch_add(1, Ordering::Relaxed);
         let signature = blake3::keyed_hash(&self.key, format!("{number} {text}").as_bytes());
         signature.to_hex()[..SIGNATURE_LENGTH].to_owned()
     }
 
-    /// Returns the plan of the question with this state.
+    /// Returns the plan that the question with this state is about.
     pub fn find_plan(&self, state: &str) -> Option<PlanRecord> {
         Some(self.lock().get(state)?.0.clone())
     }
@@ -107,13 +108,13 @@ impl PendingQuestions {
         state
     }
 
-    /// Returns whether the answer to a question approves this plan. Each question can be answered
-    /// once.
+    /// Returns whether the client's answer approves this plan; `None` if the call contains no
+    /// answer to a pending question about it. Each question can be answered only once.
     fn take_answer(&self, plan: &PlanRecord, params: &CallToolRequestParams) -> Option<bool> {
         let answers = params.input_responses.as_ref()?;
         let state = params.request_state.as_ref()?;
         let mut pending = self.lock();
-        // Another client must not use up the question.
+        // An answer about another plan must not use up the question.
         pending.get(state).filter(|(asked, _)| asked.id() == plan.id())?;
         let (asked, at) = pending.remove(state)?;
         let answer: ElicitResult = serde_json::from_value(answers.get(APPROVE)?.clone()).ok()?;
@@ -170,7 +171,7 @@ pub async fn authorize(
         }
     }
     let is_short = describe_question(plan).len() <= MAX_QUESTION_BYTES;
-    // A plan of unknown cost, which --max-usd cannot limit, and an override need `hqdl approve`.
+    // Overrides and plans of unknown cost, which `--max-usd` cannot limit, need `hqdl approve`.
     let can_ask = plan.max_usd.is_some() && !matches!(plan.work, PlannedWork::Override(_));
     if can_ask && is_short && can_elicit(call) {
         match pending.take_answer(plan, params) {
@@ -201,7 +202,7 @@ pub async fn authorize(
 }
 
 fn grant(context: &ServerContext, plan: &PlanRecord, reservation: SpendingReservation) -> Decision {
-    // A plan that runs needs no decision, and an old request does no harm.
+    // The plan no longer needs a decision. If its request cannot be removed, that does no harm.
     let _ = context.plans.withdraw_request(plan);
     let limit_usd = Some(reservation.usd());
     Decision::Granted(Grant { limit_usd, reservation: Some(reservation) })
@@ -247,7 +248,8 @@ fn can_elicit(call: &ToolCall) -> bool {
     capability.is_some_and(|c| c.form.is_some() || c.url.is_none())
 }
 
-/// Returns whether the protocol version asks for input in results, not in server requests.
+/// Returns true if the client's protocol version requests user input in a tool's result instead of
+/// in a server request.
 fn uses_input_results(call: &ToolCall) -> bool {
     let version = call.protocol_version();
     version.is_some_and(|v| v.as_str() >= ProtocolVersion::V_2026_07_28.as_str())

@@ -1,4 +1,4 @@
-//! The process that serves the protocol, which differs between the transports.
+//! The process that serves the protocol. It depends on the transport.
 
 use std::future::Future;
 use std::sync::Arc;

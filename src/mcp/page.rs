@@ -10,20 +10,20 @@ use crate::query::result::json::write_json;
 
 /// Maximum number of rows of a page.
 pub const MAX_ROWS: usize = 1000;
-/// Number of rows of a page, unless the assistant sets it.
+/// Default number of rows of a page.
 pub const DEFAULT_ROWS: usize = 100;
 /// Size of a page in bytes after which no row is added.
 const MAX_BYTES: usize = 200_000;
 /// Maximum size of a text or a blob in bytes; longer ones are truncated.
 const MAX_CELL_BYTES: usize = 10_000;
 
-/// Keeps the rows of one page, and skips those of earlier pages.
+/// Keeps the rows of one page, and skips the rows of earlier pages.
 #[derive(Debug, Default)]
 pub struct RowPage {
     /// Names of the columns.
     pub columns: Vec<String>,
     pub rows: Vec<Vec<Json>>,
-    /// Whether rows follow after the page.
+    /// Whether more rows follow the page.
     pub has_more: bool,
     /// Number of truncated cells.
     pub cut_cells: u64,
@@ -53,7 +53,7 @@ impl RowPage {
         let (ValueRef::Text(bytes) | ValueRef::Blob(bytes)) = value else {
             return to_json(value);
         };
-        // Even a row of many long cells must not exceed the size limit of the page.
+        // Even a row with many long cells must not exceed the page's size limit.
         let left = MAX_BYTES.saturating_sub(self.bytes).min(MAX_CELL_BYTES);
         let shown = &bytes[..bytes.len().min(left)];
         let is_cut = shown.len() < bytes.len();

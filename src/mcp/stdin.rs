@@ -7,11 +7,11 @@ use std::task::{Context, Poll, ready};
 use rmcp::transport::async_rw::DEFAULT_MAX_LINE_LENGTH;
 use tokio::io::{AsyncBufRead, AsyncRead, BufReader, ReadBuf};
 
-/// A line that the transport answers with "invalid request".
+/// A line to which the transport responds with "invalid request".
 const INVALID_REQUEST: &[u8] = b"{}\n";
 
-/// A reader that inserts an invalid request after each line that is too long, so that the client gets
-/// an error.
+/// A reader that inserts an invalid request after each line that is too long, so that the client
+/// receives an error.
 pub struct AnsweredLines<R> {
     inner: BufReader<R>,
     /// Number of bytes read so far of the current line.

@@ -3,7 +3,7 @@
 //! over them. [`suggest`] and [`init`] propose specs, and [`truth`] measures the accuracy of their
 //! answers. [`audit`] draws samples for which a person provides the true values, and [`interval`]
 //! computes how far the true result of a query can be from the result over the model's answers.
-//! [`ask`] answers questions in plain words, and [`approval`] holds what an assistant may spend.
+//! [`ask`] answers questions in plain words, and [`approval`] decides what an assistant may spend.
 
 pub mod private_dir;
 pub mod materialize;

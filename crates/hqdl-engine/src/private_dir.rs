@@ -23,8 +23,8 @@ pub struct FileError {
     pub error: io::Error,
 }
 
-/// Creates the directory if necessary, or makes an existing one private. Returns whether other users
-/// had access to it, so that they may have written its files.
+/// Creates a private directory, or makes an existing directory private. Returns true if other users
+/// had access to the directory and may have written its files.
 ///
 /// # Errors
 /// [`FileError`] if it cannot be created or made private.
@@ -56,7 +56,7 @@ pub fn write_json(path: &Path, content: &impl Serialize) -> Result<(), FileError
     write().map_err(|error| FileError { path: path.to_owned(), error })
 }
 
-/// Reads a file; `None` if it does not exist or has another format.
+/// Reads a file. Returns `None` if the file does not exist or has another format.
 ///
 /// # Errors
 /// [`FileError`] if it cannot be read.

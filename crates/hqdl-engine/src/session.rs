@@ -20,15 +20,15 @@ use hqdl_spec::{Expansion, PriceTable, Provider, Spec, UncheckedSpec};
 use hqdl_values::key::Entity;
 use hqdl_values::problem::{Problem, Problems, Severity};
 
-/// Settings that override those of a spec, from flags or from a caller.
+/// Settings from flags or a caller that override the settings of a spec.
 #[derive(Debug, Clone, Default)]
 pub struct SpecOverrides {
     /// Path of the database.
     pub database: Option<PathBuf>,
     /// Path of the database that the expanded tables are written to.
     pub output: Option<PathBuf>,
-    /// Provider of the model. If it is not set, `recordings` imply [`Provider::Replay`], and
-    /// `base_url` implies [`Provider::Openai`].
+    /// Provider of the model. If the provider is not set, `recordings` imply [`Provider::Replay`],
+    /// and `base_url` implies [`Provider::Openai`].
     pub provider: Option<Provider>,
     /// Name of the model.
     pub model: Option<String>,
@@ -38,19 +38,19 @@ pub struct SpecOverrides {
     pub api_key_env: Option<String>,
     /// Price in USD per million tokens.
     pub price: Option<PriceTable>,
-    /// Files of recordings to replay.
+    /// Recording files to replay.
     pub recordings: Vec<PathBuf>,
     /// Maximum number of concurrent requests.
     pub concurrency: Option<u32>,
-    /// Rows per request, for every expansion without images.
+    /// Maximum number of rows per request, for every expansion without images.
     pub rows_per_request: Option<u32>,
     /// Maximum cost of a run, in USD.
     pub budget_usd: Option<f64>,
 }
 
 impl SpecOverrides {
-    /// Rejects another model name for a spec that replays recordings: its answers are not those of
-    /// the named model.
+    /// Rejects another model name for a spec that replays recordings, because the recordings are
+    /// not the named model's answers.
     fn check_replay(&self, unchecked_spec: &UncheckedSpec) -> Result<(), Problems> {
         let model = &unchecked_spec.file.model;
         let keeps_recordings = model.provider == Provider::Replay
@@ -82,7 +82,7 @@ impl SpecOverrides {
         match self.provider {
             Some(provider) => model.provider = provider,
             None if !self.recordings.is_empty() => model.provider = Provider::Replay,
-            // A base URL means an endpoint, so recordings no longer apply.
+            // A base URL selects an endpoint, so recordings no longer apply.
             None if self.base_url.is_some() => model.provider = Provider::Openai,
             None => {}
         }
@@ -131,7 +131,7 @@ impl SpecOverrides {
 pub enum Cache {
     /// A directory.
     Dir {
-        /// The directory; if `None`, the user's own ([`user_cache_dir`]).
+        /// Path of the directory; `None` for the user's default directory ([`user_cache_dir`]).
         dir: Option<PathBuf>,
         /// Description of this process for other processes that use the store.
         owner_description: String,
@@ -229,7 +229,7 @@ impl Session {
         Ok(self.facts.get_or_init(|| facts))
     }
 
-    /// Returns the session of a reloaded spec, with the fact store of this one.
+    /// Replaces the session with one of a reloaded spec, but keeps the open fact store.
     #[must_use]
     pub fn with_reloaded_spec(self, reloaded: Self) -> Self {
         Self { facts: self.facts, ..reloaded }
@@ -272,8 +272,8 @@ impl Session {
             .plan_requests()
     }
 
-    /// Returns a request for a query of a database (the spec's, or its expanded copy), without a
-    /// model until the caller sets one. Pass it to [`crate::query::run`] or
+    /// Returns a request to query a database: the spec's database or its expanded copy. The request
+    /// has no model until the caller sets one. Pass the request to [`crate::query::run`] or
     /// [`crate::query::explain`].
     ///
     /// # Errors
@@ -295,9 +295,9 @@ impl Session {
     }
 }
 
-/// Overrides the value of one cell. The tuple contains its table, key (one text per key column,
-/// `NULL` for a null), column and new value. Without `force`, it rejects an override that
-/// contradicts the spec or the database.
+/// Overrides the value of one cell. The tuple contains the cell's table, key (one text per key
+/// column, `NULL` for a null) and column, and the new value. Without `force`, rejects an override
+/// that contradicts the spec or the database.
 ///
 /// # Errors
 /// [`OverrideError`]; nothing is changed in that case.
@@ -330,7 +330,7 @@ pub fn check_override(
     if objections.is_empty() { Ok(()) } else { Err(OverrideError::Refused(objections)) }
 }
 
-/// Returns whether the expansion's sources contain any of these entities.
+/// Returns whether the expansion's sources contain at least one of these entities.
 fn contains_entity(
     database: &Database,
     expansion: &Expansion,

@@ -41,7 +41,7 @@ pub enum RowsFormat {
 /// A sink that also receives the end of the query.
 pub trait RowsOut: RowSink {
     /// Ends the output after the last row or a failure. The argument is the query's metadata or the
-    /// failure. Returns true if the output contains it.
+    /// failure. Returns true if the format includes the argument in the output.
     fn close_output(&mut self, _: std::result::Result<&Json, &Json>) -> Result<bool> {
         Ok(false)
     }

@@ -16,7 +16,7 @@ use crate::query::result::json::format_text;
 const MAX_BUFFERED_ROWS: usize = 1000;
 /// Maximum number of buffered bytes.
 const MAX_BUFFERED_BYTES: usize = 1 << 22;
-/// Maximum width that one long value can give to a column.
+/// Maximum width to which a column is padded; longer values extend beyond it.
 const MAX_WIDTH: usize = 80;
 
 /// Writes rows as aligned columns.

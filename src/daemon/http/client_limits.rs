@@ -24,7 +24,7 @@ use crate::daemon::ClientLimits;
 const MINUTE: Duration = Duration::from_secs(60);
 /// Number of bytes that count as one unit of the rate limiter.
 const CELL: u64 = 1000;
-/// Number of clients above which the idle ones are removed.
+/// Number of clients above which idle clients are removed.
 const MAX_CLIENTS: usize = 4096;
 /// `Retry-After` for a client that has too many open streams.
 const STREAM_RETRY: Duration = Duration::from_secs(1);
@@ -84,7 +84,7 @@ fn parse_forwarded_address(text: &str) -> Option<IpAddr> {
     text.parse().ok().or_else(with_port)
 }
 
-/// The response to a rejected request, and the number of seconds after which the client may retry.
+/// A rejected request: the response, and the number of seconds after which the client may retry.
 pub(super) struct LimitExceeded {
     refusal: HttpRefusal,
     seconds: u32,
@@ -114,7 +114,7 @@ struct ClientShare {
 
 struct ShareUsage {
     streams: u32,
-    /// Bytes sent that the limiter has not admitted yet.
+    /// Number of sent bytes that have not been charged to the limiter yet.
     unpaid: u64,
     last_request: Instant,
 }

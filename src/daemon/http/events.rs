@@ -1,6 +1,6 @@
 //! Sends the server-sent events of `/v1/runs/events`. The events `run` and `spec` contain the same
-//! objects as `/v1/runs` and `/v1/specs`. The event `missed` means that a slow reader missed some
-//! events and should reload.
+//! objects as `/v1/runs` and `/v1/specs`. The event `missed` means that the client read too slowly,
+//! missed some events and should reload.
 
 use std::convert::Infallible;
 use std::sync::Arc;

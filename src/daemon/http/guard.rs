@@ -1,5 +1,5 @@
-//! Checks each request's access: the `Host` header (another site could point its own name at this
-//! address), the origin of changes, and the token.
+//! Checks each request's access: the `Host` header (because another site could point its own name
+//! at this address), the origin of requests that change something, and the token.
 
 use std::net::IpAddr;
 use std::time::Instant;
@@ -27,7 +27,7 @@ pub(super) async fn check_request(
     next: Next,
 ) -> Response {
     let began = Instant::now();
-    // Give unknown paths one route name, so that clients cannot create new metrics.
+    // All unknown paths share one route name, so that clients cannot create new metrics.
     let route = request.extensions().get::<MatchedPath>().map(|p| p.as_str().to_owned());
     let route = super::openapi::route_name(route.as_deref().unwrap_or_default());
     let is_stream =
@@ -178,7 +178,7 @@ fn decode_base64(text: &str) -> Option<Vec<u8>> {
     Some(out)
 }
 
-/// Compares two tokens in a time that does not depend on their common prefix.
+/// Compares the hashes of two tokens, so that the time taken does not reveal a common prefix.
 fn is_same_token(a: &[u8], b: &[u8]) -> bool {
     blake3::hash(a) == blake3::hash(b)
 }

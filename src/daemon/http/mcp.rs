@@ -37,7 +37,7 @@ const SESSION_TIMEOUT: Duration = Duration::from_secs(60 * 60);
 const MAX_SESSIONS: usize = 256;
 /// Maximum number of sessions of one client.
 const MAX_CLIENT_SESSIONS: usize = 32;
-/// Length of a session's name, which is shown to the person who approves a plan.
+/// Length of a session's short name, which is shown to the person who approves a plan.
 const SESSION_NAME: usize = 8;
 
 type McpService = StreamableHttpService<McpServer<DaemonHost>, LocalSessionManager>;
@@ -50,11 +50,11 @@ struct McpState {
     sessions: Arc<SessionOwners>,
 }
 
-/// The client that opened each session. Other clients cannot use it.
+/// The client that opened each session. Other clients cannot use the session.
 #[derive(Default)]
 struct SessionOwners(Mutex<HashMap<String, DaemonClient>>);
 
-/// The daemon, which serves the spec that the path names.
+/// The daemon as an MCP host. It serves the spec that the request's path names.
 #[derive(Clone)]
 struct DaemonHost(HttpState);
 
@@ -102,8 +102,8 @@ impl SessionOwners {
         }
     }
 
-    /// Removes the sessions that have ended, and fails if the client or the whole daemon still has
-    /// too many.
+    /// Removes the sessions that have ended. Fails if the client or the whole daemon still has too
+    /// many sessions.
     async fn check_session_count(
         &self,
         client: DaemonClient,
@@ -197,7 +197,7 @@ async fn serve_request(
     Ok(if is_post { response.map(|body| keep_until_sent(body, connected)) } else { response })
 }
 
-/// Fails if the client does not accept the answers of the transport.
+/// Fails if the client does not accept the media types that the transport sends.
 fn check_accept(method: &Method, headers: &HeaderMap) -> Result<(), HttpRefusal> {
     let needed: &[&str] = match *method {
         Method::POST => &["application/json", "text/event-stream"],

@@ -42,8 +42,8 @@ use super::metrics::GaugeGuard;
 use crate::approval::SpendingLedger;
 
 /// Maximum number of connections; further clients wait to be accepted. The limits below for
-/// streams, waiting clients and queries add up to less, so that short requests always find a
-/// connection.
+/// streams, waiting clients and queries add up to less than this, so that a connection for short
+/// requests is always available.
 const MAX_CONNECTIONS: usize = 640;
 /// Maximum number of event streams.
 const MAX_STREAMS: usize = 256;
@@ -74,7 +74,7 @@ struct HttpState {
     stream_permits: Arc<Semaphore>,
     /// Permits for clients that wait for the end of a run.
     wait_permits: Arc<Semaphore>,
-    /// Spending of the assistants.
+    /// Limits and spending of the assistants.
     ledger: SpendingLedger,
     /// Serializes edits of overrides files and specs.
     edits: Arc<tokio::sync::Mutex<()>>,
@@ -161,7 +161,7 @@ async fn accept_clients(
     }
 }
 
-/// Waits until `closing` becomes true.
+/// Waits until the shutdown begins, which is when `closing` becomes true.
 async fn wait_for_shutdown(closing: &mut watch::Receiver<bool>) {
     let _ = closing.wait_for(|c| *c).await;
 }

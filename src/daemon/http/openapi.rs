@@ -112,7 +112,7 @@ fn build_body_schema<T: schemars::JsonSchema>() -> Schema {
     schemars::schema_for!(T)
 }
 
-/// Returns a route's name in the metrics, which is its pattern. All unknown paths share one name,
+/// Returns the name of a route in the metrics: its path pattern. All unknown paths share one name,
 /// and all pages share another.
 pub(super) fn route_name(route: &str) -> &'static str {
     let paths = OPERATIONS.iter().map(|o| o.path).chain(super::mcp::PATHS);

@@ -85,7 +85,8 @@ pub(super) struct PreparedQuery {
     active_spec: Arc<ActiveSpec>,
     /// Modified copy of the spec, if the request changes it.
     changed_spec: Option<Spec>,
-    /// Whether the query may send requests, because this query or every query is approved.
+    /// Whether the query may send requests, because the daemon approves all queries, the request
+    /// has a budget, or a person has approved this query.
     is_approved: bool,
     target: PathBuf,
     sql: String,
@@ -213,7 +214,7 @@ fn bug_failure() -> Failure {
 }
 
 impl HttpState {
-    /// Acquires a permit for a query. Waits for one, unless too many clients wait already.
+    /// Waits for a permit to run a query. Fails if too many clients wait already.
     pub(super) async fn acquire_query_permit(&self) -> Result<OwnedSemaphorePermit, HttpRefusal> {
         self.acquire_permit(&self.query_permits).await
     }
@@ -244,7 +245,7 @@ impl HttpState {
         permit.map_err(|_| HttpRefusal::server_busy("too many clients wait for runs"))
     }
 
-    /// Returns the active version of a spec by name; without a name, that of the only spec.
+    /// Returns the name and the active version of a spec. Without a name, returns the only spec.
     pub(super) fn active_spec(
         &self,
         name: Option<&str>,
@@ -278,7 +279,7 @@ impl HttpState {
     }
 }
 
-/// Counts a waiting request until it is dropped.
+/// Counts a request as waiting until the guard is dropped.
 struct WaitingGuard<'a>(&'a std::sync::atomic::AtomicI64, i64);
 
 impl<'a> WaitingGuard<'a> {

@@ -20,8 +20,8 @@ use crate::query::{Meta, RowSink};
 const CHUNK_BYTES: usize = 32 << 10;
 /// Maximum number of chunks that wait for a slow reader.
 const MAX_CHUNKS_AHEAD: usize = 4;
-/// Time within which a reader must accept a chunk. A slower reader loses its permit, because other
-/// clients wait for it.
+/// Time within which a reader must accept a chunk. The query of a slower reader ends, because other
+/// clients wait for its permit.
 const CHUNK_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A chunk of the body, or the error response.
@@ -45,7 +45,7 @@ pub(super) struct LineSink {
 pub(super) struct RowLimits {
     pub(super) rows: u64,
     pub(super) bytes: u64,
-    /// Time limit for reading the rows, counted from the first one.
+    /// Time limit for reading all rows, counted from the arrival of the columns.
     pub(super) time: Duration,
 }
 

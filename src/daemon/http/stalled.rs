@@ -43,8 +43,8 @@ impl<S> TimeoutStream<S> {
         (Self { stream, timeout: handle.clone(), timer: None }, handle)
     }
 
-    /// Returns the result of a finished write. An unfinished write fails with a timeout error if it
-    /// has waited too long.
+    /// Passes on the result of a finished write. Fails with a timeout error if a write is
+    /// unfinished and has waited too long.
     fn check_timeout<T>(
         &mut self,
         write: Poll<Result<T>>,

@@ -1,4 +1,4 @@
-//! Limits on a server's spending over its lifetime.
+//! Limits the spending of a server over its lifetime.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -34,7 +34,8 @@ struct Spent {
     total: f64,
 }
 
-/// Counts what a server spends. A plan counts with its maximum cost until its actual cost is known.
+/// Tracks the spending of a server. A plan counts with its maximum cost until its actual cost is
+/// known.
 #[derive(Debug, Clone)]
 pub struct SpendingLedger {
     limits: SpendingLimits,

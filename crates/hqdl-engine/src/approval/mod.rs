@@ -1,8 +1,8 @@
-//! Approval of what an assistant wants to spend. A [`PlanStore`] keeps the plans that wait for a
-//! person's approval, and the approvals. A [`SpendingLedger`] limits what one server spends.
+//! Approval of an assistant's spending. A [`PlanStore`] stores approvals and the plans that wait
+//! for one. A [`SpendingLedger`] limits the spending of one server.
 //!
-//! An approval is for one plan, is used once, and expires after [`APPROVAL_MINUTES`]. Any program
-//! that can write the user's files can also approve plans.
+//! An approval is valid for one plan, can be used once, and expires after [`APPROVAL_MINUTES`]. Any
+//! program that can write the user's files can also approve plans.
 
 mod ledger;
 mod store;

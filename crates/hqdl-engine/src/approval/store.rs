@@ -12,27 +12,27 @@ use crate::private_dir::{FileError, create_private_dir, read_json, write_json};
 use crate::query::Dialect;
 use hqdl_values::format::{escape_invisible_chars, format_usd};
 
-/// Minutes for which an approval is valid.
+/// Number of minutes for which an approval is valid.
 pub const APPROVAL_MINUTES: i64 = 15;
 /// Age at which the files of a plan are deleted.
 const MAX_AGE: Duration = Duration::from_secs(24 * 60 * 60);
 /// Length of a plan's id.
 const ID_LENGTH: usize = 12;
 
-/// Work that a plan does once it is approved.
+/// Work that hqdl does once a plan is approved.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PlannedWork {
-    /// Runs a query.
+    /// Run a query.
     Query(PlannedQuery),
-    /// Writes SQL for a question.
+    /// Write SQL for a question.
     Question {
         /// The question.
         text: String,
     },
-    /// Fills the missing cells of the spec's tables.
+    /// Fill the missing cells of the spec's tables.
     Materialize(FillRequest),
-    /// Overrides a cell.
+    /// Override a cell.
     Override(CellOverride),
 }
 
@@ -43,7 +43,7 @@ pub struct PlannedQuery {
     pub sql: String,
     /// SQL dialect of the query.
     pub dialect: Dialect,
-    /// Confidence of the intervals in percent, if the query is run with intervals.
+    /// Confidence of the intervals in percent; `None` if the query runs without intervals.
     #[serde(default)]
     pub interval: Option<f64>,
 }
@@ -51,7 +51,7 @@ pub struct PlannedQuery {
 /// The missing cells that a plan asks for.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct FillRequest {
-    /// Only these columns.
+    /// Columns to fill; `None` for all.
     pub columns: Option<Vec<String>>,
     /// Maximum number of keys per expansion.
     pub limit: Option<u64>,
@@ -81,7 +81,8 @@ impl PlannedWork {
         matches!(self, Self::Materialize(_) | Self::Override(_))
     }
 
-    /// Returns the confidence in percent of a query with intervals.
+    /// Returns the confidence of a query's intervals in percent; `None` if the work has no
+    /// intervals.
     #[must_use]
     pub fn interval(&self) -> Option<f64> {
         match self {
@@ -138,8 +139,8 @@ pub struct PlanRecord {
     pub model: String,
     /// Client that requested the plan.
     pub client: String,
-    /// Random text that only the client knows which requested the plan, because the plan's id
-    /// depends on it. `None` if a session identifies the client.
+    /// Random text on which the plan's id depends, so that only the client that requested the plan
+    /// knows the id. `None` if a session identifies the client.
     #[serde(default)]
     pub nonce: Option<String>,
     /// Maximum cost of the plan, in USD. `None` if it is not known.
@@ -234,19 +235,19 @@ impl Approval {
     }
 }
 
-/// Returns whether a decision is still in force. Both are Unix times in seconds.
+/// Returns whether a decision is still in force. Both arguments are Unix times in seconds.
 fn is_recent(decided_at: i64, now: i64) -> bool {
     (0..APPROVAL_MINUTES * 60).contains(&(now - decided_at))
 }
 
-/// A request for approval, or a rejection.
+/// Time of a request for approval or of a rejection.
 #[derive(Debug, Serialize, Deserialize)]
 struct PlanEvent {
     /// Unix time in seconds.
     at: i64,
 }
 
-/// State of a plan that a person can decide about. Times are Unix times in seconds.
+/// State of a plan on which a person can decide. Times are Unix times in seconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OpenState {
     /// The plan waits for a decision.
@@ -254,14 +255,14 @@ pub enum OpenState {
         /// Time of the assistant's latest request.
         since: i64,
     },
-    /// The plan was approved but did not run yet.
+    /// The plan was approved but has not run yet.
     Approved {
         /// Time at which the approval expires.
         until: i64,
     },
 }
 
-/// A plan that a person can decide about.
+/// A plan on which a person can decide.
 #[derive(Debug, Clone, PartialEq)]
 pub struct OpenPlan {
     /// The plan.
@@ -290,7 +291,7 @@ pub enum ApprovalError {
     /// A person rejected the plan.
     #[error("the user rejected the plan less than {APPROVAL_MINUTES} minutes ago")]
     Rejected,
-    /// The approval is for another query, schema, model, or for a lower cost.
+    /// The approval is for another query, schema or model, or for a lower cost.
     #[error("the plan changed after it was approved: its query, schema, model or price differs")]
     Changed,
     /// A file cannot be read or written.
@@ -328,7 +329,7 @@ impl PlanStore {
             let age = entry.metadata().and_then(|m| m.modified()).map(|at| at.elapsed());
             if all || matches!(age, Ok(Ok(age)) if age > MAX_AGE) {
                 match fs::remove_file(entry.path()) {
-                    // Another process may have deleted it.
+                    // Another process may have deleted the file.
                     Err(error) if all && error.kind() != io::ErrorKind::NotFound => {
                         return Err(FileError { path: entry.path(), error });
                     }
@@ -355,7 +356,8 @@ impl PlanStore {
         Ok(write_json(&self.path(&plan.id(), "plan")?, plan)?)
     }
 
-    /// Stores a plan and lists it as one that waits for approval. `now` is a Unix time in seconds.
+    /// Stores a plan and adds it to the list of plans that wait for approval. `now` is a Unix time
+    /// in seconds.
     ///
     /// # Errors
     /// [`ApprovalError::File`].
@@ -364,7 +366,8 @@ impl PlanStore {
         Ok(write_json(&self.path(&plan.id(), "request")?, &PlanEvent { at: now })?)
     }
 
-    /// Returns the plans that wait for approval, or are approved and did not run yet, oldest first.
+    /// Returns the plans that wait for approval, and the approved plans that have not run yet,
+    /// oldest first.
     ///
     /// # Errors
     /// [`ApprovalError::File`].
@@ -388,7 +391,7 @@ impl PlanStore {
         Ok(open)
     }
 
-    /// Returns a plan that a person can decide about.
+    /// Returns a plan on which a person can decide; `None` if there is no such plan.
     ///
     /// # Errors
     /// [`ApprovalError::File`].
@@ -408,8 +411,8 @@ impl PlanStore {
         Ok(Some(OpenPlan { plan, state: OpenState::Waiting { since: at } }))
     }
 
-    /// Approves or rejects a plan that a person saw as `shown`. A rejection withdraws an approval.
-    /// Returns false, and changes nothing, if the plan does not wait any more.
+    /// Approves or rejects a plan that a person saw as `shown`. A rejection also withdraws an
+    /// earlier approval. Returns false, and changes nothing, if the plan no longer waits.
     ///
     /// # Errors
     /// [`ApprovalError::File`].
@@ -437,7 +440,7 @@ impl PlanStore {
         Ok(true)
     }
 
-    /// Removes a plan from the list of those that wait for approval.
+    /// Removes a plan from the list of plans that wait for approval.
     ///
     /// # Errors
     /// [`ApprovalError::File`].

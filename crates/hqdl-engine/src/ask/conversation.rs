@@ -1,6 +1,6 @@
-//! Earlier questions of a conversation, as the model sees them: their queries, never their rows. A
-//! query can select from an earlier one, so the model needs no rows, and a stored answer is still
-//! found after the data has changed.
+//! Earlier questions of a conversation, as the model sees them. The model sees their queries but
+//! never their rows, because a new query can select from an earlier one. A stored answer therefore
+//! remains valid after the data has changed.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,7 +9,7 @@ use hqdl_values::tokens::Tokenizer;
 
 /// Maximum number of earlier questions in a prompt.
 const MAX_TURNS: usize = 8;
-/// Additional rule in the prompt of a question that has earlier questions.
+/// Additional rule in the prompt if a question follows earlier ones.
 pub const CONVERSATION_RULE: &str = "
 Conversation:
 - `earlier` lists the earlier questions of this conversation with their queries, oldest first. The question may refer to \

@@ -35,7 +35,7 @@ impl ConversationStore {
         create_private_dir(dir)?;
         let store = Self { dir: dir.to_owned() };
         for id in store.list_ids().iter().rev().skip(MAX_KEPT) {
-            // Another process may have deleted it.
+            // Another process may have deleted the file.
             let _ = fs::remove_file(store.path(id));
         }
         Ok(store)
@@ -55,7 +55,7 @@ impl ConversationStore {
         write_json(&self.path(id), conversation)
     }
 
-    /// Returns a conversation, if it exists.
+    /// Returns a conversation; `None` if it does not exist.
     ///
     /// # Errors
     /// [`FileError`] if its file cannot be read.
@@ -66,7 +66,7 @@ impl ConversationStore {
         read_json(&self.path(id))
     }
 
-    /// Returns the id of the newest conversation about a database.
+    /// Returns the id of the newest conversation about a database; `None` if there is none.
     ///
     /// # Errors
     /// [`FileError`] if a file cannot be read.

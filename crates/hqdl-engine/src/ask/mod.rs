@@ -49,30 +49,29 @@ use hqdl_values::problem::Problem;
 use hqdl_values::tokens::Tokenizer;
 use hqdl_values::usage::Usage;
 
-/// Maximum USD for the SQL of one question, unless the spec sets it.
+/// Default limit on the cost of writing the SQL for one question, in USD.
 const DEFAULT_BUDGET_USD: f64 = 0.02;
-/// Requests for SQL per question: the first, two repairs and two relaxations, each with a second
-/// attempt. The token limit of a model without a price is for this many.
+/// Maximum number of requests for SQL per question: the first, two repairs and two relaxations,
+/// each with a second attempt. The token limit for a model without a price is based on this number.
 const MAX_REQUESTS: u64 = 10;
 /// Maximum number of repairs of a question's SQL.
 const MAX_REPAIRS: usize = 2;
 /// Maximum number of relaxations of a query without rows.
 const MAX_RELAXATIONS: usize = 2;
-/// Minimum token limit of a request: it fits the instructions, a question and one table.
+/// Minimum token limit of a request. It has room for the instructions, a question and one table.
 pub use hqdl_spec::MIN_CONTEXT_TOKENS;
 /// The question may use at most one `QUESTION_SHARE`th of a prompt's tokens.
 const QUESTION_SHARE: u64 = 4;
-/// Tokens that a request for prose uses besides the question and the rows.
+/// Maximum number of tokens that a request for prose uses besides the question and the rows.
 const MAX_PROSE_TOKENS: u64 = 500;
-/// Maximum characters of an earlier query, or its problem, in the prompt of a repair.
+/// Maximum length of an earlier query or of its problem in a repair prompt, in characters.
 const MAX_REPAIR_CHARS: usize = 2000;
 /// Message that asks the model to relax a query that returned no rows.
 const NO_ROWS: &str = "The query is correct but returned no rows. Relax one condition: compare with a stored value, \
 or drop the least important condition. Say in `assumptions` what you changed. If no condition can be relaxed without \
 changing the question, `sql` is null and `cannot_answer` says so.";
 
-/// Returns the description of each table, and of each expansion that is not published, and the hash
-/// of their definitions.
+/// Describes each table and each unpublished expansion. Also returns the hash of the definitions.
 ///
 /// # Errors
 /// [`StoreError`] if the database cannot be opened.
@@ -86,13 +85,13 @@ pub fn describe_tables(
     Ok((cards, hash))
 }
 
-/// Returns the calls that a query may contain, for a model that writes SQL.
+/// Describes the calls that a query may contain, for a model that writes SQL.
 #[must_use]
 pub fn describe_dialect(spec: &Spec) -> String {
     build_instructions(&spec.ingredients, spec.embeddings.is_some())
 }
 
-/// Returns the stored values that words of a text match, best first.
+/// Returns the stored values that match words of a text, best first.
 ///
 /// # Errors
 /// [`AskError`] if the database cannot be read.
@@ -106,7 +105,7 @@ pub fn find_stored_values(
     Ok(StoredValueIndex::build(&database, &cards)?.find_matches(text)?)
 }
 
-/// Limit on the requests for the SQL of one question.
+/// Limit on the total cost of the SQL requests for one question.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum SqlGenerationLimit {
     /// Limit in USD.
@@ -115,7 +114,7 @@ pub enum SqlGenerationLimit {
     Tokens(u64),
 }
 
-/// Returns a copy of the spec that limits the requests for SQL, and that limit.
+/// Returns the limit on the requests for SQL, and a copy of the spec that enforces it.
 ///
 /// # Errors
 /// [`UnpricedModel`] if the spec sets `[ask] budget_usd` but the price of its model is not known.
@@ -169,7 +168,7 @@ pub enum AskError {
     /// The database cannot be read.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The index of the database's names and values failed.
+    /// The search index over the database's names and values failed.
     #[error("cannot index the database: {}", sqlite_message(.0))]
     Index(#[from] rusqlite::Error),
 }
@@ -178,9 +177,10 @@ pub enum AskError {
 pub struct AskQuestion<'a> {
     /// Text of the question.
     pub text: &'a str,
-    /// Settings of the query; its `sql` is not used. Its model is connected, if there is one.
+    /// Settings of the query; its `sql` is not used. If it has a model, the model must be
+    /// connected.
     pub request: Request<'a>,
-    /// Copy of the spec that limits the requests for SQL ([`limit_sql_generation_cost`]).
+    /// Copy of the spec with the limit on requests for SQL ([`limit_sql_generation_cost`]).
     pub writing_spec: &'a Spec,
     /// Maximum cost of the query in USD, if the user set it.
     pub budget_usd: Option<f64>,
@@ -207,9 +207,9 @@ struct WrittenStatement {
 /// Another reading of a question.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OtherReading {
-    /// Text of its query.
+    /// Text of the query for this reading.
     pub sql: String,
-    /// How it reads the question.
+    /// Description of this reading.
     pub reading: String,
 }
 
@@ -234,7 +234,8 @@ pub struct Asker<'a> {
     announced: bool,
     /// Queries that failed and were repaired.
     pub repairs: Vec<FailedQuery>,
-    /// Another reading of the latest answer, whose query reads other tables or rows.
+    /// Another reading of the question from the latest answer. Its query reads other tables or
+    /// rows.
     pub other: Option<OtherReading>,
     /// Columns that the latest answer proposes, because no column answers the question.
     pub proposed: Vec<ProposedColumn>,
@@ -265,7 +266,8 @@ impl<'a> Asker<'a> {
         }
         let tokenizer = Tokenizer::for_model(&spec.model.name);
         let max_tokens = spec.ask.context_tokens / QUESTION_SHARE;
-        // A text has at most one token per byte; a long one is not counted.
+        // A text has at most one token per byte, so the tokens of a very long text need not be
+        // counted.
         let tokens = if text.len() as u64 > 8 * max_tokens {
             text.len() as u64
         } else {
@@ -309,7 +311,7 @@ impl<'a> Asker<'a> {
         })
     }
 
-    /// Makes the question a part of a conversation: the model sees the newest earlier questions
+    /// Adds earlier questions of a conversation to the prompts. The model sees the newest questions
     /// with their queries, in at most a quarter of a prompt's tokens.
     pub fn continue_conversation(&mut self, turns: &[Turn]) {
         let max_tokens = self.request.spec.ask.context_tokens / QUESTION_SHARE;
@@ -346,7 +348,8 @@ impl<'a> Asker<'a> {
         Ok(written)
     }
 
-    /// Returns the query of the spec's example with exactly this question, which needs no request.
+    /// Returns the query of the spec's example with exactly this question, if there is one. It
+    /// needs no request.
     fn find_example(&self) -> Option<String> {
         let normalize = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
         let mut examples = self.request.spec.ask.examples.iter();
@@ -354,14 +357,14 @@ impl<'a> Asker<'a> {
         (self.earlier.is_none() && !self.rewrites).then(|| example.sql.clone())
     }
 
-    /// Returns the names and texts that identify the question.
+    /// Returns the names and texts that identify the question in the fact store.
     fn question_key(&self) -> Vec<(&'static str, String)> {
         let earlier = self.earlier.clone().map(|turns| ("earlier", turns));
         earlier.into_iter().chain([("question", self.question.clone())]).collect()
     }
 
-    /// Returns the question with the earlier ones, whose words also find tables, values and
-    /// examples.
+    /// Returns the text that is searched for tables, values and examples: the question and the
+    /// earlier questions.
     fn search_text(&self) -> String {
         [self.question.as_str(), self.earlier.as_deref().unwrap_or_default()].join(" ")
     }
@@ -433,7 +436,7 @@ impl<'a> Asker<'a> {
         self.spent_usd
     }
 
-    /// Returns the part of a budget that this question's earlier queries did not spend.
+    /// Returns the part of a budget that this question's earlier queries have not spent.
     fn remaining_budget(&self, budget: Option<f64>) -> Option<f64> {
         budget.map(|usd| (usd - self.spent_usd).max(0.0))
     }
@@ -502,7 +505,7 @@ impl<'a> Asker<'a> {
         ))
     }
 
-    /// Closes the statement writer and returns the usage of its requests.
+    /// Closes the statement writer and returns the usage of the requests for SQL.
     ///
     /// # Errors
     /// [`QueryError`] if the journal fails.
@@ -569,7 +572,7 @@ impl<'a> Asker<'a> {
         Ok(builder.build(&self.search_text(), asked, &matches)?)
     }
 
-    /// Returns the stored values that words of the question, or of an earlier query, match.
+    /// Returns the stored values that match words of the question or of an earlier query.
     fn find_matching_values(&mut self, earlier: &str) -> Result<Vec<ValueMatch>, AskError> {
         if !self.request.spec.ask.shows_values {
             return Ok(Vec::new());
@@ -583,7 +586,8 @@ impl<'a> Asker<'a> {
         Ok(matches)
     }
 
-    /// Checks a query the way hqdl checks a person's query, and repairs it if it has an error.
+    /// Checks a query in the same way as a query that a person wrote, and repairs it if it has an
+    /// error.
     fn check_statement(
         &mut self,
         statement: Option<WrittenStatement>,
@@ -616,7 +620,7 @@ impl<'a> Asker<'a> {
     }
 }
 
-/// Returns the part of a query that determines its tables and filters, in a form to compare.
+/// Returns the part of a query that determines its tables and filters, normalized for comparison.
 fn select_source(sql: &str) -> String {
     let words: Vec<String> = sql.split_whitespace().map(str::to_lowercase).collect();
     let text = words.join(" ");

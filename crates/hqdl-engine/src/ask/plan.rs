@@ -26,7 +26,7 @@ pub enum MaxCost {
 }
 
 impl MaxCost {
-    /// Returns whether the cost may exceed `usd`, the amount that needs no approval.
+    /// Returns whether the cost may exceed `usd`. An unknown cost always may.
     #[must_use]
     pub fn exceeds(&self, usd: f64) -> bool {
         match self {
@@ -75,9 +75,9 @@ impl AskPlan {
 /// Limits in USD that replace or cap the computed cost of a query.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct CostLimits {
-    /// The user's budget for the query. It replaces the computed cost.
+    /// The user's budget for the query. If it is set, it replaces the computed cost.
     pub budget_usd: Option<f64>,
-    /// The spec's budget. It caps the computed cost.
+    /// The spec's budget. If it is set, it caps the computed cost.
     pub spec_usd: Option<f64>,
 }
 

@@ -19,13 +19,13 @@ const OVERHEAD_TOKENS: u64 = 250;
 const MAX_EXAMPLES: usize = 5;
 /// Maximum number of omitted tables that the prompt names.
 const MAX_NAMED: usize = 40;
-/// Minimum share of a word's trigrams that a table's name must contain to count as similar.
+/// A table's name is similar to a word if it contains at least this share of the word's trigrams.
 const MIN_NAME_SHARE: f64 = 0.5;
 /// Value matches and examples together may use at most one `HINTS_SHARE`th of the tokens.
 const HINTS_SHARE: u64 = 4;
 
-/// Returns the instructions, which are the same for every question: the rules, the built-in calls,
-/// and the spec's own calls. Some calls need embeddings.
+/// Returns the instructions, which are the same for every question: the rules, the built-in calls
+/// and the spec's own calls. Calls that need embeddings are included only if they are available.
 #[must_use]
 pub fn build_instructions(own_calls: &[IngredientTable], has_embeddings: bool) -> String {
     let mut text = "Rules:
@@ -59,13 +59,13 @@ Calls:\n"
 
 /// Builds the description of a database.
 pub struct DescriptionBuilder<'a> {
-    /// All tables.
+    /// Cards of all tables.
     pub cards: &'a [TableCard],
     /// Examples of the spec.
     pub examples: &'a [ExampleTable],
-    /// Maximum tokens of a prompt.
+    /// Maximum number of tokens in a prompt.
     pub max_tokens: u64,
-    /// Tokens of the instructions.
+    /// Number of tokens in the instructions.
     pub instruction_tokens: u64,
     /// The model's tokenizer.
     pub tokenizer: Tokenizer,
@@ -92,7 +92,7 @@ impl DescriptionBuilder<'_> {
             self.cards.iter().map(|card| self.count_tokens(&card.definition)).collect();
         let fits_whole = definition_tokens.iter().sum::<u64>() <= left;
         if !fits_whole {
-            // Reserve space for the names of the tables that are left out.
+            // Reserve space for the names of the omitted tables.
             left = left.saturating_sub(left / 6);
         }
         let mut texts: Vec<Option<String>> = vec![None; self.cards.len()];

@@ -11,7 +11,7 @@ use hqdl_values::sql::{quote_name, quote_text};
 pub struct ProposedColumn {
     /// Table whose rows the column describes.
     pub table: String,
-    /// Columns of the table by which the model knows a row.
+    /// Columns of the table that identify a row to the model.
     pub key: Vec<String>,
     /// Name of the column.
     pub name: String,
@@ -42,7 +42,7 @@ impl ProposedColumn {
         })
     }
 
-    /// Returns the TOML that a spec with this text lacks.
+    /// Returns the TOML to add to a spec with this text.
     ///
     /// # Errors
     /// [`EditError`] if the text cannot be read.
@@ -76,7 +76,7 @@ impl ProposedColumn {
     }
 }
 
-/// Prices of a column in USD.
+/// Likely costs of a proposed column in USD; `None` if not known.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ColumnPrices {
     /// Likely cost of the live query.
@@ -86,7 +86,8 @@ pub struct ColumnPrices {
 }
 
 impl ColumnPrices {
-    /// Returns the number of queries about different rows from which filling the column is cheaper.
+    /// Returns the number of live queries, each about different rows, from which filling the column
+    /// is cheaper; `None` if it is not known.
     #[must_use]
     pub fn break_even(&self) -> Option<u64> {
         let (live, materialized) = (self.live?, self.materialized?);

@@ -13,7 +13,7 @@ use hqdl_values::tokens::Tokenizer;
 const MAX_SENTENCES: usize = 3;
 /// Maximum number of characters.
 const MAX_CHARS: usize = 800;
-/// Words with which a sentence may begin although no row contains them.
+/// Words that may begin a sentence even if no row contains them.
 const FIRST_WORDS: &str = "a about according across all also among an and another as at because between both but by \
     compared each every finally first for from he her here his however in is it its last most next no none not of on \
     only other others overall second she since so some that the their then there these they third this those to under \
@@ -79,16 +79,16 @@ pub enum Prose {
 
 /// The rows of a query that a prompt contains.
 pub(super) struct ShownRows {
-    /// Table of the prompt as JSON: the rows with their numbers.
+    /// The rows with their numbers, as a JSON table for the prompt.
     pub table: String,
     /// Texts of the cells.
     cells: Vec<Vec<String>>,
-    /// Number of all rows.
+    /// Number of rows in the whole result.
     all: usize,
 }
 
 impl ShownRows {
-    /// Returns the first rows that fit; `None` if not even one does.
+    /// Returns the first rows that fit into `max_tokens`; `None` if not even one row fits.
     pub fn select(result: &QueryResult, max_tokens: u64, tokenizer: Tokenizer) -> Option<Self> {
         let to_json = |value: &rusqlite::types::Value| {
             let mut bytes = Vec::new();
@@ -118,7 +118,7 @@ impl ShownRows {
         blake3::hash(format!("{} {}", self.all, self.table).as_bytes()).to_hex().to_string()
     }
 
-    /// Returns the question about the rows, on one line.
+    /// Returns the instructions with the question, on one line.
     pub fn build_instructions(&self, question: &str) -> String {
         let part = if self.cells.len() < self.all {
             format!(" The table has only the first {} of {} rows.", self.cells.len(), self.all)
@@ -134,7 +134,7 @@ impl ShownRows {
         )
     }
 
-    /// Returns the prose if it passes the check.
+    /// Returns the prose if it passes the check, otherwise the reason why it fails.
     pub fn check(&self, text: &str) -> Prose {
         let text = to_single_line(text.trim());
         let chars: Vec<char> = text.chars().collect();
@@ -189,7 +189,8 @@ impl ShownRows {
             let opens = is_first && FIRST_WORDS.split_whitespace().any(|first| first == lower);
             let counts = NUMBER_WORDS.iter().find(|(name, _)| *name == lower);
             let is_invented_number = counts.is_some_and(|(_, number)| !is_known(*number));
-            // A script without cases cannot show what a name is.
+            // A script without letter case does not mark names, so every word in such a script
+            // counts as a name.
             let is_upper =
                 |c: char| c.is_alphanumeric() && !c.is_lowercase() && !c.is_ascii_digit();
             let is_name = word.chars().any(is_upper);
@@ -222,8 +223,8 @@ fn split_words(text: &str) -> impl Iterator<Item = &str> {
     text.split(|c: char| !c.is_alphanumeric()).filter(|word| !word.is_empty())
 }
 
-/// Marks the characters of a text that belong to one of these values. Values without a letter are
-/// skipped: numbers are compared as numbers.
+/// Marks the characters of a text that belong to one of these values. Skips values without a
+/// letter, because numbers are compared separately.
 fn find_values<'c>(text: &[char], values: impl Iterator<Item = &'c String>) -> Vec<bool> {
     let mut is_value = vec![false; text.len()];
     for value in values.filter(|value| value.chars().any(char::is_alphabetic)) {
@@ -298,7 +299,7 @@ fn find_quotations(sentence: &[char]) -> Result<Vec<String>, String> {
     let is_letter =
         |at: Option<usize>| at.and_then(|at| sentence.get(at)).is_some_and(|c| c.is_alphanumeric());
     for (at, c) in sentence.iter().enumerate() {
-        // An apostrophe inside or at the end of a word is no quotation mark.
+        // An apostrophe inside or at the end of a word is not a quotation mark.
         let kind = match c {
             '"' | '“' | '”' | '„' | '«' | '»' => '"',
             '\'' | '‘' | '’' if !is_letter(at.checked_sub(1)) => '\'',
@@ -324,7 +325,7 @@ fn find_quotations(sentence: &[char]) -> Result<Vec<String>, String> {
     Ok(found)
 }
 
-/// Returns the numbers of a text with their spelling, except those in marked characters.
+/// Returns the numbers in the unmarked part of a text, with their spelling.
 fn read_numbers(text: &[char], is_marked: &[bool]) -> Vec<(String, f64)> {
     let digit = |at: usize| text.get(at).is_some_and(char::is_ascii_digit);
     let (mut found, mut at) = (Vec::new(), 0);
@@ -342,7 +343,7 @@ fn read_numbers(text: &[char], is_marked: &[bool]) -> Vec<(String, f64)> {
             && !at.checked_sub(2).is_some_and(|before| text[before].is_alphanumeric());
         let spelled: String = text[at..end].iter().collect();
         let sign = if has_sign { -1.0 } else { 1.0 };
-        // A number that cannot be read equals no other one.
+        // A number that cannot be parsed must not equal any other number.
         let number = parse_number(&spelled).map_or(f64::NAN, |number| sign * number);
         found.push((spelled, number));
         at = end;
@@ -414,7 +415,8 @@ mod tests {
             "The lowest is -1,234 in 東京 [3].",
             "The third says Say \"Batman won [9]\" now [3].",
         ] {
-            // One number word and three sentences: "one" is no number of a row.
+            // The text with "one?" is rejected, because its cited row does not contain the number
+            // 1.
             let expected = !text.contains("one?");
             let checked = rows().check(text);
             assert_eq!(matches!(checked, Prose::Written(_)), expected, "{text}: {checked:?}");

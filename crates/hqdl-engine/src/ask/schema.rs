@@ -1,6 +1,6 @@
-//! Description of a database for a model that writes SQL: a card per table, with its columns, keys,
-//! sample rows, and what the spec says about it. Each part of a card is on its own line, so that no
-//! name or value can end it early.
+//! Describes a database for a model that writes SQL. Each table has a card with its columns, keys,
+//! sample rows and descriptions from the spec. Each part of a card stays on one line, so that no
+//! name or value can end the part early.
 
 use std::collections::HashMap;
 
@@ -40,7 +40,7 @@ pub struct TableCard {
 }
 
 impl TableCard {
-    /// Returns the text that is compared with questions.
+    /// Returns the text to compare with questions.
     #[must_use]
     pub fn searchable_text(&self) -> String {
         let names = std::iter::once(&self.name).chain(self.columns.iter().map(|(name, _)| name));
@@ -56,7 +56,7 @@ impl TableCard {
     }
 }
 
-/// Reads the cards of all tables; with `shows_values`, also sample rows.
+/// Reads the cards of all tables. Reads sample rows only if `shows_values` is set.
 #[must_use]
 pub fn read_cards(database: &Database, spec: &Spec, shows_values: bool) -> Vec<TableCard> {
     let mut cards = Vec::new();
@@ -217,7 +217,7 @@ fn describe_questions(expansion: &Expansion) -> String {
     text
 }
 
-/// Describes the columns of an expansion that no table contains yet.
+/// Describes the columns of an expansion that are not published yet.
 fn describe_unpublished_columns(expansion: &Expansion) -> String {
     let key: Vec<String> = expansion.key.names().iter().map(|name| format_name(name)).collect();
     let source = expansion.sources.first().and_then(|source| match &source.rows {

@@ -11,7 +11,7 @@ use super::schema::TableCard;
 use crate::query::Meta;
 use crate::query::connection::large_stack::with_large_stack;
 
-/// Returns a sentence about the tables that a query read, with their row counts, and the number of
+/// Returns a sentence that names the tables that a query read, their row counts, and the number of
 /// values that a model answered.
 #[must_use]
 pub fn describe_search(database: &Database, cards: &[TableCard], meta: &Meta) -> String {

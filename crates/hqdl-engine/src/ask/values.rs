@@ -22,16 +22,16 @@ const MAX_COLUMN_VALUES: usize = 20_000;
 const MAX_VALUES: usize = 300_000;
 /// Maximum length of an indexed value, in characters; longer texts are documents, not names.
 const MAX_VALUE_CHARS: usize = 80;
-/// Maximum number of a question's words that are searched.
+/// Maximum number of words of a question to search for.
 const MAX_WORDS: usize = 60;
 /// Maximum number of candidates per word.
 const CANDIDATES: usize = 40;
-/// Minimum share of a word's trigrams that a matching value must contain.
+/// A value matches a word if it contains at least this share of the word's trigrams.
 const MIN_CONTAINMENT: f64 = 0.6;
 /// Maximum number of matches per question.
 const MAX_MATCHES: usize = 12;
-/// Added to the score of a value that the question contains as whole words. It puts the value before
-/// all others, because it is probably compared.
+/// Added to the score of a value that the question contains as whole words. Such a value ranks
+/// before all others, because the query probably compares a column with it.
 const WHOLE_VALUE_SCORE: f64 = 100.0;
 /// Length of a trigram, in characters.
 const TRIGRAM: usize = 3;
@@ -97,7 +97,7 @@ impl StoredValueIndex {
         Ok(Self { connection })
     }
 
-    /// Returns the stored values that match words of a text, best first.
+    /// Returns at most `MAX_MATCHES` stored values that match words of a text, best first.
     ///
     /// # Errors
     /// Returns `SQLite`'s error if the index cannot be searched.

@@ -1,4 +1,4 @@
-//! Fills a sheet with the answers of another model. They measure agreement, not accuracy.
+//! Fills a sheet with another model's answers, which measure agreement, not accuracy.
 
 use std::collections::{HashMap, HashSet};
 
@@ -71,7 +71,7 @@ impl Audit {
             let entity = expansion.build_entity(&self.draw.frame[*row].key);
             let Some(found) = by_entity.get(&entity) else { continue };
             for (n, column) in positions.iter().enumerate() {
-                // Skip overrides: a person wrote them, not the model.
+                // Skip overrides, because a person wrote them, not the model.
                 if sheet.truth(*row, *column).is_some() || found.states[n] != State::Ok.name() {
                     continue;
                 }

@@ -20,7 +20,7 @@ use hqdl_values::format::io_reason;
 use hqdl_values::key::{Entity, tagged_hash};
 use hqdl_values::value::Value;
 
-/// Version of the file format.
+/// Version of the draw's file format.
 const VERSION: u32 = 1;
 
 /// How the rows of a sample are chosen.
@@ -52,13 +52,13 @@ impl Design {
 /// Request for a draw.
 #[derive(Debug, Clone, Default)]
 pub struct DrawRequest {
-    /// Positions of the audited columns of the expansion.
+    /// Positions of the columns to audit in the expansion.
     pub columns: Vec<usize>,
     /// Number of rows to draw.
     pub sample: usize,
     /// Design of the sample.
     pub design: Design,
-    /// Seed of the random numbers.
+    /// Seed of the random number generator.
     pub seed: u64,
     /// Rows that are always drawn, for the leverage design.
     pub certain: Vec<Entity>,
@@ -77,7 +77,7 @@ pub struct Draw {
     pub seed: u64,
     /// Time of the draw.
     pub drawn_at: String,
-    /// All rows.
+    /// All rows of the expansion.
     pub frame: Vec<FrameRow>,
     /// Positions of the sampled rows in the frame, in random order.
     sample: Vec<usize>,
@@ -143,14 +143,15 @@ impl Draw {
         &self.sample
     }
 
-    /// Returns the position of a column among the audited ones, by its position in the expansion.
+    /// Converts a column's position in the expansion to its position among the audited columns;
+    /// `None` if the column is not audited.
     #[must_use]
     pub fn find_column(&self, expansion: &Expansion, column: usize) -> Option<usize> {
         let name = &expansion.columns.get(column)?.name;
         self.columns.iter().position(|c| c.eq_ignore_ascii_case(name))
     }
 
-    /// Returns the audited columns that the expansion still has: each column's position in the
+    /// Returns the audited columns that still exist. Each pair is a column's position in the
     /// expansion and among the audited columns.
     #[must_use]
     pub fn expansion_columns(&self, expansion: &Expansion) -> Vec<(usize, usize)> {

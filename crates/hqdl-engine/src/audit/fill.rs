@@ -65,8 +65,8 @@ impl Audit {
     }
 
     /// Stores the truth of a cell in the sheet. It reads the sheet again first, because another
-    /// person may have filled cells meanwhile. The last truth wins, and its note records the
-    /// previous one.
+    /// person may have filled cells meanwhile. The last truth replaces the previous one, and its
+    /// note records the previous value.
     ///
     /// # Errors
     /// [`AuditError`]; nothing is changed in that case.

@@ -25,7 +25,7 @@ pub use self::report::{AuditReport, ColumnAudit};
 pub use self::sheet::{CellTruth, Evidence, Sheet};
 use hqdl_spec::{Expansion, Spec};
 
-/// An audit with the true values found so far.
+/// An audit with the true values entered so far.
 #[derive(Debug)]
 pub struct Audit {
     /// The drawn sample.
@@ -59,8 +59,9 @@ impl Audit {
         Ok(sheet_path)
     }
 
-    /// Returns the length of the filled prefix: how many sampled rows, counted from the first one
-    /// without a gap, have such a value in all these columns of the expansion.
+    /// Returns the length of the filled prefix: the number of sampled rows, before the first gap,
+    /// that have a value of this kind in all of these columns. `columns` are positions in the
+    /// expansion.
     #[must_use]
     pub fn count_filled_rows(&self, columns: &[usize], evidence: Evidence) -> usize {
         let is_filled = |row: &&usize| {

@@ -18,7 +18,7 @@ use hqdl_values::key::Entity;
 
 /// Maximum number of confusions that a report lists.
 const MAX_PAIRS: usize = 10;
-/// Half-width of the accuracy interval for which the report suggests a number of rows.
+/// Half-width of the accuracy interval for which the report suggests a sample size.
 const TARGET_HALF_WIDTH: f64 = 0.05;
 
 /// Report on a column.
@@ -28,18 +28,20 @@ pub struct ColumnAudit {
     pub column: String,
     /// Whether the answers were compared with the truth or with another model.
     pub evidence: Evidence,
-    /// Number of rows that count: the filled prefix of the sample.
+    /// Number of rows in the filled prefix of the sample, which are the rows that count.
     pub rows: u64,
     /// Number of rows of the expansion.
     pub population: u64,
-    /// Number of rows whose answer equals the true value.
+    /// Number of rows whose answer equals the true value or, with [`Evidence::Model`], the other
+    /// model's answer.
     pub right: u64,
     /// Number of rows whose truth cannot be known. The lower bound of the accuracy counts them as
     /// wrong, the upper bound as right.
     pub cannot_be_known: u64,
-    /// Estimated accuracy and the bounds of its exact interval, as shares of the expansion's rows.
+    /// Estimated accuracy, and the lower and upper bound of its exact interval, as shares of the
+    /// expansion's rows.
     pub accuracy: Option<[f64; 3]>,
-    /// Number of right answers and of all rows, by state of the answer.
+    /// Number of right answers and of compared answers, by the state of the answer.
     pub states: BTreeMap<String, (u64, u64)>,
     /// Most frequent pairs of a truth and a different answer.
     pub confusions: Vec<Confusion>,
@@ -143,8 +145,8 @@ impl Audit {
             .collect()
     }
 
-    /// Returns the report on a column; `None` if it would compare with another model that gave no
-    /// answer.
+    /// Returns the report on a column. Returns `None` if it would compare with another model, but
+    /// the sheet contains no answers from one.
     fn report_column(
         &self,
         expansion: &Expansion,

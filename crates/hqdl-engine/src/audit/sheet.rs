@@ -23,7 +23,7 @@ use serde::Serialize;
 pub const CANNOT_BE_KNOWN: &str = "?";
 /// Marks an answer of another model, as the prefix of its source.
 pub(super) const MODEL_SOURCE: &str = "model:";
-/// Columns before and after the key columns.
+/// The sheet's column before the key columns, and the columns after them.
 const COLUMNS: (&str, [&str; 5]) = ("row", ["column", "answer", "truth", "source", "note"]);
 
 /// Origin of a value in a sheet.
@@ -43,7 +43,7 @@ pub struct CellTruth {
     pub value: Option<CellValue>,
     /// Person, source or model that provided the value.
     pub source: String,
-    /// Remark.
+    /// Remark on the value.
     pub note: String,
 }
 
@@ -159,7 +159,8 @@ struct LineReader<'d> {
     draw: &'d Draw,
     expansion: &'d Expansion,
     checkers: Vec<Checker>,
-    /// For each sampled row and column, the line after that of the cell.
+    /// For each sampled row and column: the number of the line after the cell's line, if the cell
+    /// was read.
     next_lines: Vec<Vec<Option<u64>>>,
     sheet: Sheet,
 }
@@ -212,7 +213,8 @@ impl<'d> LineReader<'d> {
         Ok(())
     }
 
-    /// Returns the number of the line where the first missing cell is expected, and a message.
+    /// Returns the line number at which the first missing cell is expected, and a message; `None`
+    /// if no cell is missing.
     fn find_missing_line(&self) -> Option<(u64, String)> {
         let columns = self.draw.expansion_columns(self.expansion);
         // The lines of the sheet begin after the comment and the header.
@@ -275,7 +277,7 @@ fn format_value(value: &Value) -> String {
     value.to_text().unwrap_or_default().into_owned()
 }
 
-/// Returns a cell as the sheet writes it: `|` separates the values of a list.
+/// Formats a cell for the sheet. `|` separates the values of a list.
 #[must_use]
 pub fn format_cell(cell: &CellValue) -> String {
     match cell {

@@ -21,7 +21,7 @@ const MAX_LISTED_COLUMNS: usize = 30;
 /// Maximum number of key columns, and of advised columns.
 const MAX_COLUMNS: usize = 3;
 
-/// Advice about one table. A part is empty if the model did not answer it.
+/// Advice about one table. Parts that the model did not answer are empty.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TableAdvice {
     key: Vec<String>,
@@ -89,7 +89,7 @@ pub(super) fn describe_table(db: &Database, table: &SampledTable) -> String {
     format!("table {} with {rows} and the columns: {}", table.name, described.join(", "))
 }
 
-/// Applies advice to a table. A key is accepted only if it consists of the table's own columns and
+/// Applies advice to a table. Accepts a key only if it consists of the table's own columns and
 /// distinguishes at least half of the rows.
 pub(super) fn apply_advice(db: &Database, entity: &mut EntityTable, advice: &TableAdvice) {
     entity.about.clone_from(&advice.about);

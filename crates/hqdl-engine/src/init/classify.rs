@@ -52,7 +52,7 @@ const DATE_WORDS: [&str; 44] = [
 /// Ordinal suffixes of a day.
 const ORDINALS: [&str; 4] = ["st", "nd", "rd", "th"];
 
-/// Last words of columns that contain no names, such as ids, dates and links.
+/// Last words of the names of columns that contain no names, such as ids, dates and links.
 const NON_NAME_WORDS: [&str; 22] = [
     "id",
     "ids",
@@ -78,7 +78,7 @@ const NON_NAME_WORDS: [&str; 22] = [
     "phone",
 ];
 
-/// Minimum length of a hexadecimal text to be a code rather than a word.
+/// Minimum length at which a hexadecimal text counts as a code rather than a word.
 const MIN_CODE_LENGTH: usize = 16;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -195,7 +195,8 @@ pub fn singularize_last_word(mut words: Vec<String>) -> Vec<String> {
     words
 }
 
-/// Returns true if a column with this name cannot contain names: ids, dates, links.
+/// Returns true if a column with this name cannot contain names, because it contains ids, dates or
+/// links.
 pub fn is_non_name(words: &[String]) -> bool {
     words.first().is_some_and(|w| w == "id")
         || words.last().is_some_and(|w| NON_NAME_WORDS.contains(&w.as_str()))
@@ -280,8 +281,8 @@ pub fn is_person_name_part(words: &[String]) -> bool {
     })
 }
 
-/// Returns true if a column with this name contains a year that distinguishes things with the same
-/// name: films, cars, seasons.
+/// Returns true if a column with this name contains years. A year can distinguish things with the
+/// same name, such as films or cars.
 pub fn is_year(words: &[String]) -> bool {
     words.last().is_some_and(|w| w == "year" || w == "season")
 }

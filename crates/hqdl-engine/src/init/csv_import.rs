@@ -10,7 +10,7 @@ use super::classify;
 use hqdl_values::format::io_reason;
 use hqdl_values::sql;
 
-/// Reasons why no database was created.
+/// Reason why no database was created.
 #[derive(Debug, thiserror::Error)]
 pub enum CsvImportError {
     /// A file cannot be read or written.
@@ -81,7 +81,7 @@ pub fn create_database(
     path: &Path,
     files: &[PathBuf],
 ) -> Result<(PathBuf, Vec<String>), CsvImportError> {
-    // `.` and `..` have no name of their own.
+    // `.` and `..` have no file name, so resolve them.
     let named = path.file_name().is_none().then(|| path.canonicalize().ok()).flatten();
     let path = named.as_deref().unwrap_or(path);
     let db_path = path.with_extension("sqlite");
@@ -178,7 +178,7 @@ fn import_file(db: &Connection, file: &Path) -> Result<Vec<String>, CsvProblem> 
     Ok(notes.collect())
 }
 
-/// Returns the line of an error, and the reason.
+/// Returns the line number and the reason of an error.
 fn describe_error(error: &csv::Error) -> String {
     let reason = hqdl_values::csv::csv_reason(error);
     match error.position() {

@@ -7,12 +7,12 @@ use super::classify;
 use super::sampling::{self, DistinctRows, SAMPLE_ROWS, SampledColumn, SampledTable, ValueKind};
 use hqdl_database::Database;
 
-/// Maximum number of key columns; more would describe a row rather than name it.
+/// Maximum number of key columns. A larger key would describe a row rather than name it.
 const MAX_KEY_COLUMNS: usize = 3;
 /// Maximum number of candidate columns; six columns give 41 possible keys.
 const MAX_CANDIDATES: usize = 6;
-/// Maximum average length, in characters, at which a column with the name of its table is assumed
-/// to contain names.
+/// A column named after its table is assumed to contain names if their average length is at most
+/// this number of characters.
 const MAX_AVERAGE_LENGTH: u64 = 40;
 /// Number of rows on which a key is tried first; most keys fail there.
 const TRIAL_ROWS: u64 = 2_000;
@@ -74,7 +74,7 @@ impl KeyCandidate {
         self.columns.iter().filter_map(|c| table.columns.get(*c)).map(|c| c.name.as_str()).collect()
     }
 
-    /// Replaces `best` by this key if this key has fewer repeats. On a tie, `best` stays, because
+    /// Replaces `best` with this key if this key has fewer repeats. On a tie, `best` stays, because
     /// it was tried first.
     fn replace_if_better(self, best: &mut Option<Self>) {
         if best.as_ref().is_none_or(|b| self.sample.count_repeats() < b.sample.count_repeats()) {
@@ -94,16 +94,17 @@ fn count_keys(
     Ok(key)
 }
 
-/// Returns the column sets to try, best first. Sets with a name column come first (otherwise five
-/// customers could be identified by country, by chance), then smaller sets, then sets with more
-/// names, then leftmost columns.
+/// Returns the column sets to try, best first. Sets with a name column come first; otherwise the
+/// key of a small table could be a column such as the country, whose values happen to be distinct.
+/// The other criteria, in order, are fewer columns, more names, and a position further left.
 fn list_candidate_sets(table: &SampledTable) -> Vec<Vec<usize>> {
     let is_named = |c: &SampledColumn| is_name(table, c);
     let is_year =
         |c: &SampledColumn| c.value_kind == ValueKind::Number && classify::is_year(&c.words);
     let rank = |c: &SampledColumn| (!is_named(c), !is_year(c), classify::is_code_name(&c.words));
     let is_person = |c: &SampledColumn| classify::is_person_name_part(&c.words);
-    // The head of a school does not identify the school.
+    // A person who is not the subject of the table, such as the head of a school, does not identify
+    // a row.
     let allows_persons = !table
         .columns
         .iter()
@@ -124,7 +125,7 @@ fn list_candidate_sets(table: &SampledTable) -> Vec<Vec<usize>> {
     candidates.sort_by_key(|(n, c)| (rank(c), *n));
     candidates.truncate(MAX_CANDIDATES);
     let mut sets: Vec<Vec<(usize, &SampledColumn)>> = Vec::new();
-    // Each bit pattern is a set.
+    // Each bit pattern is a set of candidates.
     for bits in 1_u32..(1 << candidates.len()) {
         if bits.count_ones() as usize <= MAX_KEY_COLUMNS {
             let chosen = (0..candidates.len()).filter(|n| bits & (1 << n) != 0);

@@ -28,7 +28,7 @@ pub struct List {
     pub column: String,
     /// Number of rows.
     pub values: u64,
-    /// Whether one of the rows is blank, such as "no publisher".
+    /// Whether one of the values is blank, meaning for example "no publisher".
     has_blank: bool,
 }
 
@@ -40,7 +40,7 @@ impl List {
             return None;
         }
         let texts = || table.columns.iter().filter(|c| c.value_kind == ValueKind::Name);
-        // If there are a code column and a text column, the code is the id.
+        // If there is both a code column and a text column, the code is the id.
         let text = match texts().count() {
             1 => texts().next()?,
             _ => texts().find(|c| !classify::is_code_name(&c.words))?,
@@ -59,7 +59,7 @@ impl List {
             values: table.rows,
             has_blank: false,
         };
-        // The check would reject a list that cannot be read here.
+        // A list that cannot be read here would fail the spec's check.
         let values = db.select_rows(&list.values_sql(), MAX_VALUES as usize + 1).ok()?;
         list.has_blank = contains_blank(&values)?;
         Some(list)
@@ -98,9 +98,9 @@ impl List {
         matches!(classify::split_words(&self.column).as_slice(), [one] if GENERIC_NAMES.contains(&one.as_str()))
     }
 
-    /// Returns whether an entity may lack a column of this list. If any table refers to the list,
-    /// its values describe that table. Otherwise they describe the entity that the list is named
-    /// after, or the only entity of the database.
+    /// Returns whether this list may contain the values of a column that an entity lacks. If any
+    /// table refers to the list, its values describe that table. Otherwise they describe the entity
+    /// that the list is named after, or the only entity of the database.
     pub fn may_belong_to(
         &self,
         entity: &SampledTable,

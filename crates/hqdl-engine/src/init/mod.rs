@@ -29,11 +29,12 @@ use owner_key::OwnerKey;
 use sampling::SampledTable;
 use table_kind::TableKind;
 
-/// Maximum number of expansions in the generated spec. More would be hard to read and cost more.
+/// Maximum number of expansions in the generated spec, so that it is easy to read and cheap to
+/// fill.
 const MAX_EXPANSIONS: usize = 3;
-/// Minimum number of rows of a lookup table that is promoted to an entity table of owners.
+/// Minimum number of rows that a lookup table needs to be promoted to an entity table of owners.
 const MIN_OWNERS: u64 = 3;
-/// Maximum number of rows of a preferred table; larger tables are expensive to complete.
+/// Maximum number of rows of a preferred table. Larger tables are expensive to fill.
 const MODEST_ROWS: u64 = 20_000;
 /// Maximum number of tables that a note lists by name.
 const MAX_LISTED_NAMES: usize = 8;
@@ -115,9 +116,10 @@ impl<'db> SpecDraft<'db> {
 struct EntityTable {
     table: SampledTable,
     key: KeyCandidate,
-    /// The key extended by the owner's name, such as an album's artist.
+    /// The key extended by the owner's name, such as the artist of an album; `None` if the rows
+    /// have no owner.
     owner_key: Option<OwnerKey>,
-    /// Names of a few rows, for the sentence that describes the rows.
+    /// Names of a few rows, for the description of the rows.
     examples: Vec<String>,
     /// The model's description of the rows.
     about: Option<String>,
@@ -138,7 +140,8 @@ impl EntityTable {
         }
     }
 
-    /// Reads the names of a few rows; a table that cannot be read has none.
+    /// Reads the names of a few rows as examples. If the table cannot be read, there are no
+    /// examples.
     fn read_examples(&mut self, db: &Database) {
         let table = &self.table;
         let columns = self.key.columns.iter().filter_map(|c| table.columns.get(*c));
@@ -166,7 +169,7 @@ impl EntityTable {
     }
 }
 
-/// The tables of a database, by content.
+/// The tables of a database, grouped by content.
 #[derive(Debug, Default)]
 struct Inventory {
     /// Entity tables, most suitable first.
@@ -236,9 +239,9 @@ impl Inventory {
         Ok(())
     }
 
-    /// Returns the rank of an entity table as a candidate for an expansion. Criteria, in order: a
-    /// name in the key, a unique key, references from other tables, value lists that the table
-    /// lacks, a moderate number of rows, the number of rows.
+    /// Returns the sort key that ranks an entity table as a candidate for an expansion. The
+    /// criteria, in order, are a name in the key, a unique key, references from other tables, value
+    /// lists that the table lacks, a moderate number of rows, and the number of rows.
     fn compute_rank(&self, entity: &EntityTable) -> (bool, bool, bool, bool, bool, u64) {
         let table = &entity.table;
         // Tables with incoming references are the main subject of a database.
@@ -275,7 +278,8 @@ impl Inventory {
                     self.events.push(table.name.clone());
                     self.link_tables.push(table);
                 }
-                // Orders have a status, but it does not identify them.
+                // A table may have text columns that do not identify its rows, such as the status
+                // of an order.
                 Some(key)
                     if key.identifies_entities(&table)
                         && (key.sample.distinct * 2 >= key.sample.rows

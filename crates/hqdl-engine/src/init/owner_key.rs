@@ -1,5 +1,5 @@
-//! Finds the owner of a table's rows if it is part of their identity, such as an album's artist. A
-//! title alone is rarely enough for a model.
+//! Finds the owner of a table's rows if the owner is part of their identity, such as the artist of
+//! an album. A model can rarely identify an album by its title alone.
 
 use super::EntityTable;
 use super::sampling::{self, DistinctRows, SAMPLE_ROWS};
@@ -27,7 +27,8 @@ impl OwnerKey {
         }
         let (foreign, owner) = table.foreign_keys.iter().find_map(|f| {
             let owner = all.iter().find(|o| o.table.name.eq_ignore_ascii_case(&f.table))?;
-            // If a few rows classify many uniquely named rows, they are categories, not owners.
+            // If the names in this table are unique and the referenced table has far fewer rows,
+            // the referenced rows are categories, not owners.
             let is_category = entity.key.is_unique()
                 && entity.key.columns.len() == 1
                 && owner.table.rows * 3 < table.rows;

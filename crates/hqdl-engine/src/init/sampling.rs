@@ -12,15 +12,15 @@ pub const SAMPLE_ROWS: u64 = 100_000;
 /// Number of rows that are read to classify the columns.
 const CLASSIFIED_ROWS: u64 = 1_000;
 /// Maximum number of columns of a table. `SQLite` returns at most 2,000 result columns, and each
-/// column needs three.
+/// sampled column needs three of them.
 const MAX_COLUMNS: usize = 300;
-/// Number of rows from which a column's examples are taken.
+/// Number of rows that are read for a column's examples.
 const EXAMPLE_ROWS: u64 = 5;
 /// Maximum length of an example, in characters.
 const EXAMPLE_LENGTH: usize = 40;
-/// Maximum size in bytes of a value that is read; of larger values, only the size is used.
+/// Maximum size of a value to read, in bytes. For larger values, only the size is read.
 const MAX_READ_BYTES: u64 = 400;
-/// Minimum average length of texts that are descriptions rather than names, in characters.
+/// Minimum average length at which texts count as descriptions rather than names, in characters.
 pub const MIN_DESCRIPTION_LENGTH: u64 = 80;
 
 /// A readable table or view.
@@ -198,7 +198,8 @@ impl DistinctRows {
 }
 
 /// Counts the distinct rows over some columns, in a sample of at most `limit` rows spread over the
-/// whole table. In a table sorted by country, for example, equal city names are far apart.
+/// whole table. The spread matters in sorted tables: if a table is sorted by country, equal city
+/// names are far apart.
 ///
 /// # Errors
 /// Returns `SQLite`'s error if the table cannot be read.
@@ -311,7 +312,7 @@ struct ColumnTally {
     /// Number of values that are neither NULL nor blank.
     present: u64,
     numbers: u64,
-    /// Number of texts; `words` counts those that consist of words.
+    /// Number of texts; `word_texts` counts the texts that consist of words.
     texts: u64,
     word_texts: u64,
     characters: u64,
@@ -333,7 +334,7 @@ impl ColumnTally {
                     self.characters += value.chars().count() as u64;
                 }
             }
-            // The value was too long to be read.
+            // A text that was too long to be read.
             ValueRef::Null if is_text => {
                 self.texts += 1;
                 self.word_texts += 1;
@@ -348,8 +349,8 @@ impl ColumnTally {
         self.characters.checked_div(self.texts).unwrap_or(0)
     }
 
-    /// Returns the content of a column. A column with a name such as `id` or `url` does not contain
-    /// names, whatever its values.
+    /// Returns the kind of a column's content. A column called `id` or `url`, for example, never
+    /// counts as containing names.
     fn classify_column(&self, column: &str) -> ValueKind {
         match self.classify_values() {
             ValueKind::Name if classify::is_non_name(&classify::split_words(column)) => {

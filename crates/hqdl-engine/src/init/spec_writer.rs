@@ -10,7 +10,7 @@ use super::{EntityTable, Inventory, format_name, join_names};
 use crate::session::SpecOverrides;
 use hqdl_spec::is_server;
 
-/// Maximum number of value lists per expansion; more would make the prompt long.
+/// Maximum number of value lists per expansion, because every prompt contains all of them.
 const MAX_LISTS: usize = 12;
 /// Maximum number of suggested context columns.
 const MAX_CONTEXT_COLUMNS: usize = 8;
@@ -262,7 +262,8 @@ impl SpecWriter {
         let phrasings =
             [format!("What is the {subject}?"), format!("What is the {subject} of the {entity}?")];
         for ask in phrasings {
-            // The words contain only letters and digits, so plain equality agrees with the check.
+            // The words contain only letters and digits, so comparing the texts gives the same
+            // result as the spec's check.
             if self.questions.insert(format!("{}\u{0}{ask}", key.join("\u{0}"))) {
                 self.push_line(&format!("questions = [{}]", format_toml_string(&ask)));
                 return;
@@ -350,8 +351,8 @@ fn reserve_free_name(used_names: &mut HashSet<String>, preferred: &str) -> Strin
     name
 }
 
-/// Returns the suggested context columns: numbers, and names that are not in the key. Ids are
-/// excluded, because they mean nothing to a model.
+/// Returns the suggested context columns: columns with numbers, and columns with names that are not
+/// in the key. Ids are excluded, because they mean nothing to a model.
 fn choose_context_columns(entity: &EntityTable) -> Vec<&str> {
     let table = &entity.table;
     let key = entity.key_names();
@@ -431,8 +432,8 @@ fn format_toml_string(text: &str) -> String {
     out
 }
 
-/// Formats SQL as a TOML string: as a literal string if possible, so that its double quotes need no
-/// escapes.
+/// Formats SQL as a TOML string. If possible, uses a literal string, so that double quotes in the
+/// SQL need no escapes.
 fn format_toml_sql(sql: &str) -> String {
     if sql.contains(|c: char| c == '\'' || c.is_control()) {
         format_toml_string(sql)

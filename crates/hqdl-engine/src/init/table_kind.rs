@@ -1,5 +1,5 @@
-//! Classifies tables by their names: things that a model may know, private persons, events, or a
-//! framework's own data.
+//! Classifies tables by their names and columns: things that a model may know, private persons,
+//! events, or a framework's own data.
 
 use super::classify;
 use super::key_candidate::has_table_name;
@@ -167,7 +167,8 @@ pub fn classify_table(table: &SampledTable) -> TableKind {
         |test: &dyn Fn(&[String]) -> bool| table.columns.iter().any(|c| test(&c.words));
     // A column `visit_count` is typical of a browser's history.
     let is_visit_count = |words: &[String]| words == ["visit", "count"];
-    // A table of schools has the principal's name and phone, but its rows are not persons.
+    // A table of schools may contain the principal's name and phone number, but its rows are not
+    // persons.
     let is_person = last == "person"
         || any_column(&classify::is_person_name_part)
             && !table.columns.iter().any(|c| has_table_name(table, c));

@@ -13,7 +13,7 @@ use super::shape::{AggregateTerm, Leaf, LeafValue, Shape};
 use crate::audit::Draw;
 use hqdl_values::format::count_noun;
 
-/// Number of strata of a design: rows drawn at random, and rows that are always drawn.
+/// Number of strata in a design: one for rows drawn at random, one for rows that are always drawn.
 const STRATA: usize = 2;
 
 /// Inputs of the estimates: the query's rows over the drawn answers and over the true values.
@@ -38,7 +38,7 @@ pub(super) type AggregateEstimate = (Interval, &'static str);
 struct EntityRows {
     rows: u64,
     numbers: SampledRow,
-    /// Possible numerators and denominators.
+    /// Contributions to the numerator and the denominator that the rows can have.
     possible: Vec<(f64, f64)>,
 }
 
@@ -89,7 +89,7 @@ impl Estimator<'_> {
         self.leaf(n).value == LeafValue::One
     }
 
-    /// Returns whether the query selects or groups rows by expanded columns.
+    /// Returns whether the query filters or groups rows by expanded columns.
     fn has_condition(&self) -> bool {
         !self.shape.condition.is_empty() || self.shape.groups.iter().any(|g| g.is_expanded)
     }
@@ -267,7 +267,7 @@ impl Estimator<'_> {
             let (mut low, mut high) = rows.bound_numerator();
             if self.audited.contains(entity) {
                 stratum.sample.push(numbers);
-                // A truth outside of the column's range contradicts the spec.
+                // A true value outside the column's range contradicts the spec.
                 if numbers.y < low - 1e-9 || numbers.y > high + 1e-9 {
                     return Err(format!("a truth, {}, is outside its range", numbers.y));
                 }
@@ -295,8 +295,8 @@ impl Estimator<'_> {
 const NO_SAMPLE: &str = "none of its rows is audited";
 
 impl EntityRows {
-    /// Adds the possible contributions of another row of the entity. For several rows, it keeps
-    /// only the sums of their extremes.
+    /// Adds the possible contributions of another row of the entity. If the entity has several
+    /// rows, keeps only the sums of the rows' extremes.
     fn add_possible_contributions(&mut self, row: &[(f64, f64)]) {
         if self.possible.is_empty() {
             self.possible = row.to_vec();

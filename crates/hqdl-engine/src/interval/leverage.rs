@@ -15,7 +15,7 @@ use hqdl_spec::Spec;
 use hqdl_sql::blendsql::parse::parse_query;
 use hqdl_values::key::Entity;
 
-/// One in `CERTAIN_SHARE` rows of a sample is a row that is always drawn.
+/// One in `CERTAIN_SHARE` rows of a sample is always drawn; the others are drawn at random.
 const CERTAIN_SHARE: usize = 4;
 
 /// Design of an audit for a query.
@@ -79,7 +79,8 @@ pub fn design_for_query(
     Ok(design)
 }
 
-/// Returns the entities, sorted by the greatest residual that their rows can have.
+/// Returns the entities, sorted in descending order by the greatest residual that their rows can
+/// have.
 fn rank_entities(shape: &Shape, estimator: &Estimator<'_>, term: &AggregateTerm) -> Vec<usize> {
     let numbers = |group: &[SqlValue]| estimator.list_entity_numbers(term, group);
     // Compute each row's residual within its own group; without GROUP BY there is one group.
@@ -109,7 +110,8 @@ fn rank_entities(shape: &Shape, estimator: &Estimator<'_>, term: &AggregateTerm)
     ranked.into_iter().map(|(entity, _)| entity).collect()
 }
 
-/// Returns the error for a query with a wrong name, which is not the reason why it has no interval.
+/// Returns `SQLite`'s error if the query names a table or column that does not exist. This error is
+/// more useful than the reason why the query has no interval.
 fn find_rejection(published: &Database, sql: &str) -> Option<QueryError> {
     let error =
         published.connection().prepare(sql).err().filter(|_| published.server_url().is_none())?;

@@ -64,7 +64,7 @@ pub fn run_with_intervals(
     sink: &mut dyn RowSink,
 ) -> Result<Meta, QueryError> {
     check_is_plain(spec, query)?;
-    // Run the query first, because SQLite's error messages are clearer.
+    // Run the query first, because SQLite's messages about invalid queries are clearer.
     let mut result = QueryResult::default();
     let mut meta = query.run(&mut result)?;
     let (shape, audit) = recognize_audited(spec, query)?;
@@ -76,7 +76,7 @@ pub fn run_with_intervals(
     Ok(meta)
 }
 
-/// Checks that a query allows intervals, without running it.
+/// Checks that a query allows intervals, but does not run the query.
 ///
 /// # Errors
 /// Errors of [`run_with_intervals`], except those that depend on the rows.
@@ -285,7 +285,7 @@ fn write_rows(
     sink.finish()
 }
 
-/// Returns the values of an interval's three columns. The bounds of a count are whole numbers.
+/// Returns the values of an interval's three columns. The bounds of a count are integers.
 fn to_interval_values(
     output: &Output,
     shape: &Shape,

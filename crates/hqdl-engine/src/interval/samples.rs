@@ -18,7 +18,7 @@ use hqdl_values::key::Entity;
 use hqdl_values::sql;
 use hqdl_values::value::Value;
 
-/// Number of an entity that was added after the draw.
+/// Entity number of rows whose entity was added after the draw.
 const ADDED: i64 = -1;
 
 /// A row that satisfies the query's conditions on ordinary columns.
@@ -45,13 +45,15 @@ pub(super) struct LeafFacts {
     pub(super) value: f64,
 }
 
-/// Tables of drawn or true values, in the temporary schema of a guarded connection.
+/// Tables that contain either the drawn answers or the true values, in the temporary schema of a
+/// guarded connection.
 pub(super) struct AuditedTables<'a> {
     guard: &'a Guard,
     draw: &'a Draw,
     expansion: &'a Expansion,
     entities: HashMap<Entity, usize>,
-    /// Positions of the audited columns, in the expansion and among the audited columns.
+    /// Audited columns. Each pair is a column's position in the expansion and among the audited
+    /// columns.
     columns: Vec<(usize, usize)>,
 }
 

@@ -83,7 +83,7 @@ pub struct AggregateTerm {
     pub scale: f64,
     /// Index of the leaf in the numerator.
     pub numerator: usize,
-    /// Index of the leaf in the denominator.
+    /// Index of the leaf in the denominator; `None` if the aggregate is not a ratio.
     pub denominator: Option<usize>,
 }
 
@@ -93,7 +93,8 @@ struct Part {
     scale: f64,
     numerator: Option<usize>,
     denominator: Option<usize>,
-    /// Whether `SQLite` treats the expression as a real number in a division.
+    /// Whether `SQLite` treats the expression as a real number in a division, so that the result is
+    /// not truncated.
     is_real: bool,
 }
 
@@ -217,7 +218,8 @@ impl Recognizer<'_> {
         self.sql.get(expr.span.clone()).unwrap_or_default()
     }
 
-    /// Splits a condition at its ANDs, into those on ordinary and on expanded columns.
+    /// Splits a condition at its ANDs into conditions on ordinary columns and conditions on
+    /// expanded columns.
     fn split_condition(
         &mut self,
         expr: &Expr,
@@ -468,7 +470,7 @@ fn combine_parts(span: &Span, operator: &str, left: Part, right: Part) -> Result
     }
 }
 
-/// Returns whether an expression is a condition, so that its value is 0, 1 or NULL.
+/// Returns whether an expression is a condition, whose value is always 0, 1 or NULL.
 fn is_condition(expr: &Expr) -> bool {
     match &expr.kind {
         ExprKind::Paren(inner) => is_condition(inner),

@@ -14,7 +14,8 @@ use hqdl_values::sql;
 /// Name of the column that contains the entity's number, in the tables that hqdl fills.
 pub(super) const ENTITY_COLUMN: &str = "hqdl_entity";
 
-/// Number of an expanded column: combines the positions of its expansion and of the column.
+/// Number of an expanded column. It combines the position of the expansion in the spec with the
+/// position of the column in the expansion.
 type ColumnNumber = usize;
 /// Maximum number of columns per expansion that a [`ColumnNumber`] can represent.
 const MAX_COLUMNS: usize = 1 << 16;
@@ -39,7 +40,7 @@ struct FromTable {
 
 enum FromTableKind {
     Expansion(usize),
-    /// Another table.
+    /// A source table.
     Source(String),
     /// View of a source, with its expanded columns.
     View(String, Vec<(String, ColumnNumber)>),
@@ -146,7 +147,7 @@ impl<'a> FromTables<'a> {
         self.spec.expansions.iter().position(|e| e.name == expansion.name)
     }
 
-    /// Returns the key columns that a source contains.
+    /// Returns the key columns of a source.
     fn find_key_columns(
         &self,
         expansion: usize,
@@ -367,7 +368,7 @@ fn split_at_and<'e>(expr: &'e Expr, conditions: &mut Vec<&'e Expr>) {
     }
 }
 
-/// Returns whether one of the compared columns belongs to a table.
+/// Returns whether a comparison names a column of this table.
 fn mentions_table(condition: &Expr, table: &str) -> bool {
     let is_meant = |e: &&Expr| matches!(&e.kind, ExprKind::Column { table: Some(t), .. } if t.eq_ignore_ascii_case(table));
     condition.children().0.iter().any(is_meant)

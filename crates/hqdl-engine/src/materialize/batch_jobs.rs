@@ -38,7 +38,8 @@ pub struct ImportResult {
     pub columns: Vec<ColumnUsageEntry>,
 }
 
-/// Leaves the cells of failed imported requests missing; the next run requests them again.
+/// Leaves cells missing if their imported requests failed, so that the next run requests them
+/// again.
 struct LeaveMissing<'f>(&'f Facts);
 
 impl UnansweredSink for LeaveMissing<'_> {
@@ -69,7 +70,7 @@ pub struct UnansweredFile {
     pub unanswered_requests: u64,
     /// Number of requests in the file.
     pub requests: u64,
-    /// Number of missing cells in the file.
+    /// Number of missing cells that the file requests.
     pub cells: u64,
 }
 
@@ -80,7 +81,7 @@ pub struct ExportFile {
     pub path: PathBuf,
     /// Number of requests in the file.
     pub requests: u64,
-    /// Maximum cost at batch prices, and maximum number of tokens.
+    /// Maximum cost of the file at batch prices, and maximum number of tokens.
     pub max_spent: SpentAmount,
 }
 
@@ -121,7 +122,7 @@ impl Materializer<'_> {
         if self.run_mode == RunMode::CachedOnly || !has_interrupted {
             return Ok(None);
         }
-        // If another run sends batches, it also collects their answers.
+        // If another run holds the lock, it collects the answers itself.
         let lock = if has_lock { None } else { self.facts.try_lock(&self.batch_lock_name())? };
         if !has_lock && lock.is_none() {
             return Ok(None);
@@ -262,7 +263,7 @@ impl Materializer<'_> {
         let stopped = result.err().map(Arc::new);
         let mut report = Report { stop_reason: stopped, ..Report::default() };
         self.update_report(Some(&run), &mut report);
-        // An import publishes nothing; the spec's next run does.
+        // An import publishes nothing. The spec's next run publishes the answers.
         self.finish_run(Some(run), true, &mut report);
         match (report.failure.take(), report.stop_reason.take().and_then(Arc::into_inner)) {
             (Some(failed), _) => Err(failed),

@@ -37,8 +37,8 @@ impl<'w> Materializer<'w> {
         }
         let with_cost = |(n, coverage): (usize, CoverageReport<'w>)| {
             let priced = self.compute_key_coverage(n, coverage.keys, true)?;
-            // Answers that arrived since the first walk are looked up again when they are
-            // published.
+            // Publishing looks up all answers again, including those that arrived after the first
+            // walk.
             let CoverageReport { unvisited, last_row, .. } = coverage;
             Ok::<_, MaterializeError>(CoverageReport { unvisited, last_row, ..priced })
         };
@@ -60,7 +60,7 @@ impl<'w> Materializer<'w> {
         Ok(coverages)
     }
 
-    /// Returns true if hqdl counts tokens exactly as the models of all expansions do.
+    /// Returns true if hqdl's token counts are exact for the models of all expansions.
     pub(super) fn has_exact_token_counts(&self) -> bool {
         let mut choices = self.models.iter().flat_map(ExpansionModels::choices);
         choices.all(|choice| Tokenizer::for_model(&choice.tokenizer).is_exact())

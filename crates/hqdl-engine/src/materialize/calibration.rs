@@ -1,8 +1,8 @@
-//! Calibration of a column with a `target`: the counts of its cells, the threshold that they allow,
-//! and the promise that follows.
+//! Calibration of a column with a `target`: counts the column's cells, chooses the threshold, and
+//! derives the promise about the published cells.
 //!
-//! An overridden cell counts with the models' answers. Otherwise, a user who overrides only wrong
-//! cells would make the sample look better than the other cells are.
+//! For an overridden cell, the models' answers count, not the override. Otherwise the sample would
+//! look better than the other cells if a user overrides only wrong cells.
 
 use std::collections::{HashMap, HashSet};
 
@@ -21,22 +21,23 @@ const CONFIDENCE: f64 = 0.95;
 pub(super) struct Calibration {
     pub(super) target: CascadeTarget,
     pub(super) drawn: DrawnSample,
-    /// Number of cells in the sample, and in the whole column.
+    /// Size of the sample and of the whole column, in cells.
     pub(super) sample: CascadeSample,
-    /// Cells by the number of compared answers that differ.
+    /// Counts of the cells by level of confidence, the most confident level first.
     levels: Vec<CascadeLevel>,
-    /// Wrong cells of the sample by the number of accepted levels, if the target is about the truth.
+    /// Number of wrong sampled cells for each number of accepted levels. Empty unless the target is
+    /// about the truth.
     wrong: Vec<u64>,
     /// Whether the stronger model's answers are too often wrong to reach the target.
     pub(super) is_refused: bool,
-    /// Cells of each level that the stronger model has not answered.
+    /// Number of cells in each level that the stronger model has not answered.
     pub(super) unescalated: Vec<u64>,
-    /// Cells of the sample that not all models have answered.
+    /// Number of sampled cells that not all models have answered.
     pub(super) missing_sampled: u64,
-    /// Cells that lack a first answer or an answer to compare it with.
+    /// Number of cells that lack a first answer or a compared answer.
     unanswered: u64,
-    /// Cells that go to the stronger model regardless of their confidence, but have no answer from
-    /// it yet.
+    /// Number of cells that the stronger model must answer regardless of their confidence, but has
+    /// not answered yet.
     unescalated_anyway: u64,
     /// Decision about the cells outside the sample, as in [`CascadeDecision`].
     pub(super) accepted: Option<usize>,
@@ -113,8 +114,8 @@ impl Calibration {
         }
     }
 
-    /// Adds a cell. `values` returns its first value and the one that counts after the stronger
-    /// model has answered. No model is asked about an overridden cell outside the sample.
+    /// Adds a cell. `values` returns the first answer's value and the final value after the
+    /// stronger model has answered. No model is asked about an overridden cell outside the sample.
     pub(super) fn add_cell(
         &mut self,
         entity: &Entity,
@@ -157,7 +158,7 @@ impl Calibration {
         let DrawnSample::Audited { truths, .. } = &self.drawn else { return };
         let Some(truth) = truths.get(entity) else { return };
         let Some((first, Some(second))) = values() else {
-            // A compared cell without the stronger model's answer is counted above.
+            // A sampled cell that lacks only the stronger model's answer was counted above.
             self.missing_sampled += u64::from(level.is_none());
             return;
         };
@@ -214,8 +215,8 @@ impl Calibration {
         self.unanswered + self.unescalated_anyway + unescalated
     }
 
-    /// Returns the number of sampled cells of the first model that disagree with the stronger model,
-    /// or are wrong.
+    /// Returns the number of sampled cells whose first answer disagrees with the stronger model or,
+    /// for a target about the truth, is wrong.
     pub(super) fn count_disagreements(&self) -> u64 {
         match self.target.basis {
             TargetBasis::Model { .. } => self.levels.iter().map(|level| level.disagreements).sum(),
@@ -223,12 +224,13 @@ impl Calibration {
         }
     }
 
-    /// Returns true if the last of this number of levels contains no cell.
+    /// Returns true if the last of the first `accepted` levels contains no cells.
     pub(super) fn is_empty_level(&self, accepted: usize) -> bool {
         accepted.checked_sub(1).is_some_and(|last| self.levels[last].cells == 0)
     }
 
-    /// Returns the smallest number of levels that contain the same cells as this number of levels.
+    /// Removes empty levels from the end of the first `accepted` levels, and returns the number of
+    /// remaining levels.
     pub(super) fn trim_levels(&self, accepted: usize) -> usize {
         (0..=accepted).rev().find(|levels| !self.is_empty_level(*levels)).unwrap_or(0)
     }
@@ -257,7 +259,7 @@ impl Calibration {
     }
 }
 
-/// Returns a number that is random, but the same for the same seed and entity.
+/// Returns a pseudorandom number that depends only on the seed and the entity.
 pub(super) fn hash_entity(seed: u64, entity: &Entity) -> u64 {
     let mut hasher = blake3::Hasher::new_derive_key("hqdl calibration sample");
     hasher.update(&seed.to_le_bytes());

@@ -1,9 +1,10 @@
-//! Calibrates the confidence of columns with a `target`: a random sample of the rows is answered by
-//! both models, and decides which confidence an answer needs, so that the stronger model is not asked.
+//! Calibrates columns with a `target`. Both models answer a random sample of the rows. The sample
+//! determines the confidence above which the first answer is accepted without asking the stronger
+//! model.
 //!
-//! Everything follows from the keys and the facts: a row is in the sample if the hash of its entity
-//! and the seed is one of the smallest. So a killed run continues with the same sample, new rows are
-//! as likely to be in it as old ones, and nothing about a calibration is stored.
+//! A row is in the sample if the hash of its entity and the seed is one of the smallest. The sample
+//! thus follows from the keys alone: a killed run continues with the same sample, new rows are as
+//! likely to be in it as old ones, and nothing about a calibration is stored.
 
 use std::collections::BinaryHeap;
 
@@ -21,7 +22,7 @@ use hqdl_statistics::CascadeChoice;
 use hqdl_values::format::count_noun;
 use hqdl_values::key::Entity;
 
-/// Returns true if a calibration includes a column's cell of a key.
+/// Returns true if a calibration includes the cell of this key and column.
 fn is_calibrated(key: &KeyRow, column: usize) -> bool {
     key.is_first_spelling && key.entity_requested_columns[column]
 }
@@ -56,8 +57,8 @@ impl Materializer<'_> {
         Ok(self.calibrations.borrow()[n].iter().any(Option::is_some))
     }
 
-    /// Counts the answers of all calibrated columns again, at the end of a run that may have stopped
-    /// before it asked about each cell. The decisions stay those of the run.
+    /// Counts the answers of all calibrated columns again at the end of a run, because the run may
+    /// have stopped before it asked about every cell. Keeps the decisions that the run made.
     pub(super) fn recount_answers(&self) -> Result<(), MaterializeError> {
         for n in 0..self.spec.expansions.len() {
             let before = self.calibrations.borrow()[n].clone();
@@ -133,8 +134,8 @@ impl Materializer<'_> {
         })
     }
 
-    /// Checks that no prompt shows overrides as examples: the models would repeat those of sampled
-    /// cells.
+    /// Checks that no prompt shows overrides as examples, because the models would repeat the
+    /// overrides of sampled cells.
     fn check_override_shots(&self, n: usize, column: usize) -> Result<(), AuditError> {
         let expansion = &self.spec.expansions[n];
         let is_overridden = || {
@@ -150,8 +151,9 @@ impl Materializer<'_> {
         Err(AuditError::in_request(message, "remove `shots = \"overrides\"` or the target"))
     }
 
-    /// If a cell is in the sample of a calibration, returns the reason why a model must still
-    /// answer it although it is overridden, and that model.
+    /// Returns the model that must still answer an overridden cell because the cell is in a
+    /// calibration sample, and the reason. Returns `None` if the cell is not sampled or no answer
+    /// is missing.
     pub(super) fn find_missing_sample_answer(
         &self,
         n: usize,
@@ -268,7 +270,7 @@ impl Materializer<'_> {
         notes
     }
 
-    /// Returns the error of the first refused target, if there is one.
+    /// Returns the error for the first target that cannot be reached, if there is one.
     pub(super) fn find_refused_target(&self) -> Option<MaterializeError> {
         let calibrations = self.calibrations.borrow();
         for (n, expansion) in self.spec.expansions.iter().enumerate() {
@@ -287,11 +289,10 @@ impl Materializer<'_> {
         None
     }
 
-    /// Counts the first answers of the columns whose confidence is a probability. Returns a note for
-    /// each column in which some lack one.
+    /// Checks the columns whose confidence is a probability. Returns a note for each column in
+    /// which some first answers have no probability.
     ///
-    /// # Errors
-    /// [`MaterializeError::NoLogprobs`] if the endpoint reported none for a column.
+    /// # Errors [`MaterializeError::NoLogprobs`] if no first answer of a column has a probability.
     pub(super) fn check_logprobs(&self, n: usize) -> Result<Vec<String>, MaterializeError> {
         let models = &self.models[n];
         let second = |column: usize| models.column_models(column).second.as_ref();
@@ -380,7 +381,7 @@ impl Materializer<'_> {
         plans
     }
 
-    /// Returns the likely cost of a model's answer to a column's cell, estimated from the first
+    /// Estimates the likely cost in USD of a model's answer to one cell of a column, from the first
     /// rows.
     fn estimate_cell_cost(&self, n: usize, column: usize, model: usize) -> Option<f64> {
         /// Number of rows whose cost is computed.
@@ -403,13 +404,13 @@ impl Materializer<'_> {
     }
 }
 
-/// Returns the number of accepted levels to show. There are many levels of probability, so those
-/// without cells are left out.
+/// Returns the number of accepted levels to show. If the confidence is a probability, there are
+/// many levels, so empty levels at the end are left out.
 fn choose_shown(calibration: &Calibration, rule: &SecondAnswerRule, accepted: usize) -> usize {
     if rule.uses_logprobs() { calibration.trim_levels(accepted) } else { accepted }
 }
 
-/// Returns the cells that are accepted if this number of levels is.
+/// Returns which cells are accepted if this number of levels is accepted.
 fn describe_accepted(rule: &SecondAnswerRule, accepted: usize) -> AcceptedCells {
     match accepted.checked_sub(1) {
         None => AcceptedCells::Nothing,

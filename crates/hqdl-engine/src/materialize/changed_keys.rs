@@ -45,7 +45,7 @@ impl<'w> Materializer<'w> {
         previous: &Database,
     ) -> Result<Option<PublishedKeys>, FactsError> {
         let (expansion, selection) = (&self.spec.expansions[n], self.selection);
-        // With these options, the run also requests known cells.
+        // With these options, the run also requests cells that are already known.
         let rejects_facts = !self.refresh_jobs.is_empty()
             || !selection.refresh.is_empty()
             || selection.refresh_evidence
@@ -72,8 +72,8 @@ impl<'w> Materializer<'w> {
         else {
             return Ok(None);
         };
-        // The fact store may be a restored older copy to which other answers were added, or its
-        // records may have been rebuilt without damaged answers.
+        // The fact store may be a restored copy to which other answers were added, or damaged
+        // answers may be missing since its records were rebuilt.
         let (id, description) = &snapshot.last_completion;
         let is_same_history = self.describe_completion(*id)? == *description
             && self.facts.with_latest().records_id()? == snapshot.records_id;
@@ -100,7 +100,7 @@ impl<'w> Materializer<'w> {
             published.snapshot,
             &answered,
         );
-        // Collecting all keys returns the same error, or handles it.
+        // Ignore the error: the fallback, which collects all keys, returns or handles it.
         let Ok(Some(keys)) = keys else { return Ok(None) };
         let coverage = self.compute_key_coverage(n, keys, false)?;
         let Some(changed) = &coverage.keys.changed else { return Ok(None) };
@@ -121,9 +121,9 @@ impl<'w> Materializer<'w> {
         Ok(Some(CoverageReport { last_row, unvisited: Some(unvisited), ..coverage }))
     }
 
-    /// Returns true if the published tables of an expansion come from this fact store, and it still
-    /// has their last completion. Another store, or an older copy that was restored, can have other
-    /// completions with the same ids.
+    /// Returns true if the published tables of an expansion come from this fact store, and the
+    /// store still contains the last completion they were published from. Another store, or a
+    /// restored older copy, can contain other completions with the same ids.
     pub(super) fn is_from_this_store(
         &self,
         published: &Database,

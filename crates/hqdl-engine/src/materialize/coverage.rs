@@ -24,8 +24,8 @@ const PREFETCHED_KEYS: usize = 1000;
 /// The stored facts of an entity; `None` if there are none.
 pub(super) type EntityFacts = Option<Record>;
 
-/// Answers that are not in a column's value list, by column and lowercase form (letter case is
-/// ignored).
+/// Answers that are not in their column's value list, by column and lowercase form, because letter
+/// case is ignored.
 pub(super) type UnlistedValues = BTreeMap<usize, BTreeMap<String, String>>;
 
 /// Coverage of one expansion: its known and missing cells.
@@ -33,10 +33,10 @@ pub(super) struct CoverageReport<'db> {
     pub(super) keys: Keys<'db>,
     /// The plan without the cost of its requests.
     pub(super) plan: ExpansionPlan,
-    /// The plan of each model, with the cells that the model is asked for. The cost is not always
-    /// computed.
+    /// The plan of each model, with the cells requested from it. Contains costs only if the walk
+    /// computed them.
     pub(super) model_plans: Vec<ExpansionPlan>,
-    /// Maximum number of second answers per model, to cells that have no first answer yet.
+    /// For each model, the maximum number of second answers to cells that have no first answer yet.
     pub(super) possible_cells: Vec<u64>,
     /// Known cells by state, per column.
     pub(super) cells: Vec<Tally>,
@@ -45,35 +45,38 @@ pub(super) struct CoverageReport<'db> {
     pub(super) unasked: Vec<u64>,
     /// Cells to refresh or retry that `--limit` leaves to a later run, per column.
     pub(super) unasked_refreshes: Vec<u64>,
-    /// Missing cells that an open batch job requests, per column. The run does not request them.
+    /// Missing cells that are requested by open batch jobs, per column. The run does not request
+    /// them.
     pub(super) in_flight: Vec<u64>,
     /// Cells of `in_flight` that are to be refreshed or retried, per column.
     pub(super) in_flight_refreshes: Vec<u64>,
-    /// Checksums of the rows of the visited keys, as published if no further answer arrives.
+    /// Checksums of the visited keys' rows, in the form in which they are published if no further
+    /// answer arrives.
     pub(super) checksums: Checksums,
-    /// Sums over the keys, and over the cells of all keys that are not in `pending_keys`.
+    /// Sums over all keys, and over the cells of the keys that are not in `pending_keys`.
     pub(super) buckets: BucketSnapshot,
-    /// If only the keys of changed buckets were visited: the published tables that contain the other
-    /// rows.
+    /// Published tables that contain the rows of the unvisited keys. `None` if all keys were
+    /// visited.
     pub(super) unvisited: Option<UnvisitedRows>,
     /// Order-independent hash of the keys.
     pub(super) keys_hash: i64,
     /// Last journal row that this report is guaranteed to include.
     pub(super) last_row: i64,
-    /// Counts of the cells whose keys need no request.
+    /// Counts of the cells of all keys that need no request.
     pub(super) unrequested_counts: CellCounts,
-    /// Positions of the keys with missing cells: those that are the first spelling of an entity,
-    /// and those that are other spellings.
+    /// Positions of the keys with missing cells. The first set contains keys that are the first
+    /// spelling of their entity, the second set all other spellings.
     pub(super) pending_keys: [KeyPositions; 2],
-    /// Differences from the published tables.
+    /// Differences from the published tables; `None` until they are compared.
     pub(super) differences: Option<TableDifferences>,
     /// Entities with overrides.
     pub(super) overridden_entities: HashSet<Entity>,
-    /// The error if `--where` is invalid for this expansion.
+    /// The error message if `--where` is invalid for this expansion.
     pub(super) filter_error: Option<String>,
-    /// The expansion's keys, used to find the closest key for a misspelled one.
+    /// The expansion's keys, used to suggest the closest key for a misspelled one.
     pub(super) expansion_keys: Arc<ExpansionKeys>,
-    /// Answers that are in no value list and that no run has asked the model to unify yet.
+    /// Answers that are not in their column's value list and that no run has asked the model to
+    /// unify yet.
     pub(super) unlisted_values: UnlistedValues,
 }
 
@@ -82,9 +85,10 @@ pub(super) struct TableDifferences {
     pub(super) published: Checksums,
     /// Buckets whose checksums differ.
     pub(super) buckets: BTreeSet<usize>,
-    /// Hashes of the source keys in these buckets, or of all visited keys.
+    /// Hashes of the source keys in these buckets. If only some keys were visited, hashes of all
+    /// visited keys.
     pub(super) keys: HashSet<i64>,
-    /// Positions of these keys that are not in `pending_keys`.
+    /// Positions of the keys in `keys` that are not in `pending_keys`.
     pub(super) positions: KeyPositions,
 }
 
@@ -102,8 +106,8 @@ impl CoverageReport<'_> {
         self.plan.columns.iter().map(ColumnPlan::cell_count).sum()
     }
 
-    /// Returns the plan with its cost: a plan for each model of the expansion, with the columns that
-    /// it answers.
+    /// Splits the plan by model. Returns one plan for each model of the expansion, with the columns
+    /// that the model answers and their cost.
     pub(super) fn split_plan(&self, models: &ExpansionModels) -> Vec<ExpansionPlan> {
         let plan_of = |(m, plan): (usize, &ExpansionPlan)| ExpansionPlan {
             name: self.plan.name.clone(),
@@ -118,7 +122,7 @@ impl CoverageReport<'_> {
         self.model_plans.iter().enumerate().map(plan_of).collect()
     }
 
-    /// Returns the number of missing cells that a model is asked for.
+    /// Returns the number of missing cells to request from a model.
     pub(super) fn count_missing_cells_of_model(&self, model: usize) -> u64 {
         self.model_plans[model].columns.iter().map(ColumnPlan::cell_count).sum()
     }
@@ -148,8 +152,8 @@ impl<'w> Materializer<'w> {
         let filter = self.selection.filter.as_deref();
         let gathered = Keys::collect(self.database, expansion, filter);
         let (keys, filter_error) = match (filter, gathered) {
-            // The condition may name columns of another expansion; then it selects no key of this
-            // one.
+            // The condition may name columns of another expansion. In that case it selects no key
+            // of this expansion.
             (
                 Some(_),
                 Err(StoreError::Sqlite { message, .. } | StoreError::Statement { message, .. }),
@@ -203,8 +207,8 @@ impl<'w> Materializer<'w> {
         self.for_each_key_in(&mut |on_key| keys.for_each(on_key), visit)
     }
 
-    /// Calls `visit` for every key of a walk, with its entity's facts, which are fetched for
-    /// [`PREFETCHED_KEYS`] keys at a time.
+    /// Calls `visit` for every key of a walk, with the facts of the key's entity. Fetches the facts
+    /// for [`PREFETCHED_KEYS`] keys at a time.
     pub(super) fn for_each_key_in(
         &self,
         walk: &mut KeyWalk<'_>,
@@ -300,8 +304,8 @@ impl<'w> Materializer<'w> {
         Ok(KeyCells { resolved, to_request, source_columns, in_flight })
     }
 
-    /// Returns the requested columns of a key that a model may be asked for later in the run,
-    /// depending on the answers of others.
+    /// Returns the requested columns of a key for which a model may be asked later in the run,
+    /// depending on the answers of other models.
     pub(super) fn find_possible_columns(
         &self,
         n: usize,
@@ -319,7 +323,8 @@ impl<'w> Materializer<'w> {
                     && self.columns[n][*column]
                     && asked.is_some();
             }
-            // Answers are compared in order, from the first model to the one that answers again.
+            // The models are asked in order: first the first model, then the compared models, then
+            // the stronger model.
             asked != Some(model)
                 && asked != Some(rule.to)
                 && (rule.to == model || rule.compare.contains(&model))
@@ -330,7 +335,7 @@ impl<'w> Materializer<'w> {
         key_cells.source_columns.iter().copied().filter(may_follow).collect()
     }
 
-    /// Returns those of an entity's columns that open batch jobs request.
+    /// Returns the columns of an entity that are requested by open batch jobs.
     fn find_batched_columns(
         &self,
         n: usize,
@@ -390,19 +395,19 @@ pub(super) struct KeyCells<'r> {
     pub(super) resolved: Vec<(usize, ResolvedCell<'r>)>,
     pub(super) to_request: Vec<usize>,
     pub(super) source_columns: Vec<usize>,
-    /// Indices of missing columns that an open batch job requests.
+    /// Indices of missing columns that are requested by an open batch job.
     pub(super) in_flight: Vec<usize>,
 }
 
 impl KeyCells<'_> {
-    /// Returns the columns to request from a model.
+    /// Returns the columns that are requested from a model.
     pub(super) fn columns_of_model(&self, model: usize) -> Vec<usize> {
         let is_own = |column: &&usize| self.requested_model(**column) == Some(model);
         self.to_request.iter().filter(is_own).copied().collect()
     }
 
-    /// Returns the model that a column is requested from; `None` if it is overridden and in no
-    /// sample.
+    /// Returns the model from which a column is requested; `None` if the column is overridden and
+    /// no sampled answer is missing.
     pub(super) fn requested_model(&self, column: usize) -> Option<usize> {
         self.resolved.iter().find(|(c, _)| *c == column).and_then(|(_, cell)| match cell {
             ResolvedCell::Overridden { to_ask, .. } => to_ask.map(|(_, model)| model),
@@ -429,10 +434,10 @@ pub(super) fn add_cells(bucket: &mut Bucket, resolved: &[(usize, ResolvedCell<'_
 
 /// Current content of a cell: an override or the stored fact.
 pub(super) enum ResolvedCell<'r> {
-    /// A calibration counts the models' answers to a sampled cell: if one is missing, `to_ask` is the
-    /// reason and the model to ask.
+    /// The override applies. If the cell is in a calibration sample and a model's answer is
+    /// missing, `to_ask` contains the reason and the model to ask.
     Overridden { entry: &'r Override, to_ask: Option<(Reason, usize)> },
-    /// The model is the one to ask if the cell is missing.
+    /// The stored fact, if any. `model` is the model to ask if the cell is missing.
     Fact { lookup: CellLookup<'r>, model: usize },
 }
 

@@ -55,7 +55,7 @@ pub(super) struct CoverageBuilder<'b, 'w> {
     n: usize,
     plan: ExpansionPlan,
     model_plans: Vec<ExpansionPlan>,
-    /// Costs for each model of the expansion; empty if they are not computed.
+    /// Costs for each model of the expansion; empty if costs are not computed.
     costs: Vec<CostWalk<'b>>,
     possible_cells: Vec<u64>,
     cells: Vec<Tally>,
@@ -74,7 +74,7 @@ pub(super) struct CoverageBuilder<'b, 'w> {
     respelled: HashSet<Entity>,
     overridden_entities: HashSet<Entity>,
     unlisted_values: UnlistedValues,
-    /// Hashes of the keys, unless they can be read from the database later.
+    /// Hashes of the keys; `None` if the keys can be read from the database later.
     key_hashes: Option<KeyHashes>,
 }
 
@@ -89,7 +89,7 @@ struct CostWalk<'e> {
 pub(super) struct RequestCost<'e> {
     estimator: CostEstimator<'e>,
     batcher: Batcher<'e>,
-    /// Whether the model answers all columns of a row, even if some are known.
+    /// Whether requests include all columns of a row, even the known ones.
     whole_rows: bool,
 }
 
@@ -144,7 +144,8 @@ impl<'b, 'w> CoverageBuilder<'b, 'w> {
         }
     }
 
-    /// Uses the buckets of a snapshot, or new ones for all keys.
+    /// Sets up empty buckets: with the layout of the published snapshot if only changed buckets are
+    /// visited, otherwise for all keys.
     fn with_buckets_for(mut self, keys: &Keys<'_>, records_id: i64) -> Self {
         let columns = self.cells.len();
         self.buckets = match &keys.changed {
@@ -295,7 +296,7 @@ impl<'b, 'w> CoverageBuilder<'b, 'w> {
         }
     }
 
-    /// Returns the report on the keys, all of which were visited.
+    /// Returns the report. Call this after all keys were visited.
     pub(super) fn finish(
         mut self,
         keys: Keys<'_>,
@@ -353,7 +354,7 @@ impl<'b, 'w> CoverageBuilder<'b, 'w> {
 }
 
 impl CoverageBuilder<'_, '_> {
-    /// Adds the buckets whose keys were not visited, because all of their cells are known.
+    /// Adds the buckets whose keys were not visited because all of their cells are known.
     fn add_unvisited_buckets(&mut self, changed: &ChangedBuckets) {
         for (_, bucket) in changed.unvisited_buckets() {
             self.plan.keys += bucket.entities;
@@ -367,7 +368,8 @@ impl CoverageBuilder<'_, '_> {
         self.buckets.add_unvisited_buckets(changed);
     }
 
-    /// Returns the keys of the expansion, which are read from the database when they are needed.
+    /// Returns the keys of the expansion. They are read from the database only when they are
+    /// needed.
     fn read_keys_on_demand(&self) -> ExpansionKeys {
         let (path, expansion) = (
             self.materializer.database.path().to_owned(),
@@ -444,11 +446,11 @@ impl<'e> RequestCost<'e> {
     }
 }
 
-/// Upper bound of the cost of second answers, if each cell needs one.
+/// Upper bound on the cost of second answers, for the case that every cell needs one.
 ///
-/// Rows whose columns need a second answer in different combinations do not share requests. Their
-/// requests cost at most as much as separate requests for each column, and one more for each
-/// combination.
+/// Two rows can share a request only if the same combination of their columns needs a second
+/// answer. The requests cost at most as much as separate requests for each column, plus one request
+/// for each combination.
 struct PossibleCost<'e> {
     /// Requests for each column alone.
     columns: Vec<RequestCost<'e>>,

@@ -9,7 +9,7 @@ use hqdl_values::value::Value;
 /// A cell whose value may be wrong.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DoubtfulCell {
-    /// Key of the row, as its source has it.
+    /// Key of the row, as written in its source.
     pub key: Vec<Value>,
     /// Position of the column in the expansion.
     pub column: usize,
@@ -17,7 +17,7 @@ pub struct DoubtfulCell {
     pub value: CellValue,
     /// State of the cell.
     pub state: State,
-    /// The model's text, if it differs from the value.
+    /// Text of the model's answer, if it differs from the value.
     pub raw: Option<String>,
     /// Confidence of the value, from 0 to 1.
     pub confidence: f64,
@@ -26,9 +26,9 @@ pub struct DoubtfulCell {
 }
 
 impl Materializer<'_> {
-    /// Returns the cells of an expansion with the greatest doubt, the greatest first, and the number
-    /// of all cells with a doubt. `weights` contains the importance of each column. Overridden cells
-    /// and those without a known confidence are left out.
+    /// Returns the `max` most doubtful cells of an expansion, most doubtful first, and the total
+    /// number of doubtful cells. `weights` contains the importance of each column. Leaves out
+    /// overridden cells and cells whose confidence is not known.
     ///
     /// # Errors
     /// [`MaterializeError`] if keys or facts cannot be read.
@@ -64,7 +64,8 @@ impl Materializer<'_> {
                 let (value, state, raw) = (answer.value, answer.state, answer.raw);
                 doubts.push(DoubtfulCell { key, column, value, state, raw, confidence, doubt });
             }
-            // Sorting at twice the size keeps the memory small.
+            // Sort and truncate whenever the list reaches twice its final size, to limit the
+            // memory.
             if doubts.len() >= 2 * max.max(1) {
                 sort_doubts(&mut doubts, max);
             }
@@ -76,7 +77,7 @@ impl Materializer<'_> {
     }
 }
 
-/// Sorts cells by doubt and keeps the first ones. The order of equal ones does not change.
+/// Sorts cells by doubt and keeps the first `max`. The sort is stable.
 fn sort_doubts(doubts: &mut Vec<DoubtfulCell>, max: usize) {
     doubts.sort_by(|a, b| b.doubt.total_cmp(&a.doubt));
     doubts.truncate(max);

@@ -1,5 +1,5 @@
-//! Loads the documents of expansions, and finds answers whose request showed different passages
-//! from those that a request would show now (`--refresh-evidence`).
+//! Loads the documents of expansions. For `--refresh-evidence`, finds answers whose requests would
+//! show different passages now.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use hqdl_spec::Expansion;
 use hqdl_values::Row;
 use hqdl_values::evidence::ShownEvidence;
 
-/// Number of completions that are read at once.
+/// Number of completions to read at once.
 const CHUNK: usize = 500;
 
 impl Materializer<'_> {
@@ -73,7 +73,7 @@ impl Materializer<'_> {
         Ok(outdated)
     }
 
-    /// Adds the completions whose passages had a different digest.
+    /// Collects the completions whose passages had a different digest.
     fn collect_outdated_completions(
         &self,
         digests: &mut Vec<(i64, String)>,

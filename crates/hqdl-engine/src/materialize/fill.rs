@@ -15,7 +15,7 @@ use hqdl_model::generate::{self, Context, Event, ModelRun, StopReason};
 use hqdl_model::plan::{Batcher, MissingRow, RowBatch};
 
 impl Materializer<'_> {
-    /// Starts the requests of a run.
+    /// Starts sending the requests of a run.
     pub(super) fn start_model_run(
         &self,
         run: &Run,
@@ -61,8 +61,8 @@ impl Materializer<'_> {
     }
 
     /// Requests second answers (`escalate`) for the keys of the coverage reports, and adds the
-    /// results to the report. Each model is asked once, after those whose answers decide about it.
-    /// Returns the expansions with second answers.
+    /// results to the report. Each model is asked once, after the models whose answers determine
+    /// its cells. Returns the positions of the expansions with second answers.
     pub(super) fn escalate_cells(
         &self,
         run: &Run,
@@ -78,7 +78,7 @@ impl Materializer<'_> {
             if report.has_stopped() {
                 break;
             }
-            // The models have now answered the sample, which decides which other cells need a
+            // The models have now answered the sample, which determines the other cells that need a
             // second answer.
             if self.calibrate_after_sample(n)? {
                 let coverage = self.compute_coverage(n, false)?;
@@ -93,7 +93,8 @@ impl Materializer<'_> {
         Ok(escalated)
     }
 
-    /// Requests the second answers of an expansion. Adds it to `escalated` if there are any.
+    /// Requests the second answers of an expansion. If there are any to request, adds the expansion
+    /// to `escalated`.
     fn ask_second_models(
         &self,
         n: usize,
@@ -104,7 +105,7 @@ impl Materializer<'_> {
         escalated: &mut Vec<usize>,
     ) -> Result<(), MaterializeError> {
         for model in self.models[n].second_answer_positions() {
-            // Count the cells first, because they depend on the answers of this run.
+            // Count the cells again, because they depend on the answers of this run.
             let mut cells = 0;
             self.for_each_row_batch((n, model), coverage, &mut |row_batch| {
                 cells += (row_batch.columns.len() * row_batch.missing_rows.len()) as u64;
@@ -124,8 +125,8 @@ impl Materializer<'_> {
         Ok(())
     }
 
-    /// Requests the `cells` missing cells of an expansion that one of its models is asked for, and
-    /// adds the results to the report.
+    /// Requests the missing cells of an expansion from one of its models, and adds the results to
+    /// the report. `cells` is their number.
     fn fill_from_model(
         &self,
         (n, model): (usize, usize),
@@ -176,8 +177,9 @@ impl Materializer<'_> {
         report.add_answers(&names.zip(column_usage).map(to_usage_entry).collect::<Vec<_>>());
     }
 
-    /// Passes the missing rows of an expansion to `on_batch`, in batches for one of its models.
-    /// Walks only the keys with missing cells; other processes may have answered them meanwhile.
+    /// Passes the rows of an expansion that one of its models must answer to `on_batch`, in
+    /// batches. Walks only the keys with missing cells, and skips cells that other processes have
+    /// answered in the meantime.
     pub(super) fn for_each_row_batch(
         &self,
         (n, model): (usize, usize),
@@ -216,7 +218,7 @@ impl Materializer<'_> {
             walked = batcher.finish_batches().into_iter().try_for_each(on_batch);
         }
         match walked {
-            // If the receiver closed the channel, it reports the reason itself.
+            // If the receiver has closed the channel, the receiver reports the reason.
             Ok(()) | Err(WalkError::Closed) => Ok(()),
             Err(halt) => Err(halt.into_materialize_error(self.database)),
         }

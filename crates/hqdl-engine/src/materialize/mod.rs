@@ -52,7 +52,7 @@ use hqdl_values::cell::{State, Tally};
 use hqdl_values::format::count_noun;
 use hqdl_values::problem::find_nearest;
 
-/// Reasons why a spec could not be materialized.
+/// Reason why a spec could not be materialized.
 #[derive(Debug, thiserror::Error)]
 pub enum MaterializeError {
     /// A database failed.
@@ -91,11 +91,11 @@ pub enum MaterializeError {
     /// `--columns` or `--refresh` names a column that no expansion has.
     #[error("{flag}: no expansion has a column `{name}`")]
     UnknownColumn {
-        /// The flag with the name.
+        /// The flag that contains the name.
         flag: &'static str,
         /// Column name that the user passed.
         name: String,
-        /// A similar name.
+        /// The most similar column name, if there is one.
         nearest: Option<String>,
     },
     /// The condition of `--where` is invalid for every expansion.
@@ -104,10 +104,11 @@ pub enum MaterializeError {
     /// The model has no Batch API.
     #[error("recordings cannot be run as batches")]
     BatchesUnsupported,
-    /// A column has another model, but batches are sent only to the model of `[model]`.
+    /// A column uses another model, but batches are sent only to the model in `[model]`.
     #[error("`{column}` uses [model.{model}], but hqdl sends batches only to [model]")]
     BatchModelMismatch {
-        /// The column with its expansion, or the expansion if all its columns have this model.
+        /// The column with its expansion, or only the expansion if all of its columns use this
+        /// model.
         column: String,
         /// The named model.
         model: String,
@@ -134,15 +135,15 @@ pub enum MaterializeError {
 /// The subset of the missing cells that a run requests.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Selection {
-    /// Maximum number of keys per expansion.
+    /// Maximum number of keys per expansion; `None` for no limit.
     pub limit: Option<u64>,
-    /// Only these columns.
+    /// Columns to request; `None` for all.
     pub columns: Option<Vec<String>>,
-    /// Only keys of source rows that satisfy this SQL condition.
+    /// SQL condition that source rows must satisfy; `None` for all rows.
     pub filter: Option<String>,
     /// Columns whose answered cells the run requests again.
     pub refresh: Vec<String>,
-    /// Whether to request cells again if their request would now show different passages.
+    /// Whether to request a cell again if its request would now show different passages.
     pub refresh_evidence: bool,
     /// Whether to request cells without a value again.
     pub retry_failed: bool,
@@ -199,9 +200,9 @@ pub struct Materializer<'w> {
     facts: &'w Facts,
     model: Arc<dyn Model>,
     selection: &'w Selection,
-    /// Selected columns, per expansion.
+    /// For each expansion, whether each column is selected.
     columns: Vec<Vec<bool>>,
-    /// Models that answer, per expansion.
+    /// Models that answer the columns, per expansion.
     models: Vec<ExpansionModels>,
     requirements: Vec<Arc<ExpansionRequirements>>,
     /// Columns to refresh or retry.
@@ -210,12 +211,12 @@ pub struct Materializer<'w> {
     run_mode: RunMode,
     /// Whether any batch job is open.
     has_batch_jobs: Cell<bool>,
-    /// Change counter of the database when the coverage was computed.
+    /// Change counter of the database at the time when the coverage was computed.
     version: Cell<i64>,
     /// Calibration of each column that has a target, per expansion and column.
     calibrations: RefCell<Vec<Vec<Option<Calibration>>>>,
     /// Number of missing cells in unanswered export files, by batch job. `None` if these cells are
-    /// requested anyway.
+    /// requested again.
     exported_cells: RefCell<Option<BTreeMap<i64, u64>>>,
 }
 
@@ -297,9 +298,9 @@ impl<'w> Materializer<'w> {
         Ok(self)
     }
 
-    /// Returns an error if a selected column has another model than `[model]`, or if an expansion
-    /// sends images or shows evidence. Another process may send a batch a day later, but images and
-    /// documents are read when the request is sent.
+    /// Returns an error if a selected column uses another model than `[model]`, or if an expansion
+    /// sends images or shows evidence. Images and documents are read when a request is sent, but
+    /// another process may send a batch a day later.
     pub(super) fn ensure_batch_support(&self) -> Result<(), MaterializeError> {
         for (n, (expansion, models)) in self.spec.expansions.iter().zip(&self.models).enumerate() {
             for m in models.first_positions() {
@@ -416,7 +417,7 @@ impl<'w> Materializer<'w> {
     }
 
     /// Requests the missing cells and publishes the tables. Returns true if the tables are up to
-    /// date. `run` receives the run once it is started; the caller ends it.
+    /// date. Stores the run in `run` once it has started; the caller must end it.
     fn run_pipeline(
         &self,
         run: &mut Option<Run>,
@@ -543,8 +544,8 @@ impl<'w> Materializer<'w> {
         Ok(coverages)
     }
 
-    /// Returns a note for each model that may be asked for second answers, depending on first
-    /// answers that are missing.
+    /// Returns a note for each model that may be asked for second answers once missing first
+    /// answers have arrived.
     fn describe_possible_cells(&self, n: usize, coverage: &CoverageReport<'_>) -> Vec<String> {
         let second = self.models[n].second_answer_positions();
         let possible = second.map(|model| (model, coverage.possible_cells[model]));
@@ -575,8 +576,9 @@ impl<'w> Materializer<'w> {
         }
     }
 
-    /// Requests the missing cells. Returns the positions of the expansions whose first answers may no
-    /// longer count, because values were unified or answered again. Failures go into the report.
+    /// Requests the missing cells. Returns the positions of the expansions whose first answers may
+    /// have been superseded, because values were unified or answered again. Failures go into the
+    /// report.
     fn request_cells(
         &self,
         run: &Run,
@@ -611,7 +613,7 @@ impl<'w> Materializer<'w> {
     }
 
     /// Requests first answers, then the meaning of unlisted values, then second answers. Returns
-    /// the positions of the expansions whose first answers may no longer count.
+    /// the positions of the expansions whose first answers may have been superseded.
     fn request_live_answers(
         &self,
         run: &Run,
@@ -639,7 +641,7 @@ impl<'w> Materializer<'w> {
         Ok(changed)
     }
 
-    /// Returns whether the published tables must be kept, because no request succeeded: they may
+    /// Returns whether the published tables must be kept because no request succeeded. They may
     /// contain another model's values, which are better than NULLs.
     fn must_keep_tables(&self, target: &OutputTarget, report: &Report) -> bool {
         let nothing_answered = self.run_mode != RunMode::CachedOnly
@@ -651,8 +653,8 @@ impl<'w> Materializer<'w> {
                 .is_some_and(|db| self.has_published_tables(db) && !self.has_current_versions(db))
     }
 
-    /// Returns the advice for a run whose answers were all unreadable or refused, or in which no
-    /// answer of a column is in its value list.
+    /// Returns advice if all answers of the run were unreadable or refused, or if none of a
+    /// column's answers is in its value list.
     fn format_failure_advice(&self, report: &Report) -> Option<String> {
         let is_all = |requested: &Tally, state| {
             requested.total() > 0 && requested.total() == requested.get(state)
@@ -674,7 +676,7 @@ impl<'w> Materializer<'w> {
         ))
     }
 
-    /// Returns the advice for a run whose answers were all unreadable.
+    /// Returns the advice for a run in which no answer could be parsed.
     fn format_unreadable_advice(&self) -> String {
         let is_csv = self.spec.expansions.iter().any(|e| e.format == Some(Format::Csv));
         let advice = if is_csv {
@@ -695,7 +697,7 @@ impl<'w> Materializer<'w> {
     }
 }
 
-/// Reasons to end a walk over the keys.
+/// Reason why a walk over the keys ended early.
 enum WalkError {
     Sqlite(rusqlite::Error),
     Store(StoreError),

@@ -26,7 +26,7 @@ use hqdl_database::versions::{Checksums, bucket_of, hash_key, key_to_json};
 use hqdl_facts::Completion;
 use hqdl_model::generate::{Event, Listener, StopReason};
 
-/// Counts of the cells, and sums over the keys, of written tables.
+/// Counts of the cells in the written tables, and sums over their keys.
 type WrittenRows = (CellCounts, BucketSnapshot);
 
 impl<'w> Materializer<'w> {
@@ -59,7 +59,7 @@ impl<'w> Materializer<'w> {
         })
     }
 
-    /// Warns about published rows that were edited by hand; this run restores them.
+    /// Warns about published rows that were edited by hand and that this run restores.
     pub(super) fn warn_about_edits(
         &self,
         db: &Database,
@@ -84,7 +84,7 @@ impl<'w> Materializer<'w> {
     ) -> Result<(), MaterializeError> {
         for (expansion, coverage) in self.spec.expansions.iter().zip(coverages) {
             let Some(published) = db.checksums(expansion) else { continue };
-            // Rows of visited keys whose buckets are the published ones are not written.
+            // A visited key's row is not written if its bucket equals the published one.
             let is_partial = coverage.unvisited.is_some();
             let buckets = if is_partial {
                 BTreeSet::new()
@@ -148,7 +148,7 @@ impl<'w> Materializer<'w> {
         Ok(())
     }
 
-    /// Recomputes the coverage if the database has changed since it was computed.
+    /// Recomputes the coverage if the database has changed since the last computation.
     fn recompute_coverage(
         &self,
         coverages: &[CoverageReport<'w>],
@@ -236,9 +236,9 @@ impl<'w> Materializer<'w> {
         Ok(())
     }
 
-    /// Writes only the rows that may differ. Returns `None` if these rows are not known: the
-    /// published tables have changed, too many buckets differ, or another process has stored
-    /// answers since.
+    /// Writes only the rows that may differ. Returns `None` if these rows cannot be determined,
+    /// because the published tables have changed, too many buckets differ, or another process has
+    /// stored answers since the coverage was computed.
     fn write_changed_rows(
         &self,
         n: usize,
@@ -310,7 +310,8 @@ impl<'w> Materializer<'w> {
             self.write_row(n, key, facts, tables, counts, bucket)
         })
         .map_err(|h| h.into_materialize_error(self.database))?;
-        // If the tables have more rows, the key of some rows is no longer in any source.
+        // If the tables have more rows than the sources have keys, they contain rows whose key is
+        // no longer in any source.
         if tables.row_count() != buckets.published_rows() {
             let mut keys = HashSet::new();
             coverage
@@ -325,8 +326,8 @@ impl<'w> Materializer<'w> {
         Ok((counts, buckets))
     }
 
-    /// Writes a key's row unless it is unchanged, and adds it to `bucket`. `counts` is set for an
-    /// entity's first spelling and counts its cells.
+    /// Writes a key's row unless the row is unchanged, and adds the key to `bucket`. `counts` is
+    /// set only for the first spelling of an entity, and counts the entity's cells.
     fn write_row(
         &self,
         n: usize,
@@ -337,7 +338,8 @@ impl<'w> Materializer<'w> {
         mut bucket: Option<&mut Bucket>,
     ) -> Result<(), WalkError> {
         let record = facts;
-        // The first spelling counts all cells of the entity; each spelling publishes its own.
+        // The first spelling counts all cells of the entity, but each spelling publishes only its
+        // own columns.
         let columns =
             if counts.is_some() { &key.entity_requested_columns } else { &key.requested_columns };
         let resolved = self.resolve_cells(n, key, columns, record.as_ref());
@@ -357,7 +359,7 @@ impl<'w> Materializer<'w> {
     }
 }
 
-/// Returns the published provenance of a completion.
+/// Converts a completion and its model to the provenance that is published.
 fn to_completion_origin((c, model): (Completion, String)) -> CompletionProvenance {
     CompletionProvenance {
         run: c.run.get(),

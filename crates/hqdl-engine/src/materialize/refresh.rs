@@ -1,6 +1,6 @@
-//! `--refresh` and `--retry-failed` across runs. If a limit or a kill leaves cells unanswered,
-//! repeating the command requests them. After all cells are requested, the command starts again
-//! from the beginning.
+//! Continues `--refresh` and `--retry-failed` across runs. If a limit or a kill leaves cells
+//! unanswered, repeating the command requests them. Once all cells have been requested, the same
+//! command starts a new refresh.
 
 use super::coverage::CoverageReport;
 use super::{Materializer, Report, RunMode, Selection};
@@ -19,7 +19,7 @@ pub(super) struct RefreshJob {
     subject: RefreshSubject,
     /// Id of the last completion whose facts are outdated.
     up_to: i64,
-    /// The journal's entry, if an earlier run started this refresh.
+    /// The refresh's entry in the journal; `None` unless an earlier run started the refresh.
     open_refresh: Option<OpenRefresh>,
 }
 
@@ -64,7 +64,7 @@ pub(super) fn plan_refresh_jobs(
 }
 
 impl RefreshJob {
-    /// Returns the number of cells that are still to be requested, by this run or a later one.
+    /// Returns the number of cells that this run or a later run must still request.
     fn count_remaining_cells(&self, coverages: &[CoverageReport<'_>]) -> u64 {
         let Some(coverage) = coverages.get(self.expansion) else { return 0 };
         let reason = match self.subject.kind {
@@ -77,12 +77,12 @@ impl RefreshJob {
             + self.count_in_flight_cells(coverage)
     }
 
-    /// Returns the number of cells left to a later run.
+    /// Returns the number of cells that are left to a later run.
     fn count_unasked_cells(&self, coverage: &CoverageReport<'_>) -> u64 {
         coverage.unasked_refreshes.get(self.column).copied().unwrap_or(0)
     }
 
-    /// Returns the number of cells that open batch jobs request.
+    /// Returns the number of cells that are requested by open batch jobs.
     fn count_in_flight_cells(&self, coverage: &CoverageReport<'_>) -> u64 {
         coverage.in_flight_refreshes.get(self.column).copied().unwrap_or(0)
     }
@@ -139,7 +139,7 @@ impl Materializer<'_> {
             let answered = &report.columns[refresh_job.expansion][refresh_job.column].requested;
             let is_in_flight = refresh_job.count_in_flight_cells(coverage) > 0
                 && history.has_batch_requests_in_flight()?;
-            // A cancelled batch job leaves cells unanswered.
+            // A cancelled batch job may have left cells unanswered.
             let expected =
                 coverage.plan.columns.get(refresh_job.column).map_or(0, ColumnPlan::cell_count)
                     + coverage.in_flight.get(refresh_job.column).copied().unwrap_or(0);

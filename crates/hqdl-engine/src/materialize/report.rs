@@ -62,12 +62,12 @@ pub struct ColumnReport {
     pub column: String,
     /// All cells of the column, by state.
     pub cells: Tally,
-    /// Number of cells that were not requested.
+    /// Number of cells that were never requested.
     pub unasked: u64,
     /// This run's requests and usage for the column.
     pub usage: ColumnUsage,
-    /// Cells answered since the coverage was computed, by state. Answers to earlier runs' batch
-    /// jobs are not counted.
+    /// Cells answered since the coverage was computed, by state. Does not include answers to batch
+    /// jobs of earlier runs.
     pub(super) requested: Tally,
 }
 
@@ -114,8 +114,8 @@ impl Report {
         }
     }
 
-    /// Lowers the number of newly answered cells in a state to at most `max`, after the first
-    /// answers of some no longer count.
+    /// Caps the number of newly answered cells in a state at `max`. Called when some first answers
+    /// have been superseded.
     pub(super) fn cap_requested_cells(
         &mut self,
         expansion: &str,
@@ -158,8 +158,8 @@ impl Report {
         self.cells.count_failed() == 0 && self.unasked == 0 && self.requested.count_failed() == 0
     }
 
-    /// Returns true if every selected cell was answered; with `require_values`, only if each of
-    /// them has a value.
+    /// Returns true if every selected cell was answered. With `require_values`, every selected cell
+    /// must also have a value.
     #[must_use]
     pub fn is_fulfilled(&self, selection: &Selection, require_values: bool) -> bool {
         let unasked = if selection.is_partial() { 0 } else { self.unasked };
@@ -167,7 +167,7 @@ impl Report {
         unasked == 0 && count(&self.cells) == 0 && count(&self.requested) == 0
     }
 
-    /// Returns the state of all cells that this run requested, if it is [`State::Invalid`] or
+    /// Returns the state that all requested cells share, if it is [`State::Invalid`] or
     /// [`State::Refused`].
     #[must_use]
     pub fn find_common_failure(&self) -> Option<State> {
@@ -177,8 +177,7 @@ impl Report {
             .find(|state| total > 0 && self.requested.get(*state) == total)
     }
 
-    /// Returns notes about the price: where prices are from, and which part of the cost is
-    /// estimated.
+    /// Returns notes about the prices: their sources, and the part of the cost that is estimated.
     #[must_use]
     pub fn price_notes(&self) -> Vec<String> {
         self.price_origins.iter().cloned().chain(self.usage.price_note()).collect()
@@ -221,7 +220,7 @@ impl Report {
         matches!(&self.failure, Some(MaterializeError::Store(StoreError::Replaced(_))))
     }
 
-    /// Adds the usage and results from before the database was read again.
+    /// Adds the usage and results of the previous attempt, before the database was read again.
     pub fn merge_previous_report(&mut self, before: &Self) {
         self.usage.merge(&before.usage);
         self.requested.merge(&before.requested);
@@ -231,8 +230,8 @@ impl Report {
         }
     }
 
-    /// Counts all cells from the coverage reports and this run's answers, for tables that are left
-    /// unchanged.
+    /// Counts all cells from the coverage reports and this run's answers. Used if the tables are
+    /// left unchanged.
     pub(super) fn count_cells_from_coverage(&mut self, coverages: &[CoverageReport<'_>]) {
         for (coverage, columns) in coverages.iter().zip(&mut self.columns) {
             let counts = coverage.cells.iter().zip(&coverage.unasked).zip(&coverage.plan.columns);

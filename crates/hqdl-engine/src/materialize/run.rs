@@ -90,9 +90,9 @@ impl Materializer<'_> {
         }
     }
 
-    /// Ends the run if its tables are up to date. Otherwise, or if batch jobs are open, it leaves
-    /// the run open: the next run resumes it with the remaining budget. If nothing was left to
-    /// request, this ends an earlier run that was killed.
+    /// Ends the run if its tables are up to date and no batch job is open. Otherwise leaves the run
+    /// open, so that the next run resumes it with the remaining budget. Without a run, because
+    /// there was nothing to request, ends an earlier run that was killed.
     pub(super) fn finish_run(&self, run: Option<Run>, is_published: bool, report: &mut Report) {
         let run = run.map(|run| run.id);
         let outcome = match (report.stop_reason.as_deref(), &report.failure) {

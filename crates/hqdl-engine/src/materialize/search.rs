@@ -21,9 +21,9 @@ use hqdl_values::tokens::Tokenizer;
 /// Searches whose results are not stored, for the rows with missing cells.
 struct MissingSearches {
     stored: StoredSearches,
-    /// Rows of the searches; rows with missing cells can have the same one.
+    /// Rows of the searches, by entity. Several rows with missing cells can share a search.
     searches: BTreeMap<Entity, MissingRow>,
-    /// Number of rows without results that each model is asked about.
+    /// For each model, the number of rows without results that the model is asked about.
     rows: Vec<u64>,
 }
 
@@ -56,7 +56,7 @@ impl Materializer<'_> {
             });
             let events = Events { listener, usage: Arc::clone(&run.events.usage) };
             let (model, interrupt) = (Arc::clone(&self.model), model_run.interrupt.clone());
-            // The answers share this budget, so it must include the searches.
+            // The requests for answers share this budget, so the searches must count toward it.
             let search_run = ModelRun {
                 budget: Arc::clone(&model_run.budget),
                 ..ModelRun::new(&self.spec, model, self.facts, run.id, events, interrupt)?
@@ -88,8 +88,8 @@ impl Materializer<'_> {
         Ok(())
     }
 
-    /// Plans the searches of an expansion, and adds their results to the maximum input of the
-    /// requests that show them.
+    /// Plans the searches of an expansion. Adds the size of their results to the maximum input of
+    /// the requests that show them.
     ///
     /// # Errors
     /// [`MaterializeError`] if keys or facts cannot be read.
@@ -107,7 +107,7 @@ impl Materializer<'_> {
         let missing = self.find_missing_searches(n, coverage, settings)?;
         let searches = missing.searches.len() as u64;
         for (model, plan) in plans.iter_mut().enumerate() {
-            // Each request has one row, and its results are not known yet.
+            // Each request has one row. Its results are not known yet, so assume the maximum.
             let possible = coverage.possible_cells[model];
             let unknown = missing.rows.get(model).copied().unwrap_or_default();
             plan.extra_input += evidence.max_tokens * (unknown + possible);

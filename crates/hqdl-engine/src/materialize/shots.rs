@@ -14,8 +14,9 @@ use hqdl_values::cell::CellValue;
 use hqdl_values::key::Entity;
 
 /// Returns the spec with overrides added as examples. The examples do not change during a run, so
-/// that all prompts start with the same text. Like other shots, they do not change fingerprints.
-/// Overrides are skipped if the value is not in its column's list or the row is in no source.
+/// that all prompts start with the same text. Like other shots, the examples do not change
+/// fingerprints. Overrides are skipped if the value is not in its column's list or the row is in no
+/// source.
 ///
 /// # Errors
 /// Returns [`MaterializeError`] if the sources cannot be read.

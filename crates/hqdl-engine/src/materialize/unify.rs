@@ -22,12 +22,12 @@ use hqdl_values::cell::{CellValue, State};
 use hqdl_values::tokens::Tokenizer;
 use hqdl_values::value::Value;
 
-/// States of a first answer that a second answer replaces. A failed request is not an answer.
+/// States of first answers that a second answer can replace. A failed request is not an answer.
 const SUPERSEDED_STATES: [State; 4] =
     [State::Unknown, State::NotInList, State::Invalid, State::Refused];
 
-/// Number of values that are unified at once. Requests and answers need far more memory than the
-/// values, all of which are in memory (at most 200 bytes each).
+/// Number of values that are unified at once. All values fit into memory (at most 200 bytes each),
+/// but requests and answers need far more memory.
 const UNIFY_CHUNK: usize = 10_000;
 
 impl<'w> Materializer<'w> {
@@ -47,7 +47,7 @@ impl<'w> Materializer<'w> {
         let is_unified = |e: &Expansion| e.columns.iter().any(|c| c.unify);
         for (n, expansion) in self.spec.expansions.iter().enumerate().filter(|(_, e)| is_unified(e))
         {
-            // Compute the coverage again, because this run's answers count.
+            // Compute the coverage again, to include the answers of this run.
             let coverage = self.compute_coverage(n, false)?;
             for (column, unlisted_values) in &coverage.unlisted_values {
                 if !unified.contains(&n) {
@@ -91,8 +91,8 @@ impl<'w> Materializer<'w> {
         }
     }
 
-    /// Updates the report for cells whose first answer no longer counts: its value was not in the
-    /// list and is mapped to the list now, or the cell has a second answer.
+    /// Updates the report for cells whose first answer was superseded, because its value is now
+    /// mapped to the value list or the cell has a second answer.
     pub(super) fn report_changed_cells(
         &self,
         changed: &[usize],
@@ -206,7 +206,7 @@ impl<'w> Materializer<'w> {
         });
         let events = Events { listener, usage: Arc::clone(&run.events.usage) };
         let (endpoint, interrupt) = (Arc::clone(&self.model), model_run.interrupt.clone());
-        // The second answers share this budget, so it must include these requests.
+        // The second answers share this budget, so these requests must count toward it.
         let unify_run = ModelRun {
             budget: Arc::clone(&model_run.budget),
             ..ModelRun::new(&self.spec, endpoint, self.facts, run.id, events, interrupt)?

@@ -30,8 +30,8 @@ const MAX_CANDIDATES: usize = 200;
 /// A document: its name and its text.
 type NamedText = (String, String);
 
-/// Loads the documents of an expansion, if it has any, or prepares to look up its stored searches.
-/// They replace documents that were loaded before.
+/// Loads the documents of an expansion if it has any, or prepares the lookup of its stored
+/// searches. Replaces evidence that was loaded before.
 ///
 /// # Errors
 /// Returns a message if the documents or the facts cannot be read.
@@ -53,7 +53,7 @@ pub fn load_evidence(
             return Ok(());
         }
     };
-    // Sort, because the order decides between passages that match equally well.
+    // Sort, because the order breaks ties between passages that match equally well.
     documents.sort();
     let passages = PassageFinder::index_documents(documents, tokenizer, settings.max_tokens)
         .map_err(|e| e.to_string())?;
@@ -75,7 +75,7 @@ fn select_documents(select: &str, db: &Database) -> Result<Vec<NamedText>, Strin
     Ok(rows.iter().filter_map(to_document).collect())
 }
 
-/// Returns the documents of a folder and the folders below it, by path.
+/// Returns the documents in a folder and its subfolders, with their paths.
 fn read_folder(root: &Path) -> Result<Vec<NamedText>, String> {
     let error = |path: &Path, e: std::io::Error| format!("{}: {}", path.display(), io_reason(&e));
     // A link may have replaced the folder since the spec was checked.
@@ -112,7 +112,7 @@ enum DocumentFormat {
     Pdf,
 }
 
-/// Returns the text of a file; `None` if its extension is not that of a document.
+/// Returns the text of a file; `None` if the file's extension is not a document format.
 fn read_file(path: &Path) -> Result<Option<String>, String> {
     let extension = path.extension().map(|e| e.to_string_lossy().to_lowercase());
     let format = match extension.as_deref() {

@@ -93,7 +93,7 @@ fn skip_element<'t>(text: &'t str, name: &str) -> &'t str {
 /// Maximum length of a character reference.
 const MAX_ENTITY_BYTES: usize = 32;
 
-/// Appends text and decodes its character references.
+/// Appends text with its character references decoded.
 fn push_decoded_text(out: &mut String, text: &str) {
     let mut rest = text;
     while let Some(at) = rest.find('&') {

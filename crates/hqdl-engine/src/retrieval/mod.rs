@@ -2,8 +2,8 @@
 //! which parts of a long document are shown. It never decides which rows qualify.
 //!
 //! [`passages`] splits texts, [`text_index`] compares them by their words (BM25 of `SQLite`'s
-//! FTS5), and [`vectors`] stores embeddings to compare them by meaning. [`evidence`] finds the
-//! passages of an expansion's documents, and [`search`] those of web searches.
+//! FTS5), and [`vectors`] stores embeddings to compare them by meaning. [`evidence`] finds passages
+//! in an expansion's documents, and [`search`] finds passages in web search results.
 
 pub mod evidence;
 mod html;

@@ -6,8 +6,8 @@ use std::collections::HashSet;
 use hqdl_values::evidence::Passage;
 use hqdl_values::tokens::Tokenizer;
 
-/// Maximum number of tokens of a passage: a few sentences, so that passages of several documents
-/// fit.
+/// Maximum number of tokens in a passage. A passage has only a few sentences, so that a prompt has
+/// room for passages from several documents.
 pub(super) const MAX_PASSAGE_TOKENS: u64 = 200;
 /// Maximum length of a document's name in a prompt, in characters.
 const MAX_NAME_CHARS: usize = 120;
@@ -51,8 +51,8 @@ pub fn split_passages(text: &str, tokenizer: Tokenizer, max_tokens: u64) -> Vec<
     for (from, to) in find_sentences(text) {
         let sentence = &text[from..to];
         let count = count_tokens_bounded(sentence, tokenizer, max_tokens);
-        // A paragraph starts a new passage if the previous one has more than a quarter of the
-        // limit.
+        // A paragraph starts a new passage if the current passage has more than a quarter of the
+        // token limit.
         let paragraph = text[end..from].matches('\n').count() > 1 && tokens * 4 > max_tokens;
         if start < end && (tokens + count > max_tokens || paragraph) {
             passages.push(&text[start..end]);
@@ -74,8 +74,8 @@ pub fn split_passages(text: &str, tokenizer: Tokenizer, max_tokens: u64) -> Vec<
     passages.into_iter().map(str::trim).collect()
 }
 
-/// Returns the number of tokens of a text. For a text that is clearly too long, it returns some
-/// number above `max_tokens` without counting.
+/// Returns the number of tokens in a text. If the text is clearly too long, returns a number above
+/// `max_tokens` without counting.
 fn count_tokens_bounded(text: &str, tokenizer: Tokenizer, max_tokens: u64) -> u64 {
     // A token is rarely longer than forty bytes.
     let min_tokens = text.len() as u64 / 40;

@@ -17,16 +17,16 @@ use hqdl_values::value::Value;
 
 /// Stored results of a search.
 pub struct StoredSearches {
-    /// The expansion of the searches.
+    /// The expansion that stores the searches.
     pub expansion: Arc<Expansion>,
-    /// Requirements for the results.
+    /// Requirements that stored results must meet.
     pub requirements: Arc<CellRequirements>,
     facts: Facts,
     tokenizer: Tokenizer,
 }
 
 impl StoredSearches {
-    /// Returns the stored results of a search.
+    /// Prepares the lookup of stored searches.
     ///
     /// # Errors
     /// [`FactsError`] if the facts cannot be read.
@@ -69,7 +69,7 @@ impl StoredSearches {
         Ok(Some(results.unwrap_or_default()))
     }
 
-    /// Returns why the last search for a query failed.
+    /// Returns the reason why the last search for a query failed; `None` if it did not fail.
     fn find_failure(&self, query: &str) -> Result<Option<String>, FactsError> {
         let (_, entity) = self.to_row(query);
         let records = self.facts.with_latest().get_many(&[&entity])?;

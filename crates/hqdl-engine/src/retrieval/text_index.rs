@@ -12,7 +12,7 @@ pub(crate) const STOP_WORDS: [&str; 33] = [
     "they", "this", "to", "was", "will", "with",
 ];
 
-/// Maximum number of words of a key or a topic that are compared.
+/// Maximum number of words of a key or a topic to compare.
 const MAX_TERMS: usize = 100;
 
 /// Index of texts that are compared with questions.
@@ -63,8 +63,8 @@ impl TextIndex {
         while let Some(row) = rows.next()? {
             let (at, score): (usize, f64) = (row.get(0)?, row.get(1)?);
             if let Some(one) = all.get_mut(at) {
-                // A lower score is better. A word that most texts contain may score slightly above
-                // zero.
+                // SQLite's scores are negative, and lower is better. If most texts contain a word,
+                // its score may be slightly above zero.
                 *one = (-score).max(1e-9);
             }
         }

@@ -1,5 +1,5 @@
-//! Stores embeddings in a separate file next to the facts. A passage is identified by its content,
-//! so after an edit only the changed passages are embedded again.
+//! Stores embeddings in a separate file next to the facts. Passages are identified by their
+//! content, so only changed passages are embedded again after an edit.
 
 use std::path::Path;
 
@@ -25,7 +25,7 @@ pub struct VectorStore {
 }
 
 impl VectorStore {
-    /// Opens the vectors of a data directory, and creates their file if it is missing.
+    /// Opens the vector file in a data directory. Creates the file if it is missing.
     ///
     /// # Errors
     /// Returns `SQLite`'s error if a statement fails.
@@ -52,7 +52,7 @@ impl VectorStore {
         self.connection.prepare_cached(sql)?.exists(params![model, passage])
     }
 
-    /// Returns the vector of a passage, normalized to length 1.
+    /// Returns the vector of a passage, normalized to length 1; `None` if it is not stored.
     ///
     /// # Errors
     /// Returns `SQLite`'s error if a statement fails.
@@ -68,7 +68,7 @@ impl VectorStore {
         }))
     }
 
-    /// Returns the vector of a passage as little-endian 32-bit floats.
+    /// Returns the vector of a passage as little-endian 32-bit floats; `None` if it is not stored.
     ///
     /// # Errors
     /// Returns `SQLite`'s error if a statement fails.
@@ -115,7 +115,7 @@ impl VectorStore {
         self.connection.prepare_cached(sql)?.query_row([model], |row| row.get(0)).optional()
     }
 
-    /// Deletes all vectors of a model. Call it if the name now refers to another model.
+    /// Deletes all vectors of a model. Call this if the model's name now refers to another model.
     ///
     /// # Errors
     /// Returns `SQLite`'s error if a statement fails.
@@ -131,7 +131,7 @@ pub fn cosine_similarity(a: &[f32], b: &[f32]) -> f64 {
 }
 
 /// Returns the cosine similarity of two vectors of 32-bit floats, from -1 to 1. Returns `None` if
-/// their lengths differ, or if one of them has only zeros or a number that is not finite.
+/// the lengths differ, a vector has only zeros, or a number is not finite.
 #[must_use]
 pub fn cosine_of_bytes(a: &[u8], b: &[u8]) -> Option<f64> {
     let (a, b) = (a.as_chunks::<4>().0, b.as_chunks::<4>().0);

@@ -10,7 +10,7 @@ use hqdl_values::value::Value;
 
 /// Operators that turn a column into the answer to a question. `is` returns the value itself, and
 /// `has` tests whether a list contains the literal. `none` means that the column does not answer
-/// it.
+/// the question.
 pub const OPERATORS: [&str; 10] = ["=", "<>", "<", "<=", ">", ">=", "in", "is", "has", "none"];
 
 /// Returns a hash of the columns of an expansion. Stored bindings remain valid as long as the
@@ -27,7 +27,7 @@ pub fn hash_columns(expansion: &Expansion) -> String {
     tagged_hash("hqdl columns offered v1", &parts)
 }
 
-/// Returns whether the operator's answer is true or false, rather than another value.
+/// Returns whether the answer is a Boolean.
 #[must_use]
 pub fn has_boolean_answer(column: &Column, operator: &str) -> bool {
     operator != "is" || (column.kind == Type::Boolean && column.many.is_none())

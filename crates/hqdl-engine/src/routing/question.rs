@@ -1,5 +1,5 @@
-//! Compares a question with those that a spec binds to a column. They must match word by word;
-//! similarity is not enough, because a wrong route is a wrong answer.
+//! Compares a query's question with the questions that a spec binds to a column. The questions must
+//! match word by word. Similarity is not enough, because a wrong route is a wrong answer.
 
 use hqdl_spec::{Binding, Column, SLOTS};
 
@@ -37,9 +37,9 @@ impl SlotValue {
     }
 }
 
-/// Returns the binding of a column that matches a question, with the value of its slot. `stored`
-/// returns the values of a column if all of them are known. If the column has no value list, a slot
-/// accepts only these values.
+/// Returns the binding that matches a question, with the value of the binding's slot. `stored`
+/// returns the values of a column if all of them are known. If the slot's column has no value list,
+/// the slot accepts only these values.
 ///
 /// # Errors
 /// Returns the reason if a binding matches except for its slot.
@@ -93,15 +93,15 @@ pub fn find_binding<'c>(
     nearest_reason.map_or(Ok(None), Err)
 }
 
-/// Returns the column that a binding compares its slot with (the name before `= {value}`), if that
-/// is not the binding's own column.
+/// Returns the column that a binding compares with its slot (the name before `= {value}`), if that
+/// column is not the binding's own.
 fn find_slot_column(columns: &[Column], binding: &Binding) -> Option<usize> {
     let sql = binding.sql.as_ref()?;
     let before = sql[..sql.find("{value}")?].trim_end().trim_end_matches(['=', '<', '>', '!']);
     let name = before.trim_end().trim_end_matches(['"', '`', ']']);
     let start = name.rfind(|c: char| !(c.is_alphanumeric() || c == '_' || c == ' '));
     let name = name[start.map_or(0, |at| at + 1)..].trim_start();
-    // A quoted name may contain spaces; among bare words, the last one is the name.
+    // A quoted name may contain spaces. Without quotes, the last word is the name.
     let named = |name: &str| columns.iter().position(|c| c.name.eq_ignore_ascii_case(name));
     named(name).or_else(|| named(name.rsplit(' ').next()?))
 }

@@ -12,9 +12,9 @@ const MAX_LINE_BYTES: usize = 90;
 /// Additions to a spec.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Additions {
-    /// New columns: expansion and name.
+    /// New columns, as pairs of expansion and column name.
     pub columns: Vec<(String, String)>,
-    /// New questions of existing columns: expansion, column, question.
+    /// New questions for existing columns, as expansion, column and question.
     pub questions: Vec<(String, String, String)>,
 }
 
@@ -26,7 +26,7 @@ impl Additions {
     }
 }
 
-/// Reasons why a spec cannot be edited.
+/// Reason why a spec cannot be edited.
 #[derive(Debug, thiserror::Error)]
 pub enum EditError {
     /// The text is not valid TOML.
@@ -59,8 +59,8 @@ pub fn format_question_toml(bound_question: &BoundQuestion) -> String {
     to_question_value(bound_question).to_string().trim().to_owned()
 }
 
-/// Returns the spec's text with all suggestions added. If questions differ only in type or list, it
-/// adds only the first.
+/// Returns the spec's text with all suggestions added. If several suggestions have the same
+/// question and differ only in type or value list, adds only the first.
 ///
 /// # Errors
 /// Returns [`EditError`] if the text cannot be edited.
@@ -112,7 +112,8 @@ pub fn add_suggestions(
     Ok((format_document(&document, text), additions))
 }
 
-/// Returns the spec's text with an example. An example with the same question is replaced.
+/// Returns the spec's text with an example added. Replaces an existing example with the same
+/// question.
 ///
 /// # Errors
 /// Returns [`EditError`] if the text cannot be edited.
@@ -138,7 +139,8 @@ pub fn add_example(text: &str, example: &ExampleTable) -> Result<String, EditErr
     Ok(format_document(&document, text))
 }
 
-/// Returns the name of the expansion with this source and key, if the spec has one.
+/// Returns the name of the expansion with this source and key; `None` if the spec has no such
+/// expansion.
 ///
 /// # Errors
 /// Returns [`EditError`] if the text is not TOML.
@@ -170,8 +172,9 @@ fn locate_expansion(
     Some((at, expansions.get(at)?.get("name")?.as_str()?.to_owned()))
 }
 
-/// Returns the spec's text with a column, and the name of its expansion: the one with this source
-/// and key, or a new one. `taken` contains names that a new expansion must not have.
+/// Adds a column to the expansion with this source and key, or to a new expansion if there is none.
+/// Returns the spec's text and the name of the expansion. `taken` contains names that a new
+/// expansion must not have.
 ///
 /// # Errors
 /// Returns [`EditError`] if the text cannot be edited.
@@ -215,8 +218,8 @@ pub fn add_column(
     Ok((format_document(&document, text), name))
 }
 
-/// Returns a query as a TOML string. If the spec has Windows line endings, the string is on one
-/// line, because the endings would become part of the query.
+/// Returns a query as a TOML string. If the spec has Windows line endings, uses a one-line string,
+/// because the line endings would otherwise become part of the query.
 fn to_sql_value(sql: &str, text: &str) -> Value {
     let has_windows_ends = text.contains("\r\n") && sql.contains('\n');
     // A JSON string is also a TOML string.
@@ -270,7 +273,8 @@ fn to_toml_array(values: &[String]) -> Array {
     array
 }
 
-/// Formats a question of a column. Includes its SQL, unless the answer is the column itself.
+/// Formats a column's question as TOML. Includes the question's SQL, unless the answer is the
+/// column itself.
 fn to_question_value(bound_question: &BoundQuestion) -> Value {
     let ask = bound_question.binding.ask.as_str();
     let Some(sql) = &bound_question.binding.sql else { return ask.into() };
@@ -280,7 +284,7 @@ fn to_question_value(bound_question: &BoundQuestion) -> Value {
     Value::InlineTable(table)
 }
 
-/// Appends an item and keeps the layout of the array.
+/// Appends an item to an array and keeps the array's layout.
 fn append_item(array: &mut Array, mut item: Value) {
     let prefix = array.iter().last().and_then(|last| last.decor().prefix()?.as_str());
     let Some(prefix) = prefix.filter(|p| p.contains('\n')).map(str::to_owned) else {
@@ -288,7 +292,7 @@ fn append_item(array: &mut Array, mut item: Value) {
         return;
     };
     let indent = prefix.rsplit('\n').next().unwrap_or_default();
-    // Keep a trailing comment after the item it belongs to.
+    // Keep a trailing comment next to the item that it belongs to.
     let trailing_comment = array.trailing().as_str().unwrap_or_default().trim_end().to_owned();
     let ends_line = array.trailing().as_str().is_some_and(|t| t.contains('\n'));
     let trailing_comment = if array.trailing_comma() { trailing_comment } else { String::new() };

@@ -1,6 +1,6 @@
 //! Suggests spec columns for questions that queries sent to the model. Each suggestion contains the
-//! question's cost, the expansion whose keys match its values, and the column. [`edit`] inserts the
-//! TOML into a spec.
+//! question's cost, the expansion whose keys match the question's values, and the column. [`edit`]
+//! inserts the TOML into a spec.
 
 pub mod edit;
 mod json;
@@ -20,7 +20,7 @@ pub const MIN_SHARE: f64 = 0.5;
 /// Maximum length of a generated column name, in bytes.
 const MAX_NAME_BYTES: usize = 48;
 
-/// Reasons why suggestions failed.
+/// Reason why no suggestions could be made.
 #[derive(Debug, thiserror::Error)]
 pub enum SuggestError {
     /// The fact store failed.
@@ -38,9 +38,10 @@ pub enum ColumnLocation {
     NoSpec,
     /// The values are not keys of any expansion.
     NoMatch,
-    /// The spec already has a column for the question: expansion and column.
+    /// The spec already has a column for the question. Contains the names of the expansion and the
+    /// column.
     Existing(String, String),
-    /// A new column of an expansion.
+    /// The question fits a new column of an expansion.
     Expansion(ExpansionMatch),
 }
 
@@ -53,12 +54,12 @@ pub struct ExpansionMatch {
     pub expansion: String,
     /// The key column that contains the values.
     pub key: String,
-    /// Number of values that are keys.
+    /// Number of the question's values that are keys.
     pub match_count: u64,
-    /// Number of values.
+    /// Number of the question's values.
     pub value_count: u64,
-    /// Number of keys that materializing the column would request. Keys whose stored answer belongs
-    /// to the column are not counted.
+    /// Number of keys that materializing the column would request. Does not include keys whose
+    /// stored answer can be reused for the column.
     pub requested_keys: u64,
 }
 
@@ -83,7 +84,7 @@ pub struct Suggestion {
     pub column: NewColumn,
 }
 
-/// A column in its TOML form.
+/// A column as it is written in TOML.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewColumn {
     /// Name of the column.
@@ -92,7 +93,7 @@ pub struct NewColumn {
     pub data_type: String,
     /// Description in the prompt.
     pub about: String,
-    /// Table of the values, if the column is one-to-many.
+    /// Name of the values' table; `None` unless the column is one-to-many.
     pub many: Option<String>,
     /// Allowed values.
     pub values: Option<Vec<String>>,
@@ -111,7 +112,7 @@ pub struct BoundQuestion {
     pub column: usize,
     /// The question and its SQL.
     pub binding: Binding,
-    /// The model's answer.
+    /// The model's answer, which contains the binding.
     pub question_binding: QuestionBinding,
     /// Whether the spec contains the question.
     pub in_spec: bool,
@@ -120,7 +121,7 @@ pub struct BoundQuestion {
 /// Suggestions for all questions so far.
 #[derive(Debug, Clone, Default)]
 pub struct Suggestions {
-    /// Questions sent by queries, most expensive first.
+    /// Questions that queries sent to the model, most expensive first.
     pub questions: Vec<Suggestion>,
     /// Questions that the model bound to columns of the spec.
     pub bound_questions: Vec<BoundQuestion>,
@@ -137,8 +138,8 @@ impl Suggestions {
     }
 }
 
-/// Returns suggestions for the questions that queries have sent so far. Without a spec, they have
-/// no location.
+/// Returns suggestions for the questions that queries have sent so far. Without a spec, the
+/// suggestions have no location.
 ///
 /// # Errors
 /// Returns [`SuggestError`] if the facts or the database cannot be read.
@@ -271,7 +272,7 @@ fn locate_column(
     })
 }
 
-/// Returns true if the values came from the key column of an expansion's source.
+/// Returns true if the question's values came from the key column of an expansion's source.
 fn is_from_key(origin: &QuestionOrigin, expansion: &Expansion, overlap: &KeyOverlap) -> bool {
     origin.column.eq_ignore_ascii_case(&overlap.key)
         && expansion.sources.iter().any(
@@ -286,7 +287,7 @@ fn find_bound_questions(facts: &Facts, spec: &Spec) -> Result<Vec<BoundQuestion>
         for question_binding in facts.history().all_bindings(&operator::hash_columns(expansion))? {
             let Some(column) = expansion.find_column(&question_binding.column) else { continue };
             let column_spec = &expansion.columns[column];
-            // The value list may have changed since.
+            // The value list may have changed since the model answered.
             let Ok(binding) = operator::build_binding(
                 column_spec,
                 &question_binding.ask,
@@ -384,7 +385,8 @@ impl Suggestion {
         }
     }
 
-    /// Checks that `--write` can add the column. Returns the expansion to which it is added.
+    /// Checks that `--write` can add the column. Returns the expansion to which the column is
+    /// added.
     ///
     /// # Errors
     /// Returns the reason if the column cannot be added.

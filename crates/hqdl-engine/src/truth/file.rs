@@ -13,7 +13,7 @@ use hqdl_values::key::Entity;
 use hqdl_values::problem::find_nearest;
 use hqdl_values::value::Value;
 
-/// Rows of a column with their reference values.
+/// Rows with reference values for a column.
 type TrueRows = Vec<TrueRow>;
 
 /// Reference value of a row.
@@ -23,7 +23,7 @@ pub struct TrueRow {
     pub key: Vec<Value>,
     /// True value.
     pub value: CellValue,
-    /// Line in the file.
+    /// Line number in the file; `None` if not known.
     pub line: Option<u64>,
 }
 
@@ -37,13 +37,13 @@ pub struct Truth {
     pub ignored: Vec<String>,
 }
 
-/// An error in a reference file.
+/// An error in a file with reference values.
 #[derive(Debug, thiserror::Error)]
 #[error("{}{}: {message}", path.display(), line.map_or(String::new(), |l| format!(", line {l}")))]
 pub struct TruthError {
     /// Path of the file.
     pub path: PathBuf,
-    /// Line number.
+    /// Line number of the error; `None` if the error concerns the whole file.
     pub line: Option<u64>,
     /// Description of the error.
     pub message: String,
@@ -150,7 +150,8 @@ impl Truth {
         Ok(truth)
     }
 
-    /// Returns the keys and reference values of a column; both arguments are indices.
+    /// Returns the keys and reference values of a column, given the index of the expansion in the
+    /// spec and of the column in the expansion.
     #[must_use]
     pub fn column_values(&self, expansion: usize, column: usize) -> Option<&[TrueRow]> {
         self.columns.get(&(expansion, column)).map(Vec::as_slice)
@@ -166,7 +167,8 @@ impl TruthExpansion<'_> {
         self.key_fields.iter().map(parse_part).collect()
     }
 
-    /// Parses a field as its column does. Text that the column rejects is kept as it is.
+    /// Parses a field in the same way as an answer for its column. Keeps text unchanged if the
+    /// column rejects it.
     fn parse_value(&self, n: usize, text: &str) -> CellValue {
         let answer = self.checkers[n].check_text(text);
         if answer.state == State::Ok {
@@ -181,7 +183,8 @@ impl TruthExpansion<'_> {
     }
 }
 
-/// Returns the expansions whose rows the header identifies, with their columns in the file.
+/// Returns the expansions whose rows can be identified by the header, with their columns in the
+/// file.
 fn match_expansions<'s>(spec: &'s Spec, header: &[String]) -> Vec<TruthExpansion<'s>> {
     let field = |name: &str| header.iter().position(|h| h.eq_ignore_ascii_case(name));
     let to_truth_expansion = |(expansion_index, expansion): (usize, &'s Expansion)| {
@@ -215,7 +218,7 @@ fn match_expansions<'s>(spec: &'s Spec, header: &[String]) -> Vec<TruthExpansion
     spec.expansions.iter().enumerate().filter_map(to_truth_expansion).collect()
 }
 
-/// Returns the message for a header that identifies the rows of no expansion.
+/// Returns the error message for a header that does not identify the rows of any expansion.
 fn build_no_match_message(spec: &Spec, header: &[String]) -> String {
     let requirement = |e: &Expansion| {
         let columns: Vec<&str> = e.columns.iter().map(|c| c.name.as_str()).collect();

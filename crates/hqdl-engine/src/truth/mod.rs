@@ -2,8 +2,8 @@
 //!
 //! Only cells with a reference value count. *Accuracy* is the share of cells with exactly the true
 //! value. *F1* compares all stated values with all true values, so that a wrong value costs more
-//! than a missing one. Both include a 95 % Wilson interval, which shows how uncertain the share of
-//! a small sample is.
+//! than a missing one. Both include a 95 % Wilson interval, which shows the uncertainty of a share
+//! from a small sample.
 
 mod file;
 mod share;
@@ -34,11 +34,11 @@ pub struct ColumnScore {
     /// F1: twice the number of correct values, divided by the number of stated values plus the
     /// number of true values.
     pub f1: Share,
-    /// Accuracy by cell state; `absent` for keys without a published row.
+    /// Accuracy by cell state. The state of keys without a published row is `absent`.
     pub states: BTreeMap<String, Share>,
-    /// Accuracy by the model that answered.
+    /// Accuracy by the model that answered the cell.
     pub models: BTreeMap<String, Share>,
-    /// Cells that differ, in the order of the reference file.
+    /// Cells that differ from their reference value, in the order of the reference file.
     pub differs: Vec<Difference>,
 }
 

@@ -1,5 +1,5 @@
-//! The page of the plans for which assistants need approval. A plan is approved as it was shown: if it
-//! has changed since, the page shows it again.
+//! The page that lists the plans for which assistants need approval. An approval applies to the
+//! plan as it was shown: if the plan has changed since then, the page shows it again.
 
 use axum::extract::{Request, State};
 use axum::http::StatusCode;
@@ -19,7 +19,7 @@ const PATH: &str = "/approvals";
 #[derive(Debug, Deserialize)]
 pub(super) struct DecisionForm {
     plan: String,
-    /// Digest of the plan that the page has shown.
+    /// Digest of the plan that the page showed.
     shown: String,
     #[serde(rename = "do")]
     action: String,
@@ -53,7 +53,8 @@ pub(super) async fn submit_decision(
     Ok((StatusCode::CONFLICT, page).into_response())
 }
 
-/// Reads or changes the stored plans in a thread. `work` receives the time.
+/// Reads or changes the stored plans in a separate thread. `work` receives the current Unix time in
+/// seconds.
 async fn use_plans<T: Send + 'static>(
     state: &HttpState,
     work: impl FnOnce(&PlanStore, i64) -> Result<T, ApprovalError> + Send + 'static,

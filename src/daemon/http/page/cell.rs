@@ -16,7 +16,7 @@ use super::{
 use crate::database::provenance::CellProvenance;
 use crate::spec::{Column, Expansion};
 
-/// Number of values of a list to show beside the form; the form offers all of them.
+/// Maximum number of a list's values to show beside the form; the form itself offers all of them.
 const MAX_LISTED: usize = 12;
 
 /// Returns the path of a cell's page.

@@ -1,5 +1,5 @@
-//! The page with the cells of an expansion whose values are the least certain, one at a time. The
-//! order is the doubt times the number of queries that use the column.
+//! The page that shows an expansion's least certain cells, one at a time. The cells are sorted by
+//! their doubt, weighted by the number of queries that use the column.
 
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ use crate::spec::{Expansion, Spec};
 /// Maximum number of cells that a person can skip.
 const MAX_SKIPPED: usize = 1000;
 
-/// The cell to review, and the number of cells with a doubt.
+/// The cell to review, and the number of doubtful cells.
 struct NextCell {
     /// Position of the expansion in the spec.
     expansion: usize,
@@ -54,7 +54,8 @@ fn key_texts(cell: &DoubtfulCell) -> Vec<String> {
     cell.key.iter().map(|value| format_value(&value.to_json())).collect()
 }
 
-/// Returns the position of an expansion; without a name, of the first one.
+/// Returns the position of an expansion. If the name is empty, returns the position of the first
+/// expansion.
 fn find_expansion(spec: &Spec, table: &str) -> Result<usize, Failure> {
     let is_named = |e: &Expansion| table.is_empty() || e.name.eq_ignore_ascii_case(table);
     spec.expansions.iter().position(is_named).ok_or_else(|| {
@@ -165,7 +166,7 @@ fn render_cell(
     }
 }
 
-/// Renders the form that removes the last override, if the request has one.
+/// Renders the form that removes the last override, if the request names one.
 fn render_undo_form(path: &str, asked: &QueryPairs) -> Markup {
     let done = find_value(asked, "done");
     html! { @if !done.is_empty() {

@@ -33,7 +33,7 @@ impl ExportFormat {
         }
     }
 
-    /// Returns the headers of a download with this file name.
+    /// Returns the response headers for a download with this file name.
     pub(super) fn headers(self, name: &str) -> [(header::HeaderName, String); 2] {
         let content_type = match self {
             Self::Csv => "text/csv; charset=utf-8",

@@ -32,7 +32,7 @@ struct Numbers {
     mean: f64,
     greatest: f64,
     scale: ValueScale,
-    /// Counts of the bars; each bar is one step of the scale wide.
+    /// Number of values in each bar. Each bar covers one step of the scale.
     counts: Vec<u64>,
 }
 

@@ -9,7 +9,7 @@ use super::plot::{
 };
 use crate::format::count_noun;
 
-/// Greatest ends of the scales: percentages never exceed 100.
+/// Upper limit of the percentage scales.
 const MAX_PERCENT: f64 = 100.0;
 
 /// A possible threshold.
@@ -18,7 +18,8 @@ struct Threshold {
     accepts: String,
     cells: u64,
     cost_usd: Option<f64>,
-    /// Expected share and its lower bound, in percent.
+    /// Expected share of cells that agree with the stronger model or with the truth, in percent;
+    /// `bound` is its lower bound.
     expected: f64,
     bound: f64,
     is_chosen: bool,
@@ -80,14 +81,14 @@ fn render_frontier(cascade: &Json) -> Markup {
     }
 }
 
-/// Draws the thresholds by price; without prices, by the number of cells to ask.
+/// Draws the thresholds by price, or by the number of cells to ask if a price is not known.
 fn draw_frontier(name: &str, share: &str, target: f64, thresholds: &[Threshold]) -> Markup {
     let has_prices = thresholds.iter().all(|threshold| threshold.cost_usd.is_some());
     let price = |t: &Threshold| t.cost_usd.filter(|_| has_prices).unwrap_or(t.cells as f64);
     let most = thresholds.iter().map(price).fold(0.0, f64::max);
     let x = ValueScale::covering(0.0, most, 5.0);
     let least = thresholds.iter().map(|t| t.bound).fold(target, f64::min);
-    // Without a margin, the scale would end below 100 %.
+    // The scale must not be empty, even if all values are 100 %.
     let y = ValueScale::covering(least.min(MAX_PERCENT - 1.0), MAX_PERCENT, 4.0);
     let line: Vec<String> =
         thresholds.iter().map(|t| format!("{:.1},{:.1}", x.x(price(t)), y.y(t.expected))).collect();

@@ -21,7 +21,7 @@ const MAX_SQL_CHARS: usize = 160;
 
 /// A query that reads an expansion.
 struct LineageQuery {
-    /// The question of an example, or the text of the query.
+    /// The example's question, or the text of a client's query.
     label: String,
     sql: String,
     /// Number of times that clients ran the query; `None` for an example of the spec.

@@ -142,8 +142,8 @@ fn render_cost_section(
     let costs = columns.map(|(e, c)| (e, c, spending.column_cost(e, c)));
     let spent = costs.clone().fold(0.0, |sum, (_, _, (usd, _))| sum + usd);
     let planned = spec.plan.as_ref().and_then(|p| p["totals"]["cost_usd"]["likely"].as_f64());
-    // Without a plan, assume that each missing cell costs as much as its column's cells cost so
-    // far.
+    // Without a plan, assume that a missing cell costs as much as the average answered cell of its
+    // column.
     let estimate = |(e, c, (usd, cells)): (&Expansion, &Column, (f64, u64))| {
         let is_own = |r: &&ColumnReport| {
             r.expansion.eq_ignore_ascii_case(&e.name) && r.column.eq_ignore_ascii_case(&c.name)

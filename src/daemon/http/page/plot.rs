@@ -48,7 +48,7 @@ impl ValueScale {
         BOTTOM - self.position(value) * (BOTTOM - TOP)
     }
 
-    /// Returns the number of steps from end to end.
+    /// Returns the number of steps between the ends of the scale.
     pub(super) fn steps(&self) -> usize {
         ((self.high - self.low) / self.step).round() as usize
     }

@@ -40,12 +40,12 @@ pub(super) struct QueryForm {
     sql: String,
     #[serde(rename = "do")]
     action: String,
-    /// Confidence of the intervals in percent; empty for none.
+    /// Confidence of the intervals in percent; empty if no intervals are requested.
     interval: String,
     chart: String,
     x: String,
     y: String,
-    /// Question with which the query is saved as an example.
+    /// Question under which the query is saved as an example.
     title: String,
 }
 
@@ -155,8 +155,8 @@ async fn process_form(state: &HttpState, form: &QueryForm) -> Result<QueryOutcom
     Ok(QueryOutcome::Rows(meta, rows))
 }
 
-/// Runs a query again and returns all of its rows as a download. It asks only for values that are
-/// not known.
+/// Runs a query again and returns all of its rows as a download. It asks the model only for values
+/// that are not stored.
 async fn export_result(
     state: &HttpState,
     form: &QueryForm,
@@ -383,7 +383,8 @@ pub(super) fn render_usage_section(meta: &Meta) -> Markup {
     }
 }
 
-/// Formats the notes on a query's cost in parentheses; empty if the query costs nothing.
+/// Formats the notes on a query's cost in parentheses. Returns an empty string if the query costs
+/// nothing.
 pub(super) fn format_cost_notes(meta: &Meta) -> String {
     let notes = if meta.cost_usd > 0.0 { meta.price_notes.join("; ") } else { String::new() };
     if notes.is_empty() { notes } else { format!(" ({notes})") }

@@ -47,7 +47,8 @@ impl ChartKind {
     }
 }
 
-/// The user's choice of a chart: a kind and columns by name. The column types decide empty fields.
+/// The user's choice of a chart: its kind and the names of its columns. The column types determine
+/// the fields that are empty.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct ChartChoice<'a> {
     pub(super) kind: &'a str,
@@ -72,7 +73,7 @@ pub(super) struct ResultRows<'r> {
     pub(super) rows: &'r [Vec<ShownValue>],
 }
 
-/// A mark of a chart: its label or x, its value, and the value's interval.
+/// A mark of a chart: its label or x coordinate, its value, and the value's interval.
 struct Mark {
     label: String,
     x: f64,

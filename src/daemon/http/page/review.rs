@@ -40,7 +40,8 @@ pub(super) struct ReviewRequest {
     table: String,
     /// Position of the cell among the sampled cells.
     at: Option<usize>,
-    /// The true value that a person entered; `?` if it cannot be known. Empty to remove it.
+    /// The true value that a person entered; `?` if it cannot be known. An empty value removes the
+    /// stored truth.
     value: String,
     /// Position of the cell that was just answered, which can be undone.
     done: Option<usize>,
@@ -48,8 +49,8 @@ pub(super) struct ReviewRequest {
     before: String,
 }
 
-/// Returns the form with a key for each likely value of a cell, and the form for another value.
-/// `hidden` identifies the cell.
+/// Renders the form with a shortcut key for each likely value of a cell, and the form for any other
+/// value. `hidden` contains the fields that identify the cell.
 pub(super) fn render_answer_forms(
     path: &str,
     hidden: &Markup,
@@ -94,7 +95,8 @@ struct Review<'s> {
 }
 
 impl<'s> Review<'s> {
-    /// Reads the audit of an expansion; without a name, that of the first audited one.
+    /// Reads the audit of an expansion. If the name is empty, reads the audit of the first audited
+    /// expansion.
     fn read(spec: &'s Spec, table: &str) -> Result<Self, Failure> {
         let is_named = |e: &&Expansion| match table {
             "" => crate::audit::sheet_path(spec, e).exists(),
@@ -150,7 +152,7 @@ impl<'s> Review<'s> {
         address.map(|(name, value)| (name.to_owned(), value)).into_iter().chain(key).collect()
     }
 
-    /// Renders the page. `provenance` is that of the cell to show.
+    /// Renders the page. `provenance` is the provenance of the shown cell.
     fn to_page(&self, spec: &str, asked: &ReviewRequest, provenance: &[CellProvenance]) -> Markup {
         let filled = self.cells.iter().filter(|cell| self.is_filled(cell)).count();
         let path =
@@ -257,7 +259,7 @@ pub(super) async fn show_review(
     Ok(render_page("Review", &shown.await?))
 }
 
-/// Returns the provenance of a cell. A cell that is not published any more has none.
+/// Returns the provenance of a cell, or nothing if the cell is no longer published.
 pub(super) async fn read_cell_sources(
     state: &HttpState,
     spec: &str,
@@ -293,7 +295,7 @@ pub(super) async fn store_truth(
 struct StoredReview {
     /// Position of the next cell to review.
     next: Option<usize>,
-    /// Position of the cell, if its answer can be undone.
+    /// Position of the cell whose answer can be undone; `None` if the truth was removed.
     done: Option<usize>,
     /// True value that the cell had before; empty if it had none.
     before: String,

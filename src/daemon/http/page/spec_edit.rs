@@ -161,7 +161,8 @@ fn bug_refusal() -> HttpRefusal {
     HttpRefusal::bad_request("this is a bug in hqdl", "")
 }
 
-/// A text may name any database and folder of the machine, so only a daemon that may edit checks one.
+/// A spec's text can name any database and folder on the machine, so the daemon checks a submitted
+/// text only if it runs with `--edit`.
 fn read_only_refusal() -> HttpRefusal {
     HttpRefusal::new(
         StatusCode::FORBIDDEN,
@@ -214,9 +215,9 @@ struct SpecEditor {
     path: PathBuf,
     /// Text of the file.
     text: String,
-    /// Text in the form.
+    /// Text shown in the form.
     shown: String,
-    /// Hash of the text that the user has opened or saved.
+    /// Hash of the text that the user opened or last saved.
     base: String,
     can_edit: bool,
 }
@@ -271,8 +272,8 @@ impl SpecEditor {
         Ok((StatusCode::OK, content))
     }
 
-    /// Saves the shown text if the file still has the text that the user has opened. Returns false
-    /// if it does not.
+    /// Saves the shown text if the file has not changed since the user opened it. Returns false if
+    /// it has changed.
     async fn save(&mut self, lock: OwnedMutexGuard<()>) -> Result<bool, HttpRefusal> {
         let Ok(base) = blake3::Hash::from_hex(&self.base) else { return Ok(false) };
         let (path, text) = (self.path.clone(), self.shown.clone());

@@ -78,7 +78,7 @@ impl SpendingReport {
         self.hours.iter().map(|h| h.requests).sum()
     }
 
-    /// Returns the cost of a spec's column: USD and answered cells.
+    /// Returns the cost of a spec's column in USD, and the number of answered cells.
     pub(super) fn column_cost(&self, expansion: &Expansion, column: &Column) -> (f64, u64) {
         let mut key = expansion.key.names().to_vec();
         key.sort();
@@ -172,7 +172,7 @@ impl SpendingReport {
 }
 
 fn sum_usd<'h>(hours: impl IntoIterator<Item = &'h HourlySpending>) -> f64 {
-    // `sum` returns -0 for no hours.
+    // `sum` would return -0 if there are no hours.
     hours.into_iter().fold(0.0, |sum, hour| sum + hour.usd)
 }
 

@@ -32,7 +32,7 @@ use crate::spec::{Column, Expansion, Spec};
 const PAGE_ROWS: usize = 50;
 /// Number of characters of a value to show.
 const MAX_VALUE_CHARS: usize = 120;
-/// Maximum number of rows that are counted; with more rows, facets are shown only on request.
+/// Maximum number of rows to count. If the view has more rows, facets are shown only on request.
 const MAX_COUNTED: u64 = 100_000;
 /// Number of facets that are shown by default.
 const FACETS: usize = 3;
@@ -48,7 +48,7 @@ pub(super) struct ShownTable {
     published: bool,
 }
 
-/// Rows of a page: the stored key, its parts, and the cells by column.
+/// Rows of a page. Each has the stored key, the parts of the key, and the cells by column.
 type PageRows = Vec<(String, Vec<Json>, Json)>;
 
 /// Content of a table's page.
@@ -56,7 +56,7 @@ type PageRows = Vec<(String, Vec<Json>, Json)>;
 struct TablePage {
     table: ShownTable,
     rows: PageRows,
-    /// Whether there are rows before and after these.
+    /// Whether there are rows before the page, and whether there are rows after it.
     more: (bool, bool),
     /// Number of rows in the view, at most one more than [`MAX_COUNTED`].
     count: u64,
@@ -427,7 +427,7 @@ fn render_facet_panel(
 
 fn shorten_value(value: &Json) -> String {
     match format_value(value) {
-        // An empty link could not be clicked.
+        // A link without text could not be clicked.
         whole if whole.trim().is_empty() => "(empty)".to_owned(),
         whole => truncate_text(&whole, MAX_VALUE_CHARS),
     }

@@ -27,7 +27,7 @@ pub(super) struct ViewColumn {
 }
 
 impl ViewColumn {
-    /// Returns the JSON path of a part of the cell: 0 is the state, 1 the value.
+    /// Returns the JSON path of a part of the cell: 0 for the state, 1 for the value.
     fn json_path(&self, part: u8) -> String {
         format!("'$.\"{}\"[{part}]'", self.name.replace('\'', "''"))
     }
@@ -48,7 +48,8 @@ impl ViewColumn {
         }
     }
 
-    /// Returns SQL for a table with the cell's values: those of a list, or the single value.
+    /// Returns SQL for a table with one row per value: the items of a list, or the cell's single
+    /// value.
     pub(super) fn values_sql(&self) -> String {
         match self.key_part {
             Some(n) => format!("(SELECT coalesce(key ->> {n}, 'NULL') AS value)"),
@@ -65,12 +66,12 @@ pub(super) struct ViewFilter {
     pub(super) value: String,
 }
 
-/// Position in the order at which a page begins or ends.
+/// Position in the sort order at which a page begins or ends.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Cursor {
     /// Key of the neighboring row, as stored.
     pub(super) key: String,
-    /// Whether the page ends before this row instead of beginning after it.
+    /// Whether the page ends before this row instead of starting after it.
     pub(super) backwards: bool,
 }
 
@@ -240,7 +241,7 @@ impl TableView {
         sql = sql.append(rows);
         sql.push(") AS r", []);
         if let Some(cursor) = &self.cursor {
-            // NULL comes last in both directions.
+            // NULL comes last in both sort directions.
             let (n, x, k) = (compare(false), compare(down), compare(false));
             sql.push(
                 &format!(

@@ -33,18 +33,18 @@ pub(in crate::daemon::http) enum AskResult {
     Answered(Box<AskAnswer>),
     /// The database cannot answer the question, for this reason.
     Declined(String),
-    /// A failure, with the query that failed, if there is one.
+    /// A failure, and the query that failed, if there is one.
     Failed { failure: Failure, sql: Option<String> },
 }
 
-/// A query with its maximum cost.
+/// A query that has not run yet, with its maximum cost.
 pub(in crate::daemon::http) struct Planned {
     pub(super) plan: AskPlan,
     /// Queries that failed and were repaired.
     pub(super) repairs: Vec<FailedQuery>,
     /// Note that the page shows about the plan.
     pub(super) note: Option<String>,
-    /// Whether this query, or an earlier one that it is based on, was relaxed.
+    /// Whether this query, or an earlier query that it is based on, was relaxed.
     pub(super) is_relaxed: bool,
     /// Cost of writing the query in USD, if this request wrote it.
     pub(super) writing_usd: Option<f64>,
@@ -68,7 +68,7 @@ pub(super) struct ShownQuery {
     pub(super) is_relaxed: bool,
     /// The model's assumptions, if it wrote the query.
     pub(super) assumptions: Option<String>,
-    /// Price on the button, as [`describe_max_cost`] formats it.
+    /// Price on the button, formatted by [`describe_max_cost`].
     pub(super) cost: String,
     /// Identity of the plan that the page has shown.
     pub(super) plan_id: String,
@@ -111,7 +111,7 @@ pub(super) fn describe_max_cost(cost: &MaxCost) -> String {
     }
 }
 
-/// A question with everything that answering it needs.
+/// A question with everything needed to answer it.
 pub(super) struct AskJob {
     pub(super) context: DaemonContext,
     /// Name of the spec.
@@ -215,8 +215,8 @@ impl AskJob {
         Ok(AskResult::Planned(Box::new(planned)))
     }
 
-    /// Opens an asker for the question and calls a function that writes SQL. Also returns the
-    /// repaired queries and the cost of the requests in USD.
+    /// Opens an asker for the question, passes it to a function that writes SQL, and returns the
+    /// function's result, the repaired queries, and the cost of the requests in USD.
     fn with_asker<T>(
         &self,
         rewrites: bool,
@@ -263,9 +263,9 @@ impl AskJob {
         Ok(())
     }
 
-    /// Runs a query if its cost is still the one that the page has shown; otherwise shows the new
-    /// cost. A query of unknown cost must be exactly the one that the page has shown, because no
-    /// budget limits it.
+    /// Runs a query if its cost has not changed since the page showed it; otherwise shows the new
+    /// cost. If the cost is unknown, no budget limits the query, so it must be exactly the query
+    /// that the page showed.
     fn run_shown_query(&self, shown: &ShownQuery) -> Result<AskResult, Failure> {
         let planned = self.plan_query(shown)?;
         let price = describe_max_cost(&planned.plan.max_cost);

@@ -56,7 +56,7 @@ pub(super) struct AskForm {
     /// The model's assumptions about `written`, the query that it wrote.
     assumptions: String,
     written: String,
-    /// Costs shown on the buttons.
+    /// Price shown on the button that runs the query.
     run_cost: String,
     /// Identity of the plan that the page has shown.
     plan_id: String,
@@ -81,7 +81,8 @@ impl AskForm {
         Ok(turns.into_iter().skip(skipped).collect())
     }
 
-    /// Returns the action to take, or a note if the page has not shown the current cost of writing.
+    /// Returns the action to take, or a note if the page showed an outdated cost of writing the
+    /// query.
     fn to_action(&self, writing_cost: &str) -> Result<AskAction, String> {
         let shown = ShownQuery {
             sql: self.sql.clone(),
@@ -407,7 +408,8 @@ impl<'f> AskPage<'f> {
         html! { button name="do" value="rewrite" { "Write another query, " (self.writing_cost) } }
     }
 
-    /// Renders a query that can be edited. `awaiting` is its plan, if it waits for approval.
+    /// Renders a query in an editable form. `awaiting` is the query's plan if it waits for
+    /// approval.
     fn render_query_form(
         &self,
         sql: &str,
@@ -459,7 +461,7 @@ impl<'f> AskPage<'f> {
         }
     }
 
-    /// Renders the rows of a query, and the query.
+    /// Renders the rows of a query, followed by the query.
     fn render_answer(&self, answered: &AskAnswer) -> Markup {
         let AskAnswer { planned, rows, meta, searched, turn } = answered;
         html! {

@@ -18,7 +18,7 @@ const ABANDON_TICKS: u32 = 3;
 /// Interval between checks for waiting clients.
 const TICK: Duration = Duration::from_millis(if cfg!(test) { 20 } else { 1000 });
 
-/// Number of pages made since the daemon started.
+/// Number of page ids created since the daemon started.
 static PAGES: AtomicU64 = AtomicU64::new(0);
 
 /// Returns a new page id. It is unique, even across restarts of the daemon.
@@ -34,7 +34,7 @@ type PressResult<T> = watch::Receiver<Option<Arc<T>>>;
 struct Press<T> {
     key: String,
     result: PressResult<T>,
-    /// Each waiting client holds a clone, so the count shows how many clients wait.
+    /// Each waiting client holds a clone, so the reference count shows how many clients wait.
     presence: Arc<()>,
 }
 
