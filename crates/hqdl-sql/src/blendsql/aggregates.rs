@@ -64,7 +64,7 @@ pub(super) fn has_window(core: &SelectCore, query: &Query) -> bool {
     count_windows(core, query) > 0
 }
 
-/// Returns the number of window functions and of expressions in the WINDOW clause.
+/// Returns the number of window functions plus the number of expressions in the WINDOW clause.
 pub(super) fn count_windows(core: &SelectCore, query: &Query) -> usize {
     let mut count = core.windows.len();
     let mut collect = |e: &Expr| {

@@ -17,7 +17,7 @@ pub(super) struct Flow {
     pub calls: BTreeSet<usize>,
     /// Text literals.
     pub texts: Vec<String>,
-    /// Whether the value may be a computed text.
+    /// Whether the value may be a computed string.
     pub text: bool,
     /// Whether the value may be an integer that the query computes.
     pub integer: bool,
@@ -34,7 +34,7 @@ pub(super) struct Flow {
     pub is_collated: bool,
 }
 
-/// A column whose value an expression may have.
+/// A column that may supply an expression's value.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct FlowColumn {
     /// Column of the database.
@@ -105,11 +105,11 @@ impl Flow {
 
 /// Dependence of a function's result on its arguments.
 pub(super) enum FunctionEffect {
-    /// The function returns one of its first arguments; the field is the number of these arguments.
+    /// The function returns one of its first `n` arguments unchanged; the field is `n`.
     PassesThrough(usize),
     /// The function returns its greatest or least argument.
     Extremum,
-    /// The function returns its first argument unless that equals the second.
+    /// The function returns NULL if its two arguments are equal, otherwise the first argument.
     NullIf,
     /// The first argument is a condition, the others are possible results.
     Conditional,

@@ -29,8 +29,9 @@ const FUNCTIONS: [IngredientRef; 4] =
 /// Question of `summary(text)`, as worded by `SUQL`.
 const SUMMARY_QUESTION: &str = "what is the summary of this document?";
 
-/// Keywords after which a name with parentheses is a table, not a function. FROM is not among them:
-/// no such table exists, and the operands of `IS DISTINCT FROM` and `EXTRACT` follow it.
+/// Keywords after which a name with parentheses is a table, not a function. FROM is not listed: no
+/// table has the name of a function, and in `IS DISTINCT FROM` and `EXTRACT` FROM precedes an
+/// operand.
 const TABLE_INTRODUCERS: [&str; 3] = ["WITH", "RECURSIVE", "INTO"];
 
 /// Arguments of a function, the calls in them, and the end offset.

@@ -95,7 +95,7 @@ pub fn unquote(text: &str) -> String {
     }
 }
 
-/// Meaning of `[`: `SQLite` begins a quoted identifier, Python a list.
+/// Meaning of `[`: the start of a quoted identifier, as in `SQLite`, or of a list, as in Python.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Brackets {
     /// `[a name]`

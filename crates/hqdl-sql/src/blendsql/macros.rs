@@ -14,7 +14,7 @@ pub struct MacroSignature {
     /// Subject of the ingredient that replaces the macro. The columns `'t::c'` of a
     /// [`Subject::Document`] are left to the macro.
     pub subject: Subject,
-    /// Return type of a call without one.
+    /// Return type of a call that does not specify `return_type`.
     pub return_type: Option<ReturnType>,
     /// Whether a text as the first argument is a question.
     pub has_question: bool,
@@ -33,7 +33,7 @@ pub enum MacroSuffix {
     Filter,
 }
 
-/// Returns the signature of the macro with a name.
+/// Looks up the signature of a macro by name.
 pub type FindMacro<'a> = &'a dyn Fn(&str) -> Option<MacroSignature>;
 
 /// Returns an ingredient with this subject, which represents a macro in the tree.
@@ -94,7 +94,8 @@ impl WrittenArgument {
         }
     }
 
-    /// Returns the content if the value is a text or a number. A column `'t::c'` is none.
+    /// Returns the content if the value is a text or a number. A column `'t::c'` does not count as
+    /// a text.
     #[must_use]
     pub fn literal_content(&self, sql: &str) -> Option<String> {
         match self.tokens.as_slice() {

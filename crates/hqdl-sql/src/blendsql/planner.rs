@@ -274,8 +274,8 @@ impl Planner<'_> {
         self.plan.value_conditions.insert(key, ValueCondition { select, holds, fails: None });
     }
 
-    /// Plans the predicates of a condition. `wanted` is the truth that it must have, or `None` if
-    /// its value matters.
+    /// Plans the predicates of a condition. `wanted` is the truth value that the condition must
+    /// have; `None` if its exact value matters.
     fn plan_condition_parts(&mut self, expr: &Expr, wanted: Option<bool>, scope: &Scope<'_>) {
         match &expr.kind {
             ExprKind::And(parts) | ExprKind::Or(parts) => {

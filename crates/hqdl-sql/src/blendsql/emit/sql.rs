@@ -131,7 +131,7 @@ pub(super) fn guard_truth_sql(plain: &str, rest: &str) -> String {
 }
 
 /// Returns SQL that decides the truth from cached answers if possible and otherwise makes requests.
-/// `of_row` is true for all conditions of a row and false for a part of them.
+/// `of_row` is true if the SQL covers all conditions of a row, and false if it covers only some.
 pub(super) fn lookup_before_asking_sql(known: &str, asking: &str, of_row: bool) -> String {
     format!(
         "CASE {} WHEN 1 THEN 1 WHEN 0 THEN 0 ELSE {asking} END",
@@ -210,7 +210,7 @@ fn qualified_name(column: &ScopeColumn) -> String {
     column.table.as_ref().map_or_else(|| name.clone(), |t| format!("{}.{name}", quote_name(t)))
 }
 
-/// Returns a FROM source as a subquery that `SQLite` does not flatten.
+/// Wraps a FROM source in a subquery that `SQLite` does not flatten.
 pub(super) fn materialization_fence_sql(source: &str, conditions: &[String]) -> String {
     let filter = match conditions {
         [] => String::new(),
@@ -219,8 +219,8 @@ pub(super) fn materialization_fence_sql(source: &str, conditions: &[String]) -> 
     format!("SELECT * FROM {source}{filter} LIMIT -1")
 }
 
-/// Returns the condition that a row's columns are among `rows` if `keeps` is true, and otherwise
-/// the condition that they are not. With `keeps`, the condition also holds for a row with NULL.
+/// Returns a condition that requires a row's columns to be in `rows` if `keeps` is true, and not to
+/// be in `rows` otherwise. With `keeps`, the condition also holds for a row with NULL.
 pub(super) fn membership_condition_sql(columns: &[&str], rows: &str, keeps: bool) -> String {
     let is_member = format!("({}) IN ({rows})", columns.join(", "));
     if !keeps {

@@ -49,7 +49,7 @@ pub trait Ingredient: Sync {
     /// queries.
     fn usage(&self) -> (&'static str, &'static str);
 
-    /// Returns the subject of its questions.
+    /// Returns the subject of the ingredient's questions.
     fn subject(&self) -> Subject;
 
     /// Returns true if the ingredient accepts this keyword argument.
@@ -112,8 +112,8 @@ pub fn all_ingredients() -> [IngredientRef; 5] {
     [&LlmMap, &LlmQa, &LlmValidate, &LlmJoin, &LlmReduce]
 }
 
-/// Describes every call that a query can contain without embeddings, one per line: an example, what
-/// it returns, and its keyword arguments.
+/// Describes every call that does not need embeddings, one per line: an example, what it returns,
+/// and its keyword arguments.
 #[must_use]
 pub fn describe_calls() -> String {
     let functions: [IngredientRef; 2] = [&AnswerFunction, &SummaryFunction];

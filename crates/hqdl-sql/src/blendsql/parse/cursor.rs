@@ -159,7 +159,7 @@ impl QueryParser<'_> {
         }
     }
 
-    /// Returns true for the `x` of `x'…'`.
+    /// Returns true if the token is the `x` of a blob literal `x'…'`.
     pub fn begins_blob(&self, token: Token) -> bool {
         token.is_word(self.sql, "x") && self.sql.as_bytes().get(token.end) == Some(&b'\'')
     }

@@ -21,8 +21,8 @@ use crate::translated::Edits;
 use hqdl_values::sql::quote_name;
 
 impl LegacySyntax {
-    /// Writes text before and after a node. An outer node is completed after its inner ones, so
-    /// that its text is outside of theirs.
+    /// Writes text before and after a node. Outer nodes are completed after inner nodes, so the
+    /// outer text encloses the inner text.
     fn surround_span(&mut self, span: &Span, before: String, after: &str) {
         self.edits.insert_first(span.start, before);
         self.edits.replace(span.end..span.end, after);

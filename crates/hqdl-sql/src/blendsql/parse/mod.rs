@@ -34,7 +34,7 @@ pub struct ParsedQuery {
 }
 
 impl ParsedQuery {
-    /// Returns for each call whether it is inside a CTE that reads itself.
+    /// Returns, for each call, whether it is inside a recursive CTE.
     #[must_use]
     pub fn calls_in_recursive_ctes(&self) -> Vec<bool> {
         let mut spans: Vec<Span> = Vec::new();

@@ -18,7 +18,7 @@ pub(crate) struct VisibleCte {
     pub may_join_tables: bool,
     /// Whether the CTE has a LIMIT, or reads a source that has one.
     pub may_have_limit: bool,
-    /// Whether its results are volatile, or it reads a volatile source.
+    /// Whether the CTE computes a volatile result or reads a volatile source.
     pub is_volatile: bool,
 }
 
@@ -548,8 +548,8 @@ pub(crate) fn find_decisive_select_by_syntax(
     Ok((query, core))
 }
 
-/// Returns the count in a comparison with a number, and the number of counted rows that decide it.
-/// The count can be a function or a scalar subquery.
+/// If an expression compares a count with a number, returns the count and the number of counted
+/// rows that decide the comparison. The count can be a function or a scalar subquery.
 pub(crate) fn find_compared_count<'e>(
     operator: &str,
     left: &'e Expr,

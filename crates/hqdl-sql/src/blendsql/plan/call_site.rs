@@ -8,7 +8,7 @@ use crate::blendsql::runtime::Function;
 pub struct CallSite {
     /// SQL before the answer.
     pub sql_before: String,
-    /// Arguments as SQL; `None` for the arguments in the query.
+    /// Arguments as SQL; `None` to use the query's own arguments.
     pub argument_sql: Option<Vec<String>>,
     /// SQL after the answer.
     pub sql_after: String,

@@ -17,7 +17,7 @@ use std::fmt;
 use crate::blendsql::plan::condition::{Condition, Predicate};
 use crate::blendsql::tree::{Expr, Span};
 
-/// Precondition of a rule that is not met.
+/// The unmet precondition of a rule.
 pub type RefusalReason = &'static str;
 
 /// Plan of a query.
@@ -50,7 +50,7 @@ pub struct SelectPlan {
     pub conjuncts: Vec<Conjunct>,
     /// Conditions with calls that are evaluated last.
     pub truth: Option<Condition>,
-    /// HAVING, if a call or a moved condition is in it.
+    /// HAVING condition, if it contains a call or a moved condition.
     pub having: Option<Condition>,
     /// ON conditions with calls that cannot move to WHERE.
     pub outer_joins: Vec<OuterJoin>,
@@ -62,7 +62,7 @@ pub struct SelectPlan {
     pub fences: Vec<SourceFence>,
     /// Number of rows that are needed, if the LIMIT rule applies.
     pub limit: Option<LimitPushdown>,
-    /// Rows of each group that must pass; `None` if every row that passes is needed.
+    /// Passing rows needed from each group; `None` if every passing row is needed.
     pub needed: Option<NeededRows>,
     /// Counts of calls that are compared with a number.
     pub counted: Vec<CountedCalls>,
@@ -73,7 +73,7 @@ pub struct SelectPlan {
     /// Effect of a single row on the EXISTS or IN around this SELECT, if a single row can decide
     /// it.
     pub decisive: Option<DecisiveRows>,
-    /// Value by which the rows of an IN are candidates.
+    /// Value column of an IN's subquery; rows with the same value are equivalent candidates.
     pub candidate_value: Option<Span>,
     /// Outcomes of the rules.
     pub rules: Vec<RuleOutcome>,
@@ -157,7 +157,7 @@ pub struct SourceFence {
     pub conditions: Vec<Expr>,
 }
 
-/// The first rows that a SELECT needs of each group.
+/// The first rows that a SELECT needs from each group.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct NeededRows {
     /// Offset of the query that returns these rows; the arms of a UNION ALL share it.
@@ -166,7 +166,7 @@ pub struct NeededRows {
     pub groups: Vec<Span>,
     /// Order of the rows in a group.
     pub order: Vec<OrderKey>,
-    /// Number of rows of a group that must pass, or number of groups; see `part`.
+    /// Number of passing rows needed from each group, or number of groups; see `part`.
     pub count: u64,
     /// Part of the rows that the query needs.
     pub part: NeededPart,
@@ -227,8 +227,8 @@ pub struct OrderKey {
     pub nulls_first: bool,
 }
 
-/// Restricts a SELECT to rows whose columns equal those of one of the member rows, or of none of
-/// them.
+/// Restricts a SELECT to the rows whose columns match a member row, or to the rows whose columns
+/// match none.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Membership {
     /// Columns of the SELECT.
@@ -258,7 +258,8 @@ pub struct DecisiveRows {
     pub makes_true: bool,
     /// Whether `SQLite` runs the query only once for all outer rows.
     pub runs_once: bool,
-    /// Left operand of an IN whose outer rows each wait only for the rows with their own value.
+    /// Left operand of an IN, if each outer row waits only for the inner rows that equal its
+    /// operand.
     pub operand: Option<Span>,
 }
 
@@ -302,12 +303,13 @@ pub struct LimitPushdown {
     /// Number of conditions with calls.
     pub condition_count: usize,
     /// Indices of calls in subqueries of the held values that `SQLite` may run once for many rows.
-    /// Their requests are recorded with the first of these rows only.
+    /// Their requests are recorded only with the first of these rows.
     pub shared_calls: Vec<usize>,
     pub(in crate::blendsql) star_position: Option<usize>,
     /// Whether the rows are groups.
     pub(in crate::blendsql) is_grouped: bool,
-    /// Calls about documents with the byte range of the document, for the similarity order.
+    /// Calls about documents, each with the byte range of its document; used for the similarity
+    /// order.
     pub(in crate::blendsql) documents: Vec<(usize, Span)>,
 }
 

@@ -1,4 +1,4 @@
-//! Sources of which a SELECT uses only the first rows in a window's order: `… FROM (SELECT …,
+//! Sources from which a SELECT uses only the first rows in a window's order: `… FROM (SELECT …,
 //! row_number() OVER (…) AS n FROM …) AS s WHERE s.n = 1`.
 
 use crate::blendsql::plan::analysis::Analysis;

@@ -17,7 +17,7 @@ pub(in crate::blendsql::emit) struct OpenFrom<'p> {
     /// Replacements that make an outer join find no match.
     nulls: Vec<(Span, String)>,
     pub condition: String,
-    /// Whether each table has exactly the rows that it has in the query.
+    /// Whether every table is exact, i.e. has the same rows as in the query.
     pub exact_tables: bool,
     pub exact_from: bool,
     pub exact: bool,
@@ -138,8 +138,8 @@ impl PossibleRowsBuilder<'_> {
         Some(())
     }
 
-    /// Replaces the join conditions that depend on answers. Returns true if the joined rows are
-    /// exact, and `None` if an outer join without a match cannot be expressed.
+    /// Replaces the join conditions that depend on answers. Returns whether the joined rows are
+    /// exact, or `None` if an outer join without a match cannot be expressed.
     fn add_join_conditions(
         &self,
         items: &[FromItem],

@@ -44,7 +44,7 @@ pub struct RequestBound {
     pub batching: Batching,
 }
 
-/// Extent to which the values that a query asks about share requests.
+/// Whether the values that a query asks about can share requests.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Batching {
     /// One pass asks about all values.
@@ -77,8 +77,8 @@ const INNER_TABLES: &str = "it may be evaluated before tables in parentheses are
 // right table.
 const OUTER_JOIN_ROWS: &str =
     "a RIGHT or FULL JOIN can evaluate it before the join has matched its rows";
-// If all columns of a table are answers, a condition has no column that delays it until the table
-// is read.
+// If all columns of a table are answers, a condition cannot reference a plain column of the table,
+// so nothing delays the condition until the table is read.
 const ANSWER_TABLE: &str = "it can be evaluated before a table whose columns are all answers";
 const QUERY_TOO_LONG: &str = "the query is too long to count its rows";
 
@@ -172,8 +172,8 @@ pub(in crate::blendsql::emit) struct EvalPosition<'f> {
 pub(in crate::blendsql::emit) struct Probing<'q, 'o> {
     pub(in crate::blendsql::emit) rows: PossibleRowsBuilder<'q>,
     pub(in crate::blendsql::emit) out: &'o mut RequestBound,
-    /// Whether, so far, no call has to wait for an answer, so that a single pass can ask about all
-    /// values.
+    /// Whether a single pass can ask about all values, because no call seen so far waits for an
+    /// answer.
     pub(in crate::blendsql::emit) is_single_pass: bool,
     /// Indices of the calls that the current statement evaluates.
     pub(in crate::blendsql::emit) calls: Vec<usize>,
