@@ -371,8 +371,8 @@ fn conditions_in_value(expr: &Expr) -> Vec<&Expr> {
     conditions.into_iter().filter(|c| c.has_call()).collect()
 }
 
-/// Collects the calls of an expression outside of its subqueries, including those in arguments of
-/// other calls.
+/// Collects the calls in an expression, including calls in the arguments of other calls but not
+/// calls in subqueries.
 fn collect_own_calls(expr: &Expr, found: &mut Vec<usize>) {
     if let ExprKind::Call(n, _) = &expr.kind {
         found.push(*n);

@@ -17,17 +17,17 @@ pub const NEAREST_AGGREGATE: &str = "hq_nearest";
 /// Name of the aggregate of `search(…)`: the values of a group that match a text best.
 pub const SEARCH_AGGREGATE: &str = "hq_search";
 
-/// Name of the aggregate of `LLMDedup` that builds clusters from pairs.
+/// Name of the `LLMDedup` aggregate that builds clusters from pairs.
 pub const CLUSTERS_AGGREGATE: &str = "hq_clusters";
 
-/// Name of the function of `LLMDedup` that returns the canonical value of a text.
+/// Name of the `LLMDedup` function that maps a text to its canonical value.
 pub const CANONICAL_FUNCTION: &str = "hq_canonical";
 
-/// Name of the function that returns the similarity of two texts by their trigrams.
+/// Name of the function that returns the trigram similarity of two texts.
 pub const TRIGRAMS_FUNCTION: &str = "hq_trigrams";
 
-/// Name of the function of `LLMDedup` that returns the canonical text of a value: trimmed, in
-/// Unicode NFC, and NULL if nothing is left.
+/// Name of the `LLMDedup` function that returns a value in canonical form: trimmed, in Unicode NFC,
+/// and NULL if nothing is left.
 pub const TRIMMED_FUNCTION: &str = "hq_trimmed";
 
 /// A runtime function. All are scalar functions except [`Function::Rows`], [`Function::Values`] and
@@ -67,7 +67,7 @@ pub enum Function {
     PredicateTruth,
     /// `hq_quiet(how)`: begins a section in which calls are only looked up. `how` is 0 for some
     /// conditions of a row, and 1 for all of them, which are counted. It is 2 for rows that are
-    /// already decided, whose calls are never asked.
+    /// already decided, for whose calls no requests are made.
     BeginLookup,
     /// `hq_settled(quiet, value)`: ends the section; returns the value.
     EndLookup,

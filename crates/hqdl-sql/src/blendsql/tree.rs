@@ -124,7 +124,7 @@ pub struct ResultColumn {
     pub star_table: Option<String>,
     /// Alias after AS.
     pub alias: Option<String>,
-    /// Source text of the expression, which is the column's name if it has no other.
+    /// Source text of the expression, which is the column's name if no other name applies.
     pub source_text: String,
     /// Byte range in the text.
     pub span: Span,
@@ -172,7 +172,7 @@ pub enum FromSource {
     Join(Vec<FromItem>),
 }
 
-/// Join type; only the differences that matter to the rewriter.
+/// Join type, with only the distinctions that matter to the rewriter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum JoinKind {
     /// Comma, INNER or CROSS join, or the first entry.
@@ -188,7 +188,7 @@ pub enum JoinKind {
 pub struct OrderTerm {
     /// Sort expression.
     pub expr: Expr,
-    /// Whether the order is DESC.
+    /// Whether the term is DESC.
     pub descending: bool,
     /// NULLS FIRST or NULLS LAST; `None` if not specified.
     pub nulls_first: Option<bool>,
@@ -203,7 +203,7 @@ pub struct WindowSpec {
     pub order: Vec<OrderTerm>,
     /// Expressions in the bounds of the frame.
     pub frame: Vec<Expr>,
-    /// Whether the window refers to a named window, which can have further parts.
+    /// Whether the window is based on a named window, which can contain further clauses.
     pub has_base: bool,
 }
 
@@ -234,7 +234,7 @@ pub enum ExprKind {
         /// Column name.
         column: String,
     },
-    /// A call: its number and its arguments.
+    /// A call, as its number and its arguments.
     Call(usize, Vec<Expr>),
     /// A CASE expression.
     Case {
@@ -425,9 +425,9 @@ impl Expr {
 }
 
 impl SelectCore {
-    /// Returns true if the SELECT has a FROM clause and a result that references no column. If
-    /// `SQLite` flattens the SELECT into the enclosing one, it can evaluate that result before a
-    /// row is read.
+    /// Returns true if the SELECT has a FROM clause and at least one result that references no
+    /// column. If `SQLite` flattens the SELECT into the enclosing one, it can evaluate that result
+    /// before a row is read.
     #[must_use]
     pub fn has_row_independent_result(&self) -> bool {
         !self.from.is_empty()

@@ -132,8 +132,7 @@ impl Parser<'_> {
                 }));
                 continue;
             }
-            // Drop the marks of columns that may be array elements: the outer query names the
-            // column.
+            // Drop the marks of possible array elements, because the outer query names each column.
             let is_mark = |fragment: &SourceFragment| matches!(fragment, SourceFragment::Generated(text, _) if text.starts_with('\0'));
             let text: SqlText = expr.text.iter().filter(|f| !is_mark(f)).cloned().collect();
             let name = match (alias, text.as_slice()) {
@@ -202,8 +201,8 @@ impl Parser<'_> {
         (is_question && is_whole && is_one_text && is_known).then_some(column)
     }
 
-    /// Returns the tokens of a range in comparable form. A column equals itself with or without its
-    /// table qualifier.
+    /// Returns the tokens of a range in a form that can be compared: a column is equal with and
+    /// without its table qualifier.
     fn read_comparable_tokens(&self, span: &Range<usize>) -> Vec<String> {
         let mut words: Vec<String> = Vec::new();
         for token in self.tokens_in(span) {
@@ -227,7 +226,7 @@ impl Parser<'_> {
     }
 }
 
-/// Returns a term. The name or position of a result column refers to that column.
+/// Resolves a term, which can be the name or position of a result column.
 fn resolve_term<'i>(
     items: &'i [ResultItem],
     text: &'i SqlText,

@@ -59,7 +59,8 @@ const FUNCTIONS: [(&str, usize, &str); 90] = [
     ("array_to_string", 3, "suql_array_to_string({})"),
     ("bool_and", 1, "min({})"),
     ("bool_or", 1, "max({})"),
-    // Asks whether a document supports a claim. The score is the same truth value as a number.
+    // Asks whether a document supports a claim. The score variant returns the same truth value as a
+    // number.
     ("boolean_answer", 2, "(answer({}, {1}) = 'Yes')"),
     ("boolean_answer_score", 2, "((answer({}, {1}) = 'Yes') * 1.0)"),
     ("btrim", 1, "trim({})"),

@@ -121,7 +121,7 @@ impl Parser<'_> {
         Ok(text)
     }
 
-    /// Parses a member of a compound query; `is_later` is true for all but the first one.
+    /// Parses a member of a compound query; `is_later` is true for every member but the first.
     fn parse_compound_member(
         &mut self,
         exprs: &mut Vec<TypedSql>,

@@ -155,8 +155,8 @@ pub(super) fn value_of_first_rows_sql(number: &str, last: u64, value: &str) -> S
     format!("CASE WHEN {number} <= {last} THEN {value} END")
 }
 
-/// Same as [`value_of_first_rows_sql`] for a number. Includes all rows that are equal in the order
-/// of the window, because any of them can be first.
+/// Same as [`value_of_first_rows_sql`] for a probe, with 0 for the other rows. Counts by rank, so
+/// it includes all ties in the window's order: `row_number` may put any of them first.
 pub(super) fn probe_of_first_rows_sql(number: &str, last: u64, probe: &str) -> String {
     let window = number.find('(').map_or(number, |at| &number[at..]);
     format!("(CASE WHEN rank{window} <= {last} THEN {probe} ELSE 0 END)")

@@ -58,7 +58,7 @@ pub(crate) fn order_conditions(plan: &mut DemandPlan, select: &SelectScope<'_>) 
     }
 }
 
-/// Orders the parts of the conditions that belong to no SELECT.
+/// Orders the parts of conditions that are outside of all SELECTs.
 pub(crate) fn order_conditions_outside_selects(plan: &mut DemandPlan, analysis: &Analysis<'_>) {
     let values = plan.value_conditions.values_mut().filter(|v| v.select == usize::MAX);
     for value in values {
@@ -93,7 +93,7 @@ fn evaluation_order(
         parts.iter().map(|p| estimate_condition(p, analysis)).collect();
     if has_hidden {
         // Conditions that cannot be checked in advance must have the same order in every run.
-        // Otherwise a later run would make requests that an earlier one did not make.
+        // Otherwise a later run could make requests that the earlier run avoided.
         for estimate in estimates.iter_mut().filter(|o| o.cost > 0.0) {
             *estimate = ConditionEstimate { cost: 1.0, holds: 0.5 };
         }
@@ -122,7 +122,7 @@ fn decision_priority(estimate: &ConditionEstimate, is_all: bool) -> f64 {
 fn call_cost(call: usize, analysis: &Analysis<'_>) -> f64 {
     let one = match analysis.sites[call].subject {
         Subject::Pair => 5.0,
-        // An embedding costs a small part of an answer.
+        // An embedding costs a small fraction of an answer.
         Subject::Embedding => 0.01,
         _ => 1.0,
     };

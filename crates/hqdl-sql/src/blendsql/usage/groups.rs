@@ -40,7 +40,8 @@ impl GroupValues<'_> {
 
     /// Returns true if a group has only one value of this lineage.
     pub fn has_single_value(&self, lineage: &Lineage) -> bool {
-        // A literal has no instance, and one from a LEFT JOIN's subquery is NULL in some rows.
+        // A literal has no instance, and a literal from a LEFT JOIN's subquery is NULL in some
+        // rows.
         let mut is_single = !lineage.instances().is_empty();
         lineage.visit_columns(&mut |instance, _, column| {
             is_single &= self.single_row_instances.contains(&instance)

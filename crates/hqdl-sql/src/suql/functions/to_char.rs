@@ -63,8 +63,8 @@ fn strip_prefix_ignore_case<'t>(text: &'t str, part: &str) -> Option<&'t str> {
     start.eq_ignore_ascii_case(part).then(|| &text[part.len()..])
 }
 
-/// Formats the first part of a format; returns the output and the rest of the format. Longer parts
-/// precede their prefixes.
+/// Formats the first part of a format; returns the output and the rest of the format. Longer
+/// patterns are tried before their prefixes.
 fn format_part(at: DateTime, format: &str, is_padded: bool) -> Option<(String, &str)> {
     let hour = |h: i8| i64::from(if h % 12 == 0 { 12 } else { h % 12 });
     let week = at.date().iso_week_date();
@@ -203,7 +203,7 @@ pub(super) fn format_number(of: f64, format: &str) -> Result<Option<String>, Str
     let sign = if of < 0.0 && !zero { "-" } else { " " };
     let mut body = String::new();
     let mut left = whole_digits;
-    // From the first zero of the format, all digits are shown.
+    // All digits are shown from the first `0` of the format onwards.
     let mut has_begun = false;
     for c in whole.chars() {
         if c == ',' {
