@@ -28,7 +28,7 @@ use hqdl_values::value::Value;
 /// Maximum size of an image that is sent, in bytes.
 pub const MAX_IMAGE_BYTES: u64 = 20 << 20;
 
-/// Prefix of an image's identity that is computed from its bytes.
+/// Prefix of an identity that is computed from the image's bytes.
 const DIGEST_PREFIX: &str = "blake3:";
 
 /// Images of one database.
@@ -47,12 +47,13 @@ struct Inner {
 /// Size and modification time; if both are unchanged, the file is unchanged.
 type FileVersion = (u64, Option<SystemTime>);
 
-/// Images that are not in one of the user's files; an unnamed temporary file stores them.
+/// Images that do not come from the user's files, stored in an unnamed temporary file.
 #[derive(Default)]
 struct StoredImages {
     file: Option<File>,
     end: u64,
-    /// Offset and length in the file by identity, or the reason why the image cannot be shown.
+    /// For each identity, the image's offset and length in the file, or the reason why the image
+    /// cannot be shown.
     locations: HashMap<String, Result<(u64, usize), String>>,
 }
 
@@ -132,11 +133,11 @@ impl Images {
         }
     }
 
-    /// Returns the URL of an image in a request: its own, or a data URL with its bytes. `identity`
-    /// is the image's identity.
+    /// Returns the URL of an image for use in a request: the image's own URL, or a data URL with
+    /// its bytes. `identity` is the image's identity.
     ///
     /// # Errors
-    /// Fails with the reason why it cannot be shown.
+    /// Fails with the reason why the image cannot be shown.
     pub fn image_url(&self, value: &Value, identity: &str) -> Result<String, String> {
         let Value::Text(text) = value else {
             return Err(format!(
@@ -333,7 +334,7 @@ impl Media {
         }
     }
 
-    /// Returns the reason why a question about a value cannot be asked.
+    /// Returns the reason why hqdl cannot ask about a value of this media type.
     #[must_use]
     pub fn refusal_reason(self) -> &'static str {
         match self {
@@ -394,7 +395,7 @@ impl Expansion {
         images.map(|(_, value)| value).collect()
     }
 
-    /// Returns the row with `[image 1]`, `[image 2]` and so on instead of its images.
+    /// Returns the row with its images replaced by `[image 1]`, `[image 2]` and so on.
     pub(crate) fn without_images(&self, row: &Row) -> Row {
         let mut image_count = 0;
         let mut replace_image = |(name, value): (&String, &Value)| {

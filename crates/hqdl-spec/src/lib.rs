@@ -68,11 +68,11 @@ fn read_spec_text(path: &Path) -> std::io::Result<String> {
 /// Checked spec.
 #[derive(Debug, Clone)]
 pub struct Spec {
-    /// File that it was read from.
+    /// File that the spec was read from.
     pub path: PathBuf,
     /// Database to expand.
     pub database: PathBuf,
-    /// Database for the expanded tables, if it is not `database`.
+    /// Database for the expanded tables; `None` to publish into `database`.
     pub output: Option<PathBuf>,
     /// Images that cells of the database refer to.
     pub images: Images,
@@ -312,7 +312,7 @@ pub struct ModelSettings {
     pub temperature: Option<f64>,
     /// Maximum number of tokens of an answer.
     pub max_output_tokens: u32,
-    /// Further fields of a request's body.
+    /// Additional fields for the body of each request.
     pub parameters: ModelParameters,
     /// Whether the parameters are part of the model's identity.
     pub parameters_identity: bool,
@@ -432,11 +432,12 @@ pub struct Expansion {
     pub sources: Vec<Source>,
     /// Columns that identify an entity.
     pub key: KeyColumns,
-    /// For each source, the positions of its key columns; the others are NULL in its rows. Empty if
-    /// every source has the whole key.
+    /// For each source, the positions of the key columns that it has; the other key columns are
+    /// NULL in its rows. Empty if every source has the whole key.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub key_parts: Vec<Vec<usize>>,
-    /// Declared types of the key columns, if the source has them.
+    /// Declared types of the key columns; `None` if a source declares no type or the sources
+    /// disagree.
     #[serde(skip)]
     pub key_types: Vec<Option<String>>,
     /// Columns shown to the model that are not part of the key.
@@ -461,7 +462,7 @@ pub struct Expansion {
     pub shots: Vec<Shot>,
     /// Number of overridden rows that are also used as examples.
     pub override_shots: u32,
-    /// Kind of question in its prompts; not part of any fingerprint.
+    /// Kind of question in the expansion's prompts; not part of any fingerprint.
     #[serde(skip)]
     pub task: Task,
     /// Columns to fill.
@@ -487,8 +488,8 @@ pub enum Task {
 }
 
 impl Column {
-    /// Returns a column that no spec declares, for a query or an internal question. Its identity
-    /// contains its name, and whether it is a list.
+    /// Creates a column that no spec declares, for a query or an internal question. The column's
+    /// identity includes its name and whether it is a list.
     #[must_use]
     pub fn new_ad_hoc(
         data_type: Type,
@@ -525,7 +526,7 @@ impl Column {
 }
 
 impl Expansion {
-    /// Returns an expansion that no spec declares, without sources or columns.
+    /// Creates an expansion that no spec declares, without sources or columns.
     #[must_use]
     pub fn new_ad_hoc(name: &str, key: Vec<String>) -> Self {
         Self {
@@ -571,7 +572,7 @@ impl Expansion {
 /// Table or SELECT that yields keys.
 #[derive(Debug, Clone)]
 pub struct Source {
-    /// Name: the table's, or the one in the spec. The source's view is `<name>_expanded`.
+    /// Name of the table, or the name given in the spec. The source's view is `<name>_expanded`.
     pub name: Option<String>,
     /// Source of the rows.
     pub rows: SourceRows,
@@ -620,7 +621,7 @@ pub struct Column {
     /// column's identity.
     #[serde(default)]
     pub unify: bool,
-    /// Position of the key column with the year of dates given without one. Not part of the
+    /// Position of the key column that contains the year for dates without a year. Not part of the
     /// column's identity.
     #[serde(default)]
     pub year: Option<usize>,
@@ -669,7 +670,7 @@ pub struct Escalation {
     pub states: Vec<State>,
     /// Models whose answers are compared with the first ones.
     pub compare: Vec<String>,
-    /// Number of further answers of the first model that are compared with its first one.
+    /// Number of additional answers from the first model that are compared with its first answer.
     pub further_answers: u32,
     /// Result of the comparison after which hqdl asks `to`.
     pub comparison: Option<Comparison>,
@@ -696,22 +697,22 @@ pub enum Comparison {
 pub struct CascadeTarget {
     /// Share of the column's cells.
     pub share: f64,
-    /// Answers or truths that the cells are compared with.
+    /// Reference values that the cells are compared with.
     pub basis: TargetBasis,
-    /// Order of the cells.
+    /// Confidence by which the cells are ordered.
     pub confidence: Confidence,
 }
 
 /// Confidence of a first answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Confidence {
-    /// Number of compared answers that are the same.
+    /// Number of compared answers that agree with the first one.
     Agreement,
     /// Smallest probability of the answer's tokens, as the endpoint reports it.
     Probability,
 }
 
-/// Values that a target compares the cells of a column with.
+/// Reference values for the cells of a column with a target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TargetBasis {
     /// The stronger model's answers to a random sample.

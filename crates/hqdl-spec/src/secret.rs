@@ -3,15 +3,15 @@
 /// Prefixes of API keys of common endpoints.
 const KEY_PREFIXES: [&str; 9] =
     ["sk-", "sk_", "gsk_", "pk-", "xai-", "AIza", "hf_", "r8_", "Bearer"];
-/// Fields that users put keys into, although no spec has them.
+/// Names of fields that users put API keys into, although the spec format has no such fields.
 const KEY_FIELDS: [&str; 5] = ["api_key", "api_token", "token", "secret", "password"];
 
-/// Returns true if a word looks like a key.
+/// Returns true if a word looks like an API key.
 pub(super) fn is_key(word: &str) -> bool {
     KEY_PREFIXES.iter().any(|b| word.starts_with(b) && word.len() > b.len() + 3)
 }
 
-/// Returns true if users put keys into a field with this name.
+/// Returns true if users tend to put API keys into a field with this name.
 pub(super) fn is_key_field(name: &str) -> bool {
     KEY_FIELDS.contains(&name)
 }
@@ -43,7 +43,8 @@ pub fn mask_secrets(text: &str) -> String {
     masked
 }
 
-/// Splits a line at its first URL, of which it returns the part after the scheme.
+/// Splits a line into the text before its first URL, the URL without its scheme, and the text after
+/// the URL.
 fn find_url(line: &str) -> Option<(&str, &str, &str)> {
     let scheme_end = line.find("://")?;
     let (before, rest) = line.split_at(scheme_end + 3);

@@ -1,5 +1,5 @@
-//! The model's decisions about words outside a value list: the value that each means, or none. They
-//! are added while checkers are in use, so all clones share them.
+//! The model's decisions about words outside a value list: the value that each word means, or that
+//! it means none. They are added while checkers are in use, so all clones share them.
 
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};

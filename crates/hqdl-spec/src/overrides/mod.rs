@@ -55,7 +55,7 @@ impl OverridesError {
     }
 }
 
-/// Cell entered by a person.
+/// A cell that a person entered.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Override {
     /// Value that takes precedence over the model's answer.
@@ -67,7 +67,7 @@ pub struct Override {
 /// Line of an overrides file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OverrideLine {
-    /// Fields of the key, by name, in the order of the header.
+    /// Names and values of the key fields, in the order of the header.
     pub key: Vec<(String, String)>,
     /// Name of the overridden column.
     pub column: String,
@@ -159,8 +159,8 @@ impl Overrides {
         !self.cells.is_empty() && self.cells.contains_key(&(expansion, entity.clone()))
     }
 
-    /// Returns warnings about lines whose entities are in no source. `known_entities` contains the
-    /// entities of the sources, by expansion.
+    /// Returns a warning for each line whose entity no source contains. `known_entities` contains
+    /// the entities of the sources, by expansion.
     #[must_use]
     pub fn unmatched_lines(&self, spec: &Spec, known_entities: &[HashSet<Entity>]) -> Vec<String> {
         let path = spec.overrides_path();
@@ -189,8 +189,8 @@ impl Overrides {
         self.cells.get(&(expansion, entity.clone()))?.get(&column)
     }
 
-    /// Returns the overridden entities with their overrides: those with the most columns first,
-    /// then in the order of the entities.
+    /// Returns the overridden entities with their overrides: ordered by the number of overridden
+    /// columns, most first, and then by entity.
     #[must_use]
     pub fn overridden_rows(&self, expansion: usize) -> Vec<(&Entity, &HashMap<usize, Override>)> {
         let mut rows: Vec<_> = self
@@ -240,8 +240,8 @@ impl Overrides {
     }
 }
 
-/// Returns a value that is not on the column's list: parsed as the column's type if possible,
-/// otherwise as trimmed text.
+/// Parses a value that is not on the column's list: as the column's type if possible, otherwise as
+/// trimmed text.
 fn parse_unlisted_value(expansion: &Expansion, column: usize, text: &str) -> CellValue {
     let column = &expansion.columns[column];
     let parse_one = |t: &str| {
@@ -255,8 +255,8 @@ fn parse_unlisted_value(expansion: &Expansion, column: usize, text: &str) -> Cel
     }
 }
 
-/// Returns the entities that the key fields of a line may refer to; `None` if they are not this
-/// expansion's key.
+/// Returns the entities that the key fields of a line may refer to; `None` if the fields are not
+/// this expansion's key.
 fn find_entities(expansion: &Expansion, fields: &[(String, String)]) -> Option<Vec<Entity>> {
     let mut keys: Vec<Vec<Value>> = vec![Vec::new()];
     for name in expansion.key.names() {

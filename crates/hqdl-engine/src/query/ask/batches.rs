@@ -9,7 +9,7 @@ use crate::query::request::error::QueryError;
 use hqdl_model::plan::{Batcher, RowBatch};
 use hqdl_values::value::Value;
 
-/// Maximum size of a document that shares a request with others, in bytes.
+/// Maximum size, in bytes, of a document that may share a request with others.
 const MAX_SHARED_BYTES: usize = 400;
 
 /// Groups the demands by expansion. The demands must be sorted.

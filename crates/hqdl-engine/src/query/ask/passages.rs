@@ -8,7 +8,7 @@ use hqdl_values::tokens::Tokenizer;
 
 /// Maximum number of tokens of a passage.
 const MAX_PASSAGE_TOKENS: u64 = 200;
-/// Number of tokens between two passages.
+/// Number of tokens of the separator between two passages.
 const SEPARATOR_TOKENS: u64 = 3;
 
 /// Function that returns the similarity of passages to a question.
@@ -33,7 +33,7 @@ impl PassageSelector<'_> {
 
     /// Returns true if the whole document fits.
     pub fn fits_entirely(&self, document: &Document) -> bool {
-        // Every token has at least one byte.
+        // A token has at least one byte, so the size in bytes bounds the number of tokens.
         document.approximate_size() as u64 <= self.max_tokens
             || self.load_tokenizer().count_tokens(&document.full_text()) <= self.max_tokens
     }

@@ -27,8 +27,8 @@ pub struct Contexts {
     model: String,
     /// Tokenizer. Loading it takes a while and is only necessary if a context may be too long.
     tokenizer: OnceLock<Tokenizer>,
-    /// Entities of known contexts. A call in a condition is evaluated for every row with the same
-    /// context.
+    /// Entities of the contexts seen so far, cached because a call in a condition is evaluated with
+    /// the same context for every row.
     entities: HashMap<ContextId, usize>,
     truncations: BTreeMap<usize, Truncated>,
 }
@@ -41,7 +41,7 @@ struct Truncated {
     rows: u64,
 }
 
-/// Error for contexts over the limit.
+/// Error for contexts that exceed the limit.
 #[derive(Debug, Clone, Copy)]
 pub struct ContextTooLong {
     call: usize,
@@ -161,7 +161,7 @@ impl Contexts {
         *self.tokenizer.get_or_init(|| Tokenizer::for_model(&self.model))
     }
 
-    /// Returns a note per call about the amount truncated from its contexts.
+    /// Returns a note for each call whose contexts were truncated, with the truncated amount.
     #[must_use]
     pub fn truncation_notes(&self) -> Vec<(usize, String)> {
         let note = |(call, truncated): (&usize, &Truncated)| {

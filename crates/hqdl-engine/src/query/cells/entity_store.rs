@@ -17,7 +17,7 @@ pub struct EntityStore {
     expansion: Arc<Expansion>,
     /// Canonical bytes of all spellings. Several spellings can denote one entity (`1` and `1.0`).
     bytes: Vec<u8>,
-    /// End of each spelling in `bytes`, and its entity.
+    /// End offset of each spelling in `bytes`, and the spelling's entity.
     spellings: Vec<(u64, u32)>,
     /// First spelling of each entity.
     first_spellings: Vec<u32>,
@@ -122,7 +122,7 @@ impl EntityStore {
     }
 }
 
-/// Index from a short hash to numbers, with linear probing.
+/// Hash index from short hashes to spelling numbers, with linear probing.
 #[derive(Default)]
 struct NumberIndex(HashMap<u32, u32>);
 

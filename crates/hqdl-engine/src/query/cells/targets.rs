@@ -1,5 +1,5 @@
-//! Cells that calls ask for, in expansions of the spec and ad-hoc ones. They are found in the fact
-//! store or demanded from the model.
+//! Cells that calls ask for, in the spec's expansions and in ad-hoc expansions. The cells are found
+//! in the fact store or demanded from the model.
 //!
 //! A query looks up each cell once. If the cell is missing, the calls that need it demand it. After
 //! the request, the cell is known or failed, and is never demanded again.
@@ -92,14 +92,14 @@ pub struct TargetExpansion {
     pub expansion: Arc<Expansion>,
     /// Identities of the expansion's columns in the fact store.
     pub requirements: Arc<ExpansionRequirements>,
-    /// Position in the spec, for overrides.
+    /// Position of the expansion in the spec, for overrides; `None` for an ad-hoc expansion.
     pub in_spec: Option<usize>,
     entities: EntityStore,
     /// Cells of the entities, row by row.
     cells: Vec<Cell>,
-    /// Documents to ask about.
+    /// Documents of the entities that hqdl can ask about in this pass.
     documents: StoredDocuments,
-    /// Source of the cells if they are embeddings instead of facts.
+    /// Source of the cells if they are embeddings; `None` if they are facts.
     embeddings: Option<StoredEmbeddings>,
     /// Positions of the cells whose answer cannot be parsed. For all other cells, the model
     /// returned a value or "unknown".
@@ -130,7 +130,7 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// Counts a cell whose state means that it has no value.
+    /// Counts a cell if its state means that it has no value.
     fn count_if_without_value(&mut self, state: State) {
         if !state.has_value() {
             self.without_value += 1;

@@ -17,7 +17,7 @@ use hqdl_sql::blendsql::runtime::{
 use hqdl_values::value::Value;
 
 /// Registers the functions with a connection. `add_note` receives the text of each call, and a note
-/// on its clusters.
+/// about its clusters.
 ///
 /// # Errors
 /// Fails if `SQLite` rejects a registration.
@@ -44,7 +44,7 @@ pub fn register_dedup_functions(
         let text = value.canonical_text().map(Cow::into_owned);
         Ok(text.filter(|text| !text.is_empty()))
     })?;
-    // The most recently read clusters, because all rows of a query read the same ones.
+    // Cache the most recently read clusters, because all rows of a query read the same clusters.
     let latest: Mutex<(String, Clusters)> = Mutex::default();
     connection.create_scalar_function(CANONICAL_FUNCTION, 4, flags, move |ctx: &Context<'_>| {
         let value: Option<String> = ctx.get(2)?;
@@ -80,7 +80,7 @@ struct Clusters {
 const MAX_SHOWN: usize = 3;
 
 impl Clusters {
-    /// Describes the pairs that blocking excluded, and the conflicts.
+    /// Describes the conflicts, and the pairs that blocking excluded.
     fn format_note(&self, value_count: u64) -> String {
         let all = value_count * value_count.saturating_sub(1) / 2;
         let mut note = format!(

@@ -32,7 +32,7 @@ pub(in crate::query) fn note_quoted_texts(statement: &str, connection: &Connecti
             names.push(name);
         }
     }
-    // Restore the default, on which the user's statement and the views may depend.
+    // Restore the default, because the user's statement and the views may depend on it.
     let _ = connection.set_db_config(DbConfig::SQLITE_DBCONFIG_DQS_DML, true);
     let note = |name: &String| {
         let text = sql::quote_text(name);

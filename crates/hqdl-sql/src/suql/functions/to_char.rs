@@ -24,7 +24,7 @@ const UNSUPPORTED_PARTS: [&str; 9] = ["TZH", "TZM", "TZ", "OF", "RM", "BC", "AD"
 /// Formats a date or timestamp; `None` if the text is not a date.
 ///
 /// # Errors
-/// Returns the message for an unsupported part of the format.
+/// Returns an error message if the format has an unsupported part.
 pub(super) fn format_date(text: &str, format: &str) -> Result<Option<String>, String> {
     let Some(at) = crate::suql::date_functions::parse_timestamp(text) else { return Ok(None) };
     let (mut output, mut rest, mut is_padded) = (String::new(), format, true);
@@ -171,7 +171,7 @@ fn ordinal_suffix(number: &str, lower: bool) -> &'static str {
 /// Formats a number with a format of `9`, `0`, `.`, `,` and `FM`.
 ///
 /// # Errors
-/// Returns the message for an unsupported part of the format.
+/// Returns an error message if the format has an unsupported part.
 pub(super) fn format_number(of: f64, format: &str) -> Result<Option<String>, String> {
     let (is_padded, digits) = match strip_prefix_ignore_case(format, "FM") {
         Some(rest) => (false, rest),

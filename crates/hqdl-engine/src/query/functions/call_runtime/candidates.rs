@@ -71,7 +71,7 @@ impl Candidates {
     }
 
     /// Orders the candidates by the sum of their documents' similarities to the questions. The
-    /// similarity of a document is that of its most similar passage.
+    /// similarity of a document is the similarity of its most similar passage.
     ///
     /// # Errors
     /// Fails if `compare` fails.

@@ -54,8 +54,8 @@ impl ExistsCandidates {
         }
     }
 
-    /// Returns the demands to send: those of one row, or of more rows if some have failed. Returns
-    /// no demands if a row is certain.
+    /// Returns the demands to send: the demands of one row, or of more rows if some rows have
+    /// already failed. Returns no demands if a row is certain.
     fn into_demands(self) -> impl Iterator<Item = Demand> {
         let max_rows = self.sample_size();
         self.demand_sets.into_iter().take(max_rows).flatten()
@@ -103,7 +103,8 @@ struct PendingFrame {
     /// Whether the frame covers all rows of an EXISTS or IN instead of one row.
     is_subquery: bool,
     pending_count: i64,
-    /// Numbers of pending calls before the row, if the row's group decides whether it is pending.
+    /// Number of pending calls before the row, by call number; `None` unless the row's group
+    /// decides whether the row is pending.
     pending_by_call: Option<Vec<u64>>,
     demands: Vec<Demand>,
     call_values: Vec<Sql>,
@@ -156,8 +157,9 @@ pub struct PendingSet {
     /// Subqueries that run only once and have pending rows, because `SQLite` caches their result.
     /// The values are demands that were not recorded yet.
     cached_subqueries: HashMap<usize, Vec<Demand>>,
-    /// Rows of the subqueries whose outer rows wait only for the rows with their own value. `None`
-    /// if calls outside of the rows' conditions are pending, so that all outer rows wait.
+    /// Rows of the subqueries in which an outer row waits only for the inner rows with its own
+    /// value. `None` if calls outside of the inner rows' conditions are pending, so that every
+    /// outer row waits.
     rows_by_value: HashMap<usize, Option<RowsByValue>>,
 }
 

@@ -1,5 +1,5 @@
-//! Groups of a SELECT that returns only those with the most rows, or the fewest. The plan decides
-//! which SELECTs these are (`rules::largest_groups`).
+//! Groups of a SELECT that returns only the groups with the most rows, or with the fewest. The plan
+//! decides which SELECTs these are (`rules::largest_groups`).
 //!
 //! An undecided row does not pass for now. A group has at least as many rows as pass, and at most
 //! that many plus its undecided rows. It is not returned if enough other groups certainly precede
