@@ -85,8 +85,8 @@ pub struct ValueConversion {
     pub is_untyped: bool,
     /// Regular expression that the value must match.
     pub regex: Option<Arc<regex::Regex>>,
-    /// Words for yes and no, in the order of the list; `None` if a truth value is not returned as
-    /// text.
+    /// Words for yes and no, in this order, that replace a truth value; `None` if the call returns
+    /// 1 or 0.
     pub yes_no_words: Option<[String; 2]>,
     /// Number of values that a list must have.
     pub item_count: Option<Quantifier>,

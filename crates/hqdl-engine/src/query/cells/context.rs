@@ -90,7 +90,7 @@ impl Contexts {
         contexts: &mut [Value],
     ) -> Result<(), ContextTooLong> {
         let texts: Vec<String> = contexts.iter().map(Value::to_string).collect();
-        // Every token has at least one byte.
+        // A token has at least one byte, so the size in bytes bounds the number of tokens.
         if texts.iter().map(String::len).sum::<usize>() as u64 <= self.max_tokens {
             return Ok(());
         }
@@ -151,7 +151,7 @@ impl Contexts {
 
     /// Returns true if a whole document fits into one question.
     pub fn fits_document(&self, document: &Document) -> bool {
-        // Every token has at least one byte.
+        // A token has at least one byte, so the size in bytes bounds the number of tokens.
         document.approximate_size() as u64 <= self.max_document_tokens
             || self.tokenizer().count_tokens(&document.full_text()) <= self.max_document_tokens
     }

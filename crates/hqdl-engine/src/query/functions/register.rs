@@ -17,10 +17,11 @@ use crate::query::result::query_result::to_owned_value;
 use hqdl_sql::blendsql::runtime::Function;
 use hqdl_values::value::Value;
 
-/// Maximum number of arguments that need no allocation.
+/// Maximum number of arguments that are passed without an allocation.
 const INLINE_ARGUMENTS: usize = 8;
 
-/// `SQLite` must not evaluate a call before it is reached, so no function is deterministic.
+/// `SQLite` may evaluate a deterministic function before its expression is reached, so no function
+/// is declared deterministic.
 const FLAGS: FunctionFlags = FunctionFlags::SQLITE_UTF8;
 
 type ScalarFunction = fn(&mut CallRuntime, &[ValueRef<'_>]) -> rusqlite::Result<Sql>;

@@ -30,7 +30,7 @@ pub(in crate::query) struct NestedQueries<'n, 'a> {
     pub(in crate::query) lazy_run: Option<&'n LazyRun<'a>>,
     pub(in crate::query) run_nested: NestedRunner,
     pub(in crate::query) nested_meta: Vec<Meta>,
-    /// Number of temporary tables created.
+    /// Number of temporary tables created so far.
     pub(in crate::query) table_count: usize,
 }
 

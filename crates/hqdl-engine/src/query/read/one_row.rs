@@ -126,7 +126,7 @@ fn rewrite_call(
     let mut edits = Edits::default();
     edits.replace(call.span.start..call.span.start, open);
     edits.replace(name_at..name_at + name.len(), "LLMMap");
-    // The query already has parentheses, so separate several columns only.
+    // The query is already in parentheses, so only the separators between columns need more.
     edits.replace(span.clone(), named.join("), ("));
     edits.replace(call.span.end..call.span.end, format!(" {}{close}", rest.trim()));
     Some(edits)
@@ -169,7 +169,7 @@ fn has_one_row(request: &Request<'_>, rows: &str) -> bool {
     ran.is_ok() && counted.rows == [[Sql::Integer(1)]]
 }
 
-/// Returns true if a column of the spec answers a call of a query with edits.
+/// Returns true if a column of the spec answers a call in the edited query.
 fn is_routed(
     request: &Request<'_>,
     query: &ReadQuery,

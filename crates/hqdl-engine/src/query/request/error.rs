@@ -29,7 +29,7 @@ pub enum QueryError {
     /// The model is not set up.
     #[error(transparent)]
     Setup(#[from] SetupError),
-    /// The query needs an unknown value, but the request has no model.
+    /// The query needs a value that is not stored, but the request has no model.
     #[error("a call needs a model, but none is named")]
     NoModel,
     /// The run stopped before the query was complete. Answers received until then are kept.

@@ -38,7 +38,7 @@ pub struct Route {
     pub call: String,
     /// Kind of the route.
     pub route: RouteKind,
-    /// Name of the expansion; empty for an ad-hoc one without a name.
+    /// Name of the expansion; empty for an unnamed ad-hoc expansion.
     pub expansion: String,
     /// Name of the column that answers the call.
     pub column: String,
@@ -60,7 +60,7 @@ impl Route {
 pub struct Pass {
     /// Number of values that the pass needed and that were not known yet.
     pub demanded: u64,
-    /// Duration in seconds, without the requests that follow it.
+    /// Duration in seconds, excluding the requests after the pass.
     pub seconds: f64,
 }
 
@@ -74,8 +74,8 @@ pub struct Meta {
     pub values_asked: u64,
     /// Number of values known before the query.
     pub values_reused: u64,
-    /// Number of needed values that do not exist (unknown, refused, failed …), whether they were
-    /// asked for now or earlier. They are NULL in the rows.
+    /// Number of needed values without an answer (unknown, refused, failed …), whether hqdl asked
+    /// for them now or earlier. They are NULL in the rows.
     pub values_missing: u64,
     /// Number of missing values that the model reports as unknown.
     pub values_unknown: u64,
@@ -102,7 +102,7 @@ pub struct Meta {
     /// Calls of an explained query whose values cannot be counted in advance. `values_asked` does
     /// not include them.
     pub unbounded: Vec<Unbounded>,
-    /// SELECTs of an explained query, with the optimization rules.
+    /// Plan of an explained query: its SELECTs, with the optimization rules.
     pub plan: DemandPlan,
     /// SQL that was run.
     pub sql: String,

@@ -24,7 +24,7 @@ use hqdl_spec::{Expansion, SourceRows};
 use hqdl_sql::blendsql::lineage::Lineage;
 use hqdl_sql::blendsql::usage::{CallUsage, ColumnEquality};
 
-/// Returns the key of an expansion as SQL at the call.
+/// Returns an expansion's key as SQL that is valid at the position of the call.
 ///
 /// # Errors
 /// Returns the reason why the key cannot be determined.
@@ -133,7 +133,8 @@ fn has_same_joins(
     })
 }
 
-/// Returns the key of an expansion whose sources have only parts of it; the other columns are NULL.
+/// Returns the key of an expansion whose sources each have only a part of the key; the other
+/// columns are NULL.
 fn find_bound_key_by_part(
     expansion: &Expansion,
     usage: &CallUsage,

@@ -14,7 +14,7 @@ use hqdl_sql::blendsql::scope::ColumnOrigin;
 use hqdl_sql::blendsql::usage::{CallUsage, Key};
 use hqdl_values::key::ColumnIdentity;
 
-/// Maximum length in characters of an expression in an origin that the model sees.
+/// Maximum length, in characters, of an expression in an origin description for the model.
 const LONGEST_EXPRESSION: usize = 200;
 
 /// Columns of a database that share a kind, and the spec's descriptions of columns.
@@ -60,8 +60,8 @@ impl Kinds {
         Self { shared: group_by_kind(&pairs), about }
     }
 
-    /// Sets a column's origin, which the model sees, the kinds of its values in its identity, and
-    /// the other identities under which answers are stored.
+    /// Sets a column's origin (shown to the model), the value kinds in its identity, and the other
+    /// identities under which its answers may be stored.
     pub fn set_column_identity(&self, column: &mut Column, usage: &CallUsage) {
         column.origin = self.describe_origins(&usage.keys);
         let kinds: Vec<Vec<String>> =

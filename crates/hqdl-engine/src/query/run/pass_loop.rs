@@ -1,4 +1,4 @@
-//! Pass loop of a query: runs the SQL, chooses the next step, takes it, and repeats.
+//! Pass loop of a query: runs the SQL, chooses the next step, takes that step, and repeats.
 
 use std::collections::HashSet;
 use std::time::Instant;
@@ -93,7 +93,7 @@ enum PassStep<'r> {
     CompleteSubquery(usize),
     /// Run the whole query, because running the subquery separately makes no further progress.
     LeaveSubquery,
-    /// Run again, because other rows decided the demands that the aborted pass recorded.
+    /// Run again, because the demands that the aborted pass recorded are no longer needed.
     Repeat,
     /// Evaluate with fewer rules, because calls are pending but the pass recorded no demand.
     Relax,
@@ -104,10 +104,10 @@ struct PassLoop<'e, 'r, 'a> {
     engine: &'e mut Engine<'r, 'a>,
     sampler: SelectivitySampler,
     statement: Statement,
-    /// Offsets of the subqueries that are not run separately again.
+    /// Offsets of the subqueries that were already tried and are not run separately again.
     tried: Vec<usize>,
     evaluation: Evaluation,
-    /// Whether the conditions were reordered since the last request.
+    /// Whether the conditions have been reordered since the last request.
     is_reordered: bool,
 }
 
@@ -285,7 +285,7 @@ impl<'e, 'r, 'a> PassLoop<'e, 'r, 'a> {
         inner.find(|inner| inner.calls.iter().any(is_pending)).map(|inner| inner.at)
     }
 
-    /// Makes the next passes apply fewer rules.
+    /// Makes the following passes apply fewer rules.
     fn relax_evaluation(&mut self) -> Result<(), QueryError> {
         self.evaluation = match self.evaluation {
             Evaluation::LimitPushdown => Evaluation::NoLimitPushdown,
@@ -308,8 +308,8 @@ impl Engine<'_, '_> {
         lock_runtime(&self.runtime).data.joins.iter().any(|join| !join.lookups.is_empty())
     }
 
-    /// Removes the demands of reductions if there are others, because more rows may still join
-    /// their groups.
+    /// Removes the demands of group reductions if there are other demands, because the answers to
+    /// those may add rows to the groups.
     fn defer_reductions(&self, demands: &mut Vec<Demand>) {
         let runtime = lock_runtime(&self.runtime);
         let reduced: HashSet<(usize, usize)> =
@@ -336,7 +336,8 @@ impl Engine<'_, '_> {
         })
     }
 
-    /// Sends the demands and those of the joins. Returns the number of demanded values.
+    /// Sends the demands, and the demanded pairs of the joins. Returns the number of demanded
+    /// values.
     fn send_demands(&mut self, demands: Vec<Demand>) -> Result<u64, QueryError> {
         let mut demanded = demands.len() as u64;
         let query_run = self.lazy_run.ok_or(QueryError::NoModel)?.get_or_start()?;

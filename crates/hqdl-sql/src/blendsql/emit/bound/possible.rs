@@ -102,7 +102,7 @@ impl PossibleRowsBuilder<'_> {
         frame
     }
 
-    /// Returns the columns of a recursive common table expression.
+    /// Returns the columns of a recursive common table expression, if they are known.
     fn recursive_cte_fields(&self, cte: &Cte, frame: &Frame<'_>) -> Option<Vec<Field>> {
         let first = match &cte.query.body {
             Body::Compound(_, left, _) => left,
@@ -162,8 +162,8 @@ impl PossibleRowsBuilder<'_> {
         settled
     }
 
-    /// Returns true if the value of an expression depends on no answer. Aggregates and window
-    /// functions depend on all possible rows, so they are certain only if `exact_rows` is true. A
+    /// Returns true if the value of an expression does not depend on any answer. Aggregates and
+    /// window functions depend on all rows, so they are certain only if `exact_rows` is true. A
     /// subquery that reads a common table expression with calls is never certain: the query
     /// evaluates it after other calls.
     pub fn is_certain(&self, expr: &Expr, frame: &Frame<'_>, exact_rows: bool) -> bool {
