@@ -35,7 +35,7 @@ pub struct ProseQuestion {
     pub question: String,
     /// Digest of the rows.
     pub digest: String,
-    /// Question to the model, on one line.
+    /// Instructions to the model, on one line.
     pub instructions: String,
     /// The rows as a JSON object with `columns` and `rows`.
     pub table: String,

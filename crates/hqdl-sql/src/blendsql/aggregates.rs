@@ -1,12 +1,12 @@
-//! Aggregate and window functions. A SELECT with one of them does not return the rows of its FROM
-//! clause.
+//! Aggregate and window functions. A SELECT that contains such a function does not simply return
+//! the rows of its FROM clause.
 
 use super::runtime::{
     BEST_AGGREGATE, CLUSTERS_AGGREGATE, Function, NEAREST_AGGREGATE, SEARCH_AGGREGATE,
 };
 use super::tree::{Expr, ExprKind, Query, SelectCore};
 
-/// Aggregate functions. A SELECT that calls one of them returns groups.
+/// Aggregate functions. A SELECT that calls an aggregate function returns groups.
 pub(super) const AGGREGATES: [&str; 29] = [
     "stddev",
     "stddev_pop",

@@ -111,7 +111,7 @@ pub(super) enum FunctionEffect {
     Extremum,
     /// The function returns NULL if its two arguments are equal, otherwise the first argument.
     NullIf,
-    /// The first argument is a condition, the others are possible results.
+    /// The first argument is a condition, and the other arguments are possible results.
     Conditional,
     /// The function computes its result from numbers.
     Numeric(Flow),

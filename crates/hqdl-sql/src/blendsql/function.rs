@@ -40,7 +40,8 @@ type FunctionArguments = (Vec<Vec<Token>>, Vec<Call>, usize);
 /// Returns true if the query may contain calls. Without calls, it is plain SQL.
 #[must_use]
 pub fn may_have_calls(sql: &str) -> bool {
-    // Treat a query that cannot be scanned as one with calls, so that the parser reports the error.
+    // Treat a query that cannot be scanned as a query with calls, so that the parser reports the
+    // error.
     let has_calls = || {
         let scanned = scan_query(sql, &|_| false, Some(&|_| None));
         scanned.map_or(true, |scanned| !scanned.calls.is_empty())

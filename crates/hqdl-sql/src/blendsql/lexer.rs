@@ -149,7 +149,7 @@ pub fn next_token(sql: &str, at: usize, brackets: Brackets) -> Result<Option<Tok
     }
 }
 
-/// Returns true if the outermost SELECT has an `ORDER BY`, i.e. one outside of all parentheses.
+/// Returns true if the outermost SELECT has an `ORDER BY` (outside of all parentheses).
 ///
 /// # Errors
 /// Returns [`SqlError`] for an unterminated string or quoted identifier.

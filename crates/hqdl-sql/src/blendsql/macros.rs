@@ -45,7 +45,7 @@ pub(super) fn macro_ingredient(subject: Subject) -> IngredientRef {
     }
 }
 
-/// A macro call as it is written.
+/// A macro call as written in the query.
 #[derive(Debug, Clone, PartialEq)]
 pub struct MacroCall {
     /// Name.

@@ -32,14 +32,14 @@ pub const TRIMMED_FUNCTION: &str = "hq_trimmed";
 
 /// A runtime function. All are scalar functions except [`Function::Rows`], [`Function::Values`] and
 /// [`Function::Texts`], which are aggregates. None is declared deterministic, because `SQLite` must
-/// not evaluate one early.
+/// not evaluate them early.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Function {
     /// `hq_call(call, mark, value, …)`: returns the answer of a call about these values. Returns
     /// NULL and becomes pending if the answer is unknown or if a value is pending.
     Call,
-    /// `hq_rank(call, document, …)`: returns the rank of a row by the similarity of its documents
-    /// to the questions.
+    /// `hq_rank(call, document, …)`: returns the similarity rank of a row, i.e. of its documents to
+    /// the questions.
     Rank,
     /// `hq_row(column, …)`: returns 1. It references columns, so that `SQLite` evaluates the rest
     /// of the condition for whole rows.
@@ -61,7 +61,7 @@ pub enum Function {
     /// `hq_row_note(opened, truth)`: ends the recording of a candidate row; returns its number.
     NumberRow,
     /// `hq_mark()`: returns a mark, the number of pending calls so far plus one. If the number has
-    /// changed when the call runs, one of its arguments is pending.
+    /// changed by the time the call runs, an argument of the call is pending.
     PendingMark,
     /// `hq_leaf(place, wanted, mark, holds)`: returns the truth value of a condition and counts it.
     PredicateTruth,

@@ -27,7 +27,7 @@ pub trait Schema {
         None
     }
 
-    /// Returns true if `table` is a view with volatile results, for example one that uses
+    /// Returns true if `table` is a view with volatile results, for example a view that uses
     /// `random()`.
     fn is_volatile(&self, _table: &str) -> bool {
         false

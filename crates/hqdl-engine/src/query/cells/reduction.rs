@@ -149,8 +149,8 @@ fn text_priority(text: &str) -> u64 {
 }
 
 /// Splits `(priority, weight)` items into ranges of at most `max_weight`. A range that is too heavy
-/// is split before the item with the smallest priority, excluding its first item. An item heavier
-/// than `max_weight` gets its own range.
+/// is split before the item with the smallest priority among all but its first item. An item
+/// heavier than `max_weight` gets its own range.
 #[must_use]
 pub fn split_sequence(items: &[(u64, u64)], max_weight: u64) -> Vec<Range<usize>> {
     let whole = 0..items.len();

@@ -43,7 +43,8 @@ impl Demand {
         self.target as usize
     }
 
-    /// Returns the index of the entity among those of the expansion that the query has encountered.
+    /// Returns the index of the entity among the entities of the expansion that the query has
+    /// encountered.
     #[must_use]
     pub fn entity(self) -> usize {
         self.entity as usize
@@ -112,7 +113,7 @@ pub struct TargetExpansion {
 /// Maximum number of records in `recent_records`.
 const MAX_RECENT_RECORDS: usize = 64;
 
-/// Numbers of cells that a query found or asked for.
+/// Counts of the cells that a query found or asked for.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Counts {
     /// Number of cells that the query asked for.
@@ -179,8 +180,8 @@ impl TargetExpansion {
         n
     }
 
-    /// Returns the entity whose key consists of the values in these bytes. Returns `None` if one of
-    /// them cannot be shown to the model.
+    /// Returns the entity whose key consists of the values in these bytes. Returns `None` if a
+    /// value cannot be shown to the model.
     pub fn intern_values(&mut self, canonical_bytes: &[u8]) -> Option<usize> {
         let known = self.entities.find(canonical_bytes);
         let n = known.or_else(|| self.entities.add_values(canonical_bytes));

@@ -191,8 +191,9 @@ struct TrigramCache {
 const MAX_CACHED: usize = 100_000;
 
 impl TrigramCache {
-    /// Returns the share of common trigrams of two texts, from 0 to 1. As in `PostgreSQL`'s
-    /// `pg_trgm`, each word is in lower case, with two spaces before it and one after it.
+    /// Returns the share of trigrams that two texts have in common, from 0 to 1. As in
+    /// `PostgreSQL`'s `pg_trgm`, each word is in lower case, padded with two spaces before and one
+    /// space after.
     fn compute_similarity(&mut self, a: &str, b: &str) -> f64 {
         if self.by_text.len() > MAX_CACHED {
             self.by_text.clear();

@@ -43,8 +43,8 @@ const NO_DEADLINE: u64 = u64::MAX;
 /// timeout can interrupt.
 static MAX_VALUE_BYTES: AtomicI32 = AtomicI32::new(128 << 20);
 
-/// Sets the maximum size of a value for all guarded connections opened later. This prevents one
-/// client of a server from using all memory.
+/// Sets the maximum size of a value for all guarded connections that are opened afterwards. This
+/// prevents one client of a server from using all memory.
 pub fn set_max_value_bytes(bytes: i32) {
     MAX_VALUE_BYTES.store(bytes, Ordering::Relaxed);
 }
@@ -81,7 +81,7 @@ const READ_PRAGMAS: [&str; 16] = [
     "table_list",
     "table_xinfo",
 ];
-/// Pragmas that read if they have no argument and write if they have one.
+/// Pragmas that read without an argument and write with an argument.
 const ARGUMENTLESS_PRAGMAS: [&str; 9] = [
     "application_id",
     "data_version",

@@ -1,5 +1,5 @@
-//! Explains `SQLite`'s messages about a query: replaces the names of hqdl's own functions with
-//! those of ingredients, and adds hints.
+//! Explains `SQLite`'s messages about a query: replaces the names of hqdl's own functions with the
+//! names of ingredients, and adds hints.
 
 use std::ops::Range;
 

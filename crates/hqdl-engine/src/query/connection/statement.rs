@@ -132,8 +132,8 @@ pub(in crate::query) fn token_span_at(sql: &str, at: usize) -> Option<Range<usiz
     Some(at + token.start..at + token.end)
 }
 
-/// Tokens of a query. An unclosed quote is one token that extends to the end; parsing the query
-/// reports it.
+/// Tokens of a query. An unclosed quote becomes one token that extends to the end; the parser
+/// reports the error.
 struct QueryTokens<'s> {
     sql: &'s str,
     at: usize,

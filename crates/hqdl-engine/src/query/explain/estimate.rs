@@ -67,8 +67,8 @@ impl Engine<'_, '_> {
         Ok((bound.value_count, bound.usage))
     }
 
-    /// Adds the pairs of a join. If one pass demands them, each value is sent once with its whole
-    /// list. Otherwise each pair may need its own request.
+    /// Adds the pairs of a join. If a single pass demands all pairs, each left value is sent once
+    /// with its whole list. Otherwise each pair may need its own request.
     fn add_join_pairs(
         &self,
         n: usize,
@@ -213,7 +213,7 @@ fn max_partial_requests(entities: u64, columns: usize, rows: u32) -> u64 {
 }
 
 impl UsageBound {
-    /// Adds `times` times a usage.
+    /// Adds a usage multiplied by `times`.
     fn add_usage(&mut self, usage: &Usage, times: u64) {
         self.usage.requests += usage.requests * times;
         self.usage.input_tokens += usage.input_tokens * times;

@@ -11,8 +11,7 @@ use hqdl_values::Row;
 use hqdl_values::value::Value;
 
 impl CallRuntime {
-    /// Returns the entity that the values of a call identify, or `None` if they do not identify one
-    /// because of a NULL.
+    /// Returns the entity that the values of a call identify, or `None` if a NULL prevents that.
     pub(in crate::query) fn intern_value_entity(
         &mut self,
         target: usize,

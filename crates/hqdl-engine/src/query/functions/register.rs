@@ -144,7 +144,7 @@ struct RowsAggregate {
 struct ContextRowsState {
     titles: Json,
     rows: Vec<Json>,
-    /// Value of the first row, if the row has only one.
+    /// Value of the first row, if the row has a single column.
     first: Option<Sql>,
     /// Error for a value that cannot be shown as text.
     unreadable: Option<String>,

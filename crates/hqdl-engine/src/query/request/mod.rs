@@ -26,7 +26,7 @@ use hqdl_values::value::Value;
 pub struct Request<'a> {
     /// The spec. It has no expansions if the user has no spec.
     pub spec: &'a Spec,
-    /// The database to query: the expanded copy, if there is one.
+    /// The database to query: the expanded copy if it exists, otherwise the source.
     pub database: &'a Path,
     /// The fact store.
     pub facts: &'a Facts,

@@ -173,7 +173,7 @@ fn parse_header(sql: &str, item: &[Token], dialect: Dialect) -> Option<SourceHea
     {
         return Some(SourceHeader::Text(last.unquoted_text(sql)));
     }
-    // A call is named by its question, if it has one.
+    // If a call has a question, the question names the column.
     if first.lexeme == Lexeme::Open && is_enclosed_in_brackets(item) {
         let question = call_question(sql, item);
         return Some(SourceHeader::Text(question.unwrap_or_else(|| text.to_owned())));

@@ -81,7 +81,7 @@ pub struct Meta {
     pub values_unknown: u64,
     /// Number of missing values that hqdl did not ask for, because the database is on a server.
     pub values_unanswered: u64,
-    /// Passes in order. The last one demands nothing.
+    /// Passes in order. The last pass demands nothing.
     pub passes: Vec<Pass>,
     /// Number of input tokens.
     pub input_tokens: u64,
@@ -130,7 +130,7 @@ impl Meta {
     }
 
     /// Returns the object `meta` of `hqdl query --json`, whose format is stable. `passes` is the
-    /// number of passes, and `demand` lists how many values each of them demanded.
+    /// number of passes, and `demand` lists the number of values that each pass demanded.
     #[must_use]
     pub fn to_json(&self) -> Json {
         let mut json = json!({
@@ -191,8 +191,8 @@ impl Meta {
     }
 }
 
-/// Receiver of rows: the columns once, then every row, then the end. An I/O error of a method ends
-/// the query. A query calls the sink from its own thread.
+/// Receiver of rows: the columns once, then every row, then the end. If a method returns an I/O
+/// error, the query ends. A query calls the sink from its own thread.
 pub trait RowSink: Send {
     /// Receives the names of the columns. Called once before the first row, even if there are no
     /// rows.

@@ -58,7 +58,7 @@ pub(in crate::query) fn find_bound_key(
     Err(reason)
 }
 
-/// Result of matching the source's table instances with those of the query.
+/// Result of matching the source's table instances with the query's table instances.
 enum InstanceMatch {
     Unique(BTreeMap<usize, usize>),
     Ambiguous,

@@ -142,7 +142,7 @@ fn read_foreign_keys(connection: &Connection) -> rusqlite::Result<Vec<(String, S
 }
 
 /// Groups columns by kind, given pairs of columns of the same kind. Returns all columns of each
-/// column's kind. The kind is named after the column that is not the first element of any pair.
+/// column's kind. Each kind is named after its column that is not the first element of any pair.
 fn group_by_kind(pairs: &[(String, String)]) -> BTreeMap<String, Vec<String>> {
     let mut groups: BTreeMap<&String, BTreeSet<&String>> = BTreeMap::new();
     for (one, other) in pairs {

@@ -72,7 +72,8 @@ impl KeyRelation {
     }
 }
 
-/// Returns the key from a source whose table instances are matched with those of the query.
+/// Returns the key from a source whose table instances are matched with the query's table
+/// instances.
 ///
 /// # Errors
 /// Returns the reason why the key cannot be determined.
@@ -305,7 +306,7 @@ impl SourceEvaluator<'_> {
     }
 
     /// Translates expressions of the query to SQL over the source's rows. Returns `None` if the
-    /// source lacks one of the columns.
+    /// source lacks a column.
     fn translate_values(&self, all: &[&Lineage]) -> Option<Vec<String>> {
         let column = |of: usize, column: &str| {
             let (instance, _) = self.instance_map.iter().find(|(_, known)| **known == of)?;

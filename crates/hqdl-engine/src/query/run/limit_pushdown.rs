@@ -26,7 +26,7 @@ pub struct CandidateReader<'r> {
     rule: &'r LimitPushdown,
     runtime: SharedRuntime,
     rows_per_request: u64,
-    /// Number of rows whose conditions were decided, and how many of them passed.
+    /// Number of rows whose conditions were decided, and number of these rows that passed.
     tested_rows: (u64, u64),
     columns: Vec<String>,
     /// Rows in result order; with DISTINCT, equal rows share one entry.
@@ -52,7 +52,7 @@ struct CandidateRow {
     state: RowState,
     /// Values of the columns with calls.
     call_values: Vec<Sql>,
-    /// Demands of the row; for equal rows, the demands of some of them.
+    /// Demands of the row; for a set of equal rows, the demands of some of the rows.
     demand_sets: Vec<Vec<Demand>>,
     /// Number of equal rows that failed.
     failed_count: usize,
@@ -100,8 +100,8 @@ impl<'r> CandidateReader<'r> {
         }
     }
 
-    /// Returns the number of rows to ask about next, chosen so that about as many of them pass as
-    /// are still needed.
+    /// Returns the number of rows to ask about next, chosen so that the expected number of passing
+    /// rows is the number still needed.
     fn next_batch_size(&self, certain: u64) -> u64 {
         let missing_count = match self.rule.rows_needed {
             Some(need) => need.saturating_sub(certain).max(1),

@@ -18,11 +18,11 @@ use crate::query::run::selectivity_sampler::SelectivitySampler;
 use hqdl_sql::blendsql::plan::LimitPushdown;
 use hqdl_sql::blendsql::rewrite::RewrittenQuery;
 
-/// Ratio of distinct values to rows below which a condition is cheap. A cheap condition is
-/// evaluated first, without sampling the others.
+/// A condition is cheap if its ratio of distinct values to rows is below this. A cheap condition is
+/// evaluated first, without sampling the other conditions.
 const CHEAP_RATIO: f64 = 0.25;
 
-/// Runs passes until one is final, and sends its rows to the sink.
+/// Runs passes until a pass is final, and sends that pass's rows to the sink.
 pub fn run_passes(engine: &mut Engine<'_, '_>, sink: &mut dyn RowSink) -> Result<(), QueryError> {
     if let Some((stored_plan, buffer)) = engine.run_stored_plan()? {
         return engine.send_rows(&stored_plan, &buffer, sink);
@@ -68,7 +68,7 @@ enum Evaluation {
 enum PassEnd<'r> {
     /// The statement returned all its rows.
     Rows(RowBuffer),
-    /// The reader has read enough candidates, or all of them.
+    /// The reader has read enough candidates, or all candidates.
     Candidates(CandidateReader<'r>),
     /// The pass ended early, because it had recorded enough demands.
     Aborted,
@@ -83,7 +83,7 @@ enum PassStep<'r> {
     Send(Vec<Demand>),
     /// Order the candidates by similarity before hqdl asks about any of them.
     OrderCandidates(&'r LimitPushdown),
-    /// Evaluate a cheap condition first instead of sampling the others.
+    /// Evaluate a cheap condition first instead of sampling the other conditions.
     SkipSample,
     /// Evaluate the conditions in the order that the last answers suggest.
     Reorder,
@@ -396,7 +396,8 @@ impl Engine<'_, '_> {
         group_sizes.chain(first.map(|rule| rule.condition_count)).max().unwrap_or(0)
     }
 
-    /// Returns the number of rows whose conditions were decided, and how many of them passed.
+    /// Returns the number of rows whose conditions were decided, and the number of these rows that
+    /// passed.
     fn count_tested_rows(&self, rewritten: &RewrittenQuery) -> (u64, u64) {
         let of = |at: &usize| self.statistics.selectivities.get(at);
         let seen = rewritten.predicates.keys().filter_map(of);

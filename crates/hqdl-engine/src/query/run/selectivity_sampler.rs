@@ -35,7 +35,7 @@ impl SelectivitySampler {
     }
 
     /// Returns true if the next pass must record the demands of all conditions of a row, instead of
-    /// only those of the first undecided condition.
+    /// only the demands of the first undecided condition.
     pub fn should_probe_all(&self, rewritten: &RewrittenQuery) -> bool {
         let several = match &rewritten.limit_pushdown {
             Some(rule) => rule.rows_needed.is_none() && rule.condition_count > 1,

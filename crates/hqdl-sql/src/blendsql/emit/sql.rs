@@ -13,8 +13,8 @@ const MAX_NESTING: usize = 32;
 const MAX_ARGUMENTS: usize = 100;
 
 /// Returns SQL for a mark: the number of calls that are pending before the arguments of a call are
-/// evaluated, plus one. If the number has changed when the call runs, one of its arguments is
-/// pending.
+/// evaluated, plus one. If the number has changed by the time the call runs, an argument of the
+/// call is pending.
 pub(super) fn pending_mark_sql() -> String {
     Function::PendingMark.call_sql::<&str>(&[])
 }
@@ -162,7 +162,7 @@ pub(super) fn probe_of_first_rows_sql(number: &str, last: u64, probe: &str) -> S
     format!("(CASE WHEN rank{window} <= {last} THEN {probe} ELSE 0 END)")
 }
 
-/// Returns SQL for a call's cached answer without waiting for a missing one.
+/// Returns SQL for a call's cached answer without waiting for a missing answer.
 pub(super) fn lookup_only_sql(answer: &str) -> String {
     Function::EndLookup.call_sql(&[&Function::BeginLookup.call_sql(&["2"]), answer])
 }
@@ -174,7 +174,7 @@ pub(super) fn known_true_sql(truth: &str) -> String {
 }
 
 /// Returns SQL that evaluates all conditions and yields their combined truth value. Conditions
-/// without calls come first, because they can guard the others from an error.
+/// without calls come first, because they can prevent errors in the others.
 pub(super) fn evaluate_all_sql(all: bool, plain: &[String], with_calls: &[String]) -> String {
     let (function, decisive) = if all { (Function::All, 0) } else { (Function::Any, 1) };
     let mut with_calls = with_calls.to_vec();

@@ -1,5 +1,5 @@
-//! Ingredients, one per file: accepted arguments, subject and answer type. To add one, write its
-//! file and add it to [`all_ingredients`].
+//! Ingredients, one per file: accepted arguments, subject and answer type. To add an ingredient,
+//! create its file and add the ingredient to [`all_ingredients`].
 
 mod answer;
 mod join;
@@ -85,7 +85,7 @@ pub trait Ingredient: Sync {
         None
     }
 
-    /// Returns the question for a call that does not specify one.
+    /// Returns the default question for a call that does not specify a question.
     fn default_question(&self) -> &'static str {
         ""
     }

@@ -16,8 +16,8 @@ const MAX_DEPTH: usize = 1000;
 #[derive(Default)]
 pub(super) struct LegacySyntax {
     pub edits: Edits,
-    /// Columns `'t::c'` whose table has not been found yet, as the indices of a call and of one of
-    /// its values.
+    /// Columns `'t::c'` whose table has not been found yet, as call indices and value indices
+    /// within the call.
     pub columns: Vec<(usize, usize)>,
 }
 

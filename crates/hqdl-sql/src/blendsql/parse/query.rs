@@ -89,7 +89,7 @@ impl QueryParser<'_> {
         }
     }
 
-    /// Parses one SELECT or VALUES. Also returns its end, which excludes ORDER BY and LIMIT.
+    /// Parses one SELECT or VALUES. Also returns the end offset, before any ORDER BY and LIMIT.
     fn parse_select_or_values(&mut self) -> Result<(Query, usize), SqlError> {
         let start = self.next_start();
         if self.eat_word("VALUES") {

@@ -16,7 +16,7 @@ pub(crate) struct VisibleCte {
     pub name: String,
     /// Whether the CTE joins tables and `SQLite` may flatten it.
     pub may_join_tables: bool,
-    /// Whether the CTE has a LIMIT, or reads a source that has one.
+    /// Whether the CTE has a LIMIT, or reads a source with a LIMIT.
     pub may_have_limit: bool,
     /// Whether the CTE computes a volatile result or reads a volatile source.
     pub is_volatile: bool,
@@ -134,7 +134,7 @@ impl<'q> Analysis<'q> {
         found
     }
 
-    /// Returns true if a subquery of an expression has a call, or reads rows that depend on one.
+    /// Returns true if a subquery of an expression has a call, or reads rows that depend on a call.
     pub fn subquery_has_calls(&self, expr: &Expr) -> bool {
         let (exprs, query) = expr.children();
         query.is_some_and(|q| !self.reachable_calls(q).is_empty())
@@ -277,7 +277,7 @@ impl<'q> Analysis<'q> {
         }
     }
 
-    /// Returns true if a query has a LIMIT, or reads a source that has one.
+    /// Returns true if a query has a LIMIT, or reads a source with a LIMIT.
     pub fn has_limit(&self, query: &Query) -> bool {
         query.limit.is_some()
             || match &query.body {
@@ -302,8 +302,8 @@ impl<'q> Analysis<'q> {
         found
     }
 
-    /// Returns the aggregates in subqueries that belong to this SELECT: all columns in their
-    /// arguments, ORDER BY and FILTER are columns of this SELECT or an outer one.
+    /// Returns the aggregates that are in subqueries but belong to this SELECT, because all columns
+    /// in their arguments, ORDER BY and FILTER are columns of this SELECT or an outer SELECT.
     pub fn outer_aggregates(
         &self,
         core: &SelectCore,
@@ -395,7 +395,7 @@ impl<'q> Analysis<'q> {
         calls
     }
 
-    /// Returns the text of a byte range on one line.
+    /// Returns the text of a byte range with line breaks removed.
     pub fn text_on_one_line(&self, span: &Span) -> String {
         let text = self.sql.get(span.clone()).unwrap_or_default();
         text.split_whitespace().collect::<Vec<_>>().join(" ")

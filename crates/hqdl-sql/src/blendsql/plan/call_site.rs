@@ -1,4 +1,4 @@
-//! Calls of a query as the engine has routed them.
+//! SQL for the calls of a query, as determined by the engine's routing.
 
 use crate::blendsql::ingredients::Subject;
 use crate::blendsql::runtime::Function;

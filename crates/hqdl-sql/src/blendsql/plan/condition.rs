@@ -164,7 +164,7 @@ pub(crate) fn split_conjuncts(expr: &Expr) -> Vec<&Expr> {
     }
 }
 
-/// Functions that never fail, whatever their arguments.
+/// Functions that never fail, regardless of their arguments.
 const INFALLIBLE_FUNCTIONS: [&str; 31] = [
     "char",
     "coalesce",

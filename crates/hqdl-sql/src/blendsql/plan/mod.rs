@@ -175,10 +175,10 @@ pub struct NeededRows {
 /// Part of the rows of a SELECT that the query needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum NeededPart {
-    /// The first rows of each group. If several rows are equal in the order, any of them.
+    /// The first rows of each group. Ties in the order are broken arbitrarily.
     #[default]
     FirstRows,
-    /// The first rows of each group, and all rows that are equal to the last of them in the order.
+    /// The first rows of each group, and all rows that tie with the last of these rows.
     FirstRowsWithTies,
     /// All rows of the groups that have the most rows, or the fewest.
     WholeGroups {
@@ -235,7 +235,8 @@ pub struct Membership {
     pub columns: Vec<Span>,
     /// The member rows.
     pub rows: MemberRows,
-    /// Whether the SELECT keeps the rows that equal a member row; otherwise it keeps the others.
+    /// Whether the SELECT keeps the rows that match a member row, instead of the rows that match
+    /// none.
     pub keeps: bool,
 }
 
@@ -372,7 +373,8 @@ impl DemandPlan {
         self.find_or_add_select(at).rules.push(outcome);
     }
 
-    /// Sorts the SELECTs in text order, and each SELECT's applied rules before the others.
+    /// Sorts the SELECTs in text order, and within each SELECT the applied rules before the
+    /// rejected rules.
     pub(crate) fn sort_selects(&mut self) {
         self.selects.sort_by_key(|s| s.at);
         for select in &mut self.selects {

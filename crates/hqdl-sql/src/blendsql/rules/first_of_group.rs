@@ -192,7 +192,7 @@ fn require_window_rows(
     Ok(())
 }
 
-/// Returns the number of rows from the first one to the last one that LIMIT and OFFSET select.
+/// Returns the number of rows up to the last row that LIMIT and OFFSET select.
 pub(crate) fn count_limited_rows(
     select: &SelectScope<'_>,
     limited: &Query,

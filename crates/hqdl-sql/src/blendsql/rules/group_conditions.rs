@@ -12,7 +12,7 @@ use crate::blendsql::plan::{ConditionStage, DemandPlan, RuleResult};
 use crate::blendsql::scope::{Scope, without_parens};
 use crate::blendsql::tree::{Expr, ExprKind};
 
-/// Moves conditions on grouping columns after those of HAVING, and plans HAVING.
+/// Moves conditions on grouping columns after the HAVING conditions, and plans HAVING.
 pub(crate) fn move_group_conditions(plan: &mut DemandPlan, select: &SelectScope<'_>) -> RuleResult {
     let planned = plan.find_or_add_select(select.offset());
     let mut having: Vec<&Expr> = select.core.having.iter().flat_map(split_conjuncts).collect();

@@ -81,7 +81,8 @@ fn check_results(select: &SelectScope<'_>) -> Result<(), RefusalReason> {
     if asks_pairs { Err("a result asks about all rows together") } else { Ok(()) }
 }
 
-/// Returns true if a comparison with the expression may convert the other side to its type.
+/// Returns true if comparing a value with the expression may convert the value to the expression's
+/// type.
 fn may_have_affinity(expr: &Expr, select: &SelectScope<'_>) -> bool {
     match &without_parens(expr).kind {
         ExprKind::Call(n, _) => {

@@ -3,8 +3,8 @@
 //! A frame is opened, the condition is evaluated, and the frame is closed, all while `SQLite`
 //! evaluates one expression. The recorded demands therefore depend only on the row and the known
 //! values, not on the number or order of rows. They determine which requests are sent next. They
-//! affect the result of a condition only for EXISTS and IN: one certain row decides these, whatever
-//! rows are pending.
+//! affect the result of a condition only for EXISTS and IN, because one certain row decides these
+//! regardless of pending rows.
 
 use foldhash::HashMap;
 use indexmap::{IndexMap, IndexSet};
@@ -17,7 +17,7 @@ use crate::query::result::query_result::to_owned_value;
 #[cfg(doc)]
 use hqdl_sql::blendsql::runtime::Function;
 
-/// Maximum number of rows of an EXISTS, or of one value of an IN, to ask about at once.
+/// Maximum number of rows to ask about at once, per EXISTS or per value of an IN.
 pub const MAX_EXISTS_CANDIDATES: usize = 20;
 /// Maximum number of rows with different demands that one pass records.
 pub(super) const MAX_PENDING_ROWS: usize = 1_000_000;
@@ -28,7 +28,7 @@ pub type Distinct<T> = IndexSet<T, foldhash::fast::RandomState>;
 /// The rows of an EXISTS or IN that have the same value.
 #[derive(Debug, Default)]
 struct ExistsCandidates {
-    /// Whether one row is certain, so that other rows with this value change nothing.
+    /// Whether a row is certain, so that other rows with this value do not change the result.
     is_certain: bool,
     /// Whether at least one row is pending.
     has_pending: bool,
@@ -114,8 +114,8 @@ struct PendingFrame {
     pending_in_rows: i64,
 }
 
-/// Demands of rows with undecided conditions, by condition group. Rows with equal demands are
-/// stored once. There may be a million, most of them with one demand.
+/// Demands of rows with undecided conditions, by condition group. Rows with equal demands share one
+/// entry. There may be a million rows, most of them with a single demand.
 #[derive(Default)]
 pub struct PendingRows {
     with_one_demand: Distinct<(u32, Demand)>,

@@ -548,8 +548,8 @@ impl Probing<'_, '_> {
             || core.group.iter().chain(&core.windows).any(live)
             || query.order.iter().any(|o| live(&o.expr));
         let stages = usize::from(!open.exact_tables) + filters + having + usize::from(values);
-        // The answers can change which rows a LIMIT keeps, and from which row `min` and `max` take
-        // the other columns. Later passes then reach new values.
+        // The answers can change which rows a LIMIT keeps, and the row from which a SELECT with
+        // `min` or `max` takes its other columns. Later passes then reach new values.
         let chosen = query.limit.is_some()
             && query.order.iter().any(|o| self.is_undetermined_term(&o.expr, core, open));
         // An outer join counts a row as unmatched while its matches are undecided.
@@ -578,7 +578,7 @@ impl Probing<'_, '_> {
                     let some = matches!(name.as_str(), "iif" | "if" | "coalesce" | "ifnull");
                     of_rows |= some && args.iter().filter(|a| live(a)).count() > 1;
                 }
-                // `SQLite` compares rows, lists and ranges only as far as needed.
+                // `SQLite` stops comparing rows, lists and ranges once the result is known.
                 ExprKind::Operation(ExprOperator::Row | ExprOperator::Between, parts)
                 | ExprKind::In { list: parts, .. } => {
                     of_rows |= parts.iter().skip(1).any(live);
