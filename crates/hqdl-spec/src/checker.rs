@@ -499,8 +499,8 @@ pub fn is_refusal(text: &str) -> bool {
         || openings.iter().any(|o| lower.starts_with(o))
 }
 
-/// Joins the items of a list into one text that can be split again. It is JSON if an item contains
-/// a separator.
+/// Joins the items of a list into one text that can be split again. The text is JSON if an item
+/// contains a separator.
 fn join_items(items: &[String]) -> String {
     let separates = |c| c == '|' || items.len() == 1 && matches!(c, ',' | ';' | '\n');
     let is_plain = |item: &String| !item.contains(separates) && strip_quotes(item) == item.trim();

@@ -46,8 +46,8 @@ pub fn parse_value(data_type: Type, text: &str) -> Option<(Value, Option<&'stati
     }
 }
 
-/// Returns the opening quote and the text between quotes that enclose all of it; `None` if there
-/// are more quotes inside.
+/// If quotes enclose the whole text, returns the opening quote and the text between the quotes.
+/// Returns `None` if there are more quotes inside.
 #[must_use]
 pub fn split_quotes(text: &str) -> Option<(char, &str)> {
     const PAIRS: [(char, char); 5] =

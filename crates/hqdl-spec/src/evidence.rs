@@ -171,10 +171,10 @@ impl Expansion {
     }
 }
 
-/// Returns the canonical path of a folder below another one.
+/// Returns the canonical path of a folder inside `parent`.
 ///
 /// # Errors
-/// Fails with a message if the path does not exist, is not a folder, or is outside the other one.
+/// Fails with a message if the path does not exist, is not a folder, or is outside `parent`.
 pub fn resolve_folder(parent: &Path, folder: &str) -> Result<PathBuf, String> {
     let relative = Path::new(folder);
     let leaves = |c: std::path::Component<'_>| {

@@ -110,8 +110,8 @@ pub struct AskSettings {
 }
 
 impl Spec {
-    /// Returns the settings of the model that an expansion or a call names, or those of `[model]`
-    /// if it names none.
+    /// Returns the settings of the model that an expansion or a call names, or the settings of
+    /// `[model]` if `model` is `None`.
     #[must_use]
     pub fn model_settings(&self, model: Option<&str>) -> &ModelSettings {
         model.and_then(|name| self.models.get(name)).unwrap_or(&self.model)
@@ -387,7 +387,7 @@ pub struct Limits {
     pub budget_usd_per_day: Option<f64>,
     /// Maximum number of input and output tokens of a run.
     pub budget_tokens: Option<u64>,
-    /// Maximum number of tokens of the rows that one question of a query covers.
+    /// Maximum number of tokens in the rows that a single question of a query covers.
     pub context_tokens: u64,
     /// Maximum number of tokens of a document in one question of a query.
     pub passage_tokens: u64,
@@ -559,7 +559,8 @@ impl Expansion {
         }
     }
 
-    /// Returns the position of a column, by name or by the column of its one-to-many table.
+    /// Returns the position of a column by its name, or by the name of the value column in its
+    /// one-to-many table.
     #[must_use]
     pub fn find_column(&self, name: &str) -> Option<usize> {
         self.columns.iter().position(|c| {
@@ -668,7 +669,7 @@ pub struct Escalation {
     pub to: String,
     /// States of the first answer after which hqdl asks `to`.
     pub states: Vec<State>,
-    /// Models whose answers are compared with the first ones.
+    /// Models whose answers are compared with the first answers.
     pub compare: Vec<String>,
     /// Number of additional answers from the first model that are compared with its first answer.
     pub further_answers: u32,

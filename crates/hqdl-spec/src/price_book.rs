@@ -236,7 +236,7 @@ impl PriceBook {
     }
 }
 
-/// Returns the host of a URL, in lower case, with its port unless it is 443.
+/// Returns the host of a URL, in lower case, with the port unless that is 443.
 fn parse_host(url: &str) -> String {
     let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
     let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();

@@ -10,7 +10,7 @@ const MAX_REPLACEMENT: usize = 1_000_000;
 pub struct TranslatedQuery {
     /// SQL of the translated query.
     pub sql: String,
-    /// Start of each fragment, its source range, and whether it is unchanged; in order.
+    /// For each fragment, in order: its start, its source range, and whether its text is unchanged.
     fragments: Vec<(usize, Range<usize>, bool)>,
 }
 
@@ -169,7 +169,7 @@ impl Edits {
     /// Returns the text with all edits.
     ///
     /// # Errors
-    /// [`TextTooLong`] if calls copy their arguments too often.
+    /// Returns [`TextTooLong`] if calls copy their arguments too often.
     pub fn write(mut self, text: &str) -> Result<TranslatedQuery, TextTooLong> {
         // An insertion comes before the replacement that begins there, and an outer edit before the
         // edits inside it.

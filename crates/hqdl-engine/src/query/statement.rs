@@ -17,8 +17,8 @@ use rusqlite::types::Value as Sql;
 /// A question that the model answers with SQL.
 #[derive(Debug, Clone)]
 pub struct StatementQuestion {
-    /// Names and texts that identify the question: the question itself, and for a repair the
-    /// earlier query with its problem.
+    /// Names and texts that identify the question: the question itself, and, for a repair, the
+    /// earlier query and its error.
     pub key: Vec<(&'static str, String)>,
     /// Identity of the database's schema. An answer for a different schema is not reused.
     pub schema: String,

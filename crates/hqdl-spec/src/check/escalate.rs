@@ -198,7 +198,7 @@ impl SpecCheck<'_> {
         table.below
     }
 
-    /// Returns the target of a calibrated column, if it has one.
+    /// Returns the target of a calibrated column; `None` if the rule has no target.
     fn check_target(
         &mut self,
         path: &[Step],

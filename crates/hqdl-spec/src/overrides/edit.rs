@@ -123,8 +123,8 @@ pub fn set_override(
     Ok(())
 }
 
-/// Returns all objections to an override. `has_entity` returns true if a source of an expansion
-/// contains one of the entities.
+/// Returns all objections to an override. `has_entity` returns true if a source of the expansion
+/// contains any of the given entities.
 ///
 /// # Errors
 /// Fails if `has_entity` fails.
@@ -266,7 +266,7 @@ fn no_column_error(expansion: &Expansion, column: &str) -> OverrideEditError {
     }
 }
 
-/// Returns a key value as it is written in the file.
+/// Formats a key value for the file.
 fn format_key_field(text: &String) -> String {
     if text == "NULL" { String::new() } else { text.clone() }
 }

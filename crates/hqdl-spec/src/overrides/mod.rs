@@ -89,7 +89,7 @@ struct AppliedLine {
 #[derive(Debug, Default)]
 pub struct Overrides {
     cells: HashMap<(usize, Entity), HashMap<usize, Override>>,
-    /// Lines and the entities that they may apply to.
+    /// Lines of the file, each with the entities that it may apply to.
     lines: Vec<AppliedLine>,
     /// Warnings for the user.
     pub warnings: Vec<String>,

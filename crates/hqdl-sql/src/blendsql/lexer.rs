@@ -82,7 +82,7 @@ impl Token {
     }
 }
 
-/// Removes the surrounding quotes of any kind and replaces doubled quotes inside with single ones.
+/// Removes surrounding quotes of any kind and unescapes doubled quotes inside them.
 pub fn unquote(text: &str) -> String {
     let mut chars = text.chars();
     let (Some(open), Some(_)) = (chars.next(), chars.next_back()) else { return String::new() };

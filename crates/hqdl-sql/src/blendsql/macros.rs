@@ -67,7 +67,7 @@ pub struct MacroCall {
 pub struct WrittenArgument {
     /// Keyword of `keyword=…`.
     pub keyword: Option<Token>,
-    /// Tokens of the value. A call is one token.
+    /// Tokens of the value. A call counts as a single token.
     pub tokens: Vec<Token>,
     /// Offset after the comma that follows the argument, or after the argument.
     pub end: usize,

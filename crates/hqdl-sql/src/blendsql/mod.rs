@@ -138,7 +138,7 @@ impl Call {
     }
 
     /// Returns the identifier that [`mask_calls`] writes over call `number`: `_hq0___…`, or
-    /// `(_hq0___…)` for a row. It is exactly as long as the call.
+    /// `(_hq0___…)` for a row. The identifier is exactly as long as the call.
     #[must_use]
     pub fn placeholder(&self, number: usize) -> String {
         let width = self.span.len().saturating_sub(if self.is_values_row { 2 } else { 0 });

@@ -260,7 +260,7 @@ impl<'p> Scope<'p> {
 pub struct Resolver<'s> {
     /// Schema of the database.
     pub schema: &'s dyn Schema,
-    /// Calls on which the rows of each common table expression depend.
+    /// Calls that the rows of each common table expression depend on.
     pub cte_calls: &'s CteCalls,
 }
 

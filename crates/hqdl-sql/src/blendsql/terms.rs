@@ -55,8 +55,8 @@ pub(super) fn resolve_term(
     }
 }
 
-/// Returns the expression of a term: that of the referenced result column, or the term itself.
-/// Returns `None` if its position cannot be resolved.
+/// Returns the expression of a term: the referenced result column's expression, or the term itself.
+/// Returns `None` if a position cannot be resolved.
 pub(super) fn term_expr<'c>(
     term: &'c Expr,
     clause: Clause,

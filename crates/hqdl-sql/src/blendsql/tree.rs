@@ -168,7 +168,7 @@ pub enum FromSource {
     },
     /// A subquery.
     Query(Box<Query>),
-    /// A join in parentheses. It has a table name of its own only with an alias.
+    /// A join in parentheses. Only an alias gives it a table name.
     Join(Vec<FromItem>),
 }
 
@@ -403,7 +403,7 @@ impl Expr {
             || self.children().0.into_iter().any(Self::references_column)
     }
 
-    /// Returns true if the expression or a subquery of it contains a call.
+    /// Returns true if the expression, including its subqueries, contains a call.
     #[must_use]
     pub fn has_call(&self) -> bool {
         if matches!(self.kind, ExprKind::Call(..)) {
@@ -413,7 +413,7 @@ impl Expr {
         exprs.into_iter().any(Self::has_call) || query.is_some_and(Query::has_call)
     }
 
-    /// Visits this expression and all expressions inside it, including those of subqueries.
+    /// Visits this expression and all expressions inside it, including expressions in subqueries.
     pub fn visit_exprs<'e>(&'e self, visit: &mut dyn FnMut(&'e Expr)) {
         visit(self);
         let (exprs, query) = self.children();
@@ -536,7 +536,7 @@ impl Query {
         });
     }
 
-    /// Visits the FROM entries of this query without those of subqueries in expressions.
+    /// Visits the FROM entries of this query, except entries in subqueries of expressions.
     fn visit_own_from_items<'e>(&'e self, visit: &mut dyn FnMut(&'e FromItem)) {
         self.with.iter().for_each(|cte| cte.query.visit_own_from_items(visit));
         match &self.body {

@@ -167,7 +167,7 @@ impl Parser<'_> {
             return Self::convert_literal(expr, &text, &other.sql_type);
         }
         let target = match (&expr.sql_type, &other.sql_type) {
-            // Compare two columns as they are stored, so that an index can be used.
+            // Compare the stored values of two columns directly, so that an index can be used.
             (SqlType::Boolean, SqlType::Boolean | SqlType::Literal(_))
                 if expr.is_column() && !other.is_column() =>
             {

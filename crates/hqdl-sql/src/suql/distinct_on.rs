@@ -25,7 +25,7 @@ use hqdl_values::sql::quote_name;
 struct ResultItem {
     text: SqlText,
     name: String,
-    /// Position of the alias, if there is one.
+    /// Byte range of the alias; `None` without an alias.
     alias: Option<Range<usize>>,
     /// Tokens of the expression.
     words: Vec<String>,
@@ -154,8 +154,8 @@ impl Parser<'_> {
         Some(items)
     }
 
-    /// Returns the columns of `*` or `t.*`, each as SQL and as a name; `None` if one of the tables
-    /// might not be a database table, or if a join merges columns.
+    /// Returns the columns of `*` or `t.*`, each as SQL and as a name; `None` if a table might not
+    /// be a database table, or if a join merges columns.
     fn table_columns(&self, of: Option<&str>) -> Option<Vec<(String, String)>> {
         let select = self.selects.last().filter(|select| !select.has_merged_columns)?;
         let mut found = Vec::new();
@@ -174,7 +174,7 @@ impl Parser<'_> {
     }
 
     /// Returns the index of the fragment with the column that a question is about. Returns `None`
-    /// if the expression is anything else, or if the column is not one of `known`.
+    /// if the expression is not a question about a column, or if the column is not in `known`.
     fn find_asked_column(
         &self,
         span: &Range<usize>,

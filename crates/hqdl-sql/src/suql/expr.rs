@@ -489,7 +489,7 @@ fn unescape(text: &str) -> String {
         if c != '\\' {
             out.push(c);
             if c == '\'' {
-                // Skip the second quote of a doubled one.
+                // Skip the second quote of a doubled quote.
                 chars.next();
             }
             continue;

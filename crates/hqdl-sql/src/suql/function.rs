@@ -356,8 +356,8 @@ impl Parser<'_> {
         Ok(found)
     }
 
-    /// Checks the literal flags and start position of a regular expression function, so that an
-    /// invalid one is reported before any request is made.
+    /// Checks the literal flags and start position of a regular expression function, so that
+    /// invalid arguments are reported before any request is made.
     fn check_regex_flags(&self, name: &str, exprs: &[TypedSql]) -> Result<(), SqlError> {
         let first = if name == "regexp_replace" { 3 } else { 2 };
         for (n, expr) in exprs.iter().enumerate().skip(first) {

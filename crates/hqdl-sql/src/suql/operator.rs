@@ -646,7 +646,7 @@ pub(super) fn translate_pattern_match(
     })
 }
 
-/// Checks a literal pattern, so that an invalid one is reported before any request is made.
+/// Checks a literal pattern, so that an invalid pattern is reported before any request is made.
 ///
 /// # Errors
 /// Returns [`SqlError`] if the pattern is invalid.

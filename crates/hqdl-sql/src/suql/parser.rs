@@ -39,7 +39,7 @@ pub(super) enum SqlType {
     Interval(Vec<(f64, &'static str)>),
     /// A computed interval, as text: `1 year 2 mons`.
     ComputedInterval,
-    /// A date without a time. A text literal compared with it is converted to a date.
+    /// A date without a time. A text literal is converted to a date when compared with it.
     Date,
     /// A date with a time.
     Timestamp,
@@ -53,8 +53,7 @@ pub(super) enum SqlType {
     Integer,
     /// A NUMERIC, whose division keeps the fraction.
     Numeric,
-    /// A binary floating-point number. Its division keeps the fraction, and it is rounded half to
-    /// even.
+    /// A binary floating-point number. Division keeps the fraction, and rounding is half to even.
     Float,
     /// A row value: `(a, 'x')`.
     Row(Vec<TypedSql>),

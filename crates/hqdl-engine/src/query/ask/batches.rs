@@ -17,8 +17,8 @@ pub(in crate::query) fn group_by_target(demands: &[Demand]) -> impl Iterator<Ite
     demands.chunk_by(|a, b| a.target() == b.target())
 }
 
-/// Splits the demands of one expansion by the model that answers them. Returns each model's
-/// position with its demands, in the order of `demands`.
+/// Splits the demands of one expansion by the model that answers them. Returns the position of each
+/// model with the model's demands, in the order of `demands`.
 pub(in crate::query) fn split_by_model<'d>(
     target: &TargetExpansion,
     demands: &'d [Demand],

@@ -29,7 +29,8 @@ use hqdl_values::usage::Usage;
 /// Number of answers to read at a time.
 const READ_CHUNK: usize = 1000;
 
-/// Run of a query and its nested queries, with one budget. It starts with the first request.
+/// Run that a query and its nested queries share, with one budget. The run starts with the first
+/// request.
 pub struct LazyRun<'a> {
     request: Request<'a>,
     started: OnceCell<QueryRun<'a>>,

@@ -1,5 +1,5 @@
-//! Selects passages of a document that is too long for one question: those most similar to the
-//! question, in document order, as many as fit.
+//! Selects passages of a document that is too long for one question: the passages most similar to
+//! the question, as many as fit, in document order.
 
 use crate::query::cells::documents::Document;
 use crate::query::request::error::QueryError;

@@ -83,7 +83,8 @@ impl Contexts {
     /// Truncates a call's contexts to the limit if necessary.
     ///
     /// # Errors
-    /// Returns [`ContextTooLong`] if they exceed the limit and must not or cannot be truncated.
+    /// Returns [`ContextTooLong`] if the contexts exceed the limit and must not or cannot be
+    /// truncated.
     pub fn truncate_to_limit(
         &mut self,
         call: usize,

@@ -87,7 +87,8 @@ fn parse_array(text: &str) -> Option<Vec<Json>> {
 /// Maximum size of the documents that one pass stores, in bytes.
 const MAX_STORED_BYTES: usize = 256 << 20;
 
-/// Documents that a pass demands. If they exceed the size limit, the next pass stores the rest.
+/// Documents that a pass demands. If the documents exceed the size limit, the next pass stores the
+/// rest.
 #[derive(Debug, Default)]
 pub struct StoredDocuments {
     stored: HashMap<usize, Document>,

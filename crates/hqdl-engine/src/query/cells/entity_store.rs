@@ -25,7 +25,7 @@ pub struct EntityStore {
     by_entity: NumberIndex,
     /// Rows and entities that cannot be rebuilt from the canonical bytes.
     explicit: HashMap<u32, (Row, Entity)>,
-    /// Entity added last, because it is usually looked up next.
+    /// The most recently added entity, because it is usually looked up next.
     latest: Option<(usize, Entity)>,
 }
 
@@ -49,7 +49,7 @@ impl EntityStore {
         self.first_spellings.len()
     }
 
-    /// Returns the entity with these bytes.
+    /// Returns the entity that has a spelling with these bytes.
     pub fn find(&self, canonical_bytes: &[u8]) -> Option<usize> {
         let is_same = |spelling: u32| self.spelling(spelling) == canonical_bytes;
         let spelling = self.by_bytes.find(short_hash(canonical_bytes), is_same)?;

@@ -70,7 +70,7 @@ struct Clusters {
     pairs: u64,
     /// Number of candidate pairs without an answer.
     unanswered: u64,
-    /// Canonical value of each value that is not canonical itself.
+    /// Maps each non-canonical value to its canonical value.
     canonical: BTreeMap<String, String>,
     /// Pairs in the same cluster that the model judged to be different.
     conflicts: Vec<(String, String)>,

@@ -1,5 +1,5 @@
-//! Nested queries. A query that returns the options of a call may contain calls itself. It runs
-//! first, within the same run.
+//! Nested queries. A query that returns the options of a call may contain calls itself. The nested
+//! query runs first, within the same run.
 
 use rusqlite::types::ValueRef;
 

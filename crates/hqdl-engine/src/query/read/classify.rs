@@ -157,7 +157,7 @@ struct Lists<'l> {
 }
 
 impl Lists<'_> {
-    /// Returns the values of a column if they are a short list and `classify` applies to the
+    /// Returns the values of a column if there are only few values and `classify` applies to the
     /// column.
     fn find_values(&self, origin: &ColumnOrigin, array: bool) -> Option<Vec<String>> {
         let same = |a: &str, b: &str| a.eq_ignore_ascii_case(b);

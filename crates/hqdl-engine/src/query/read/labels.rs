@@ -188,7 +188,7 @@ impl MacroNode<'_> {
         Ok(Label { literal: number.clone(), name: number, about: None })
     }
 
-    /// Reads `'key': 'text'`. The text is `None` if it is NULL.
+    /// Reads `'key': 'text'`. The text is `None` for NULL.
     fn text_pair(&self, tokens: &[Token]) -> Option<(String, Option<String>)> {
         let [key, colon, value] = tokens else { return None };
         let is_text = |t: &Token| matches!(t.lexeme, Lexeme::Text | Lexeme::Quoted);

@@ -164,8 +164,8 @@ impl MacroNode<'_> {
     }
 }
 
-/// Returns SQL for the similarity of a value to a text. It is NULL if `k` is 0, so that nothing is
-/// embedded.
+/// Returns SQL for the similarity of a value to a text. The SQL yields NULL if `k` is 0, so that no
+/// text is embedded.
 fn similarity_sql(text: &WrittenArgument, k: &WrittenArgument) -> EditText {
     EditText::concat([
         "CASE WHEN (".into(),

@@ -28,7 +28,7 @@ pub(in crate::query) struct SourceHeaders<'s> {
 }
 
 impl<'s> SourceHeaders<'s> {
-    /// Reads the headers of a query before it is rewritten.
+    /// Reads the headers of a query before the query is rewritten.
     pub(in crate::query) fn new(sql: &str, dialect: Dialect, sink: &'s mut dyn RowSink) -> Self {
         Self { sink, headers: parse_headers(sql, dialect).unwrap_or_default() }
     }

@@ -191,8 +191,8 @@ fn is_yes_no(call: &Call, usage: &CallUsage) -> bool {
     }
 }
 
-/// Returns a call's words for yes and no, taken from the values that it is compared with. Returns
-/// `None` if the call is used as a truth value or a number.
+/// Returns a call's words for yes and no, taken from the values that the call is compared with.
+/// Returns `None` if the call is used as a truth value or a number.
 pub(in crate::query) fn yes_no_words(call: &Call, usage: &CallUsage) -> Option<[String; 2]> {
     let is_truth_or_number =
         |c: &ComparedWith| matches!(c, ComparedWith::Truth | ComparedWith::Number);

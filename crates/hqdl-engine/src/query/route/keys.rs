@@ -65,8 +65,8 @@ enum InstanceMatch {
     NoMatch,
 }
 
-/// Matches the source's table instances with those of the query: the tables must be the same and
-/// joined in the same way. The match must include the instances of `first`.
+/// Matches the source's table instances with the query's table instances: the tables must be the
+/// same and joined in the same way. The match must include the instances of `first`.
 fn match_instances(source: &KeySource, first: &Lineage, usage: &CallUsage) -> InstanceMatch {
     let mut source_instances: Vec<(usize, &str)> = Vec::new();
     for (instance, table) in source.parts.iter().flat_map(|p| p.instances()) {

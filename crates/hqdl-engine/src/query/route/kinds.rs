@@ -21,7 +21,7 @@ const LONGEST_EXPRESSION: usize = 200;
 #[derive(Debug, Clone, Default)]
 pub(in crate::query) struct Kinds {
     /// For each column, the lowercase names (such as `city.name`) of all columns of its kind. The
-    /// first one names the kind.
+    /// first column names the kind.
     shared: BTreeMap<String, Vec<String>>,
     /// Descriptions of columns in the spec.
     about: BTreeMap<String, String>,
@@ -82,8 +82,8 @@ impl Kinds {
         column.fingerprint = column.meaning.fingerprint();
     }
 
-    /// Returns the names of the columns that share the kind of a call's value. The first one names
-    /// the kind.
+    /// Returns the names of the columns that share the kind of a call's value. The first column
+    /// names the kind.
     fn find_kind_columns(&self, key: &Key) -> Vec<String> {
         let Some(origin) = base_column(key) else { return Vec::new() };
         let name = qualified_name(&origin.table, &origin.column);

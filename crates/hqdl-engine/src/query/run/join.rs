@@ -142,7 +142,7 @@ impl PartnerQuestions {
     }
 }
 
-/// Returns the text of a candidate. Values of the same entity (`Oslo` and `Oslo `) are one
+/// Returns the text of a candidate. Values of the same entity (`Oslo` and `Oslo `) count as one
 /// candidate.
 fn candidate_text(value: &Value) -> String {
     value.canonical_text().unwrap_or(Cow::Borrowed("NULL")).into_owned()

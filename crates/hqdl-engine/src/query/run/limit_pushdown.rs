@@ -296,7 +296,7 @@ impl RowSink for CandidateReader<'_> {
         let candidate = number(row.last());
         let rank = if self.rule.is_ranked { number(row.get(width)) } else { 0 };
         let candidate = lock_runtime(&self.runtime).pass.pending.candidates.remove(&candidate);
-        // With DISTINCT, count rows that failed, too.
+        // With DISTINCT, also count rows that failed.
         if let Some(candidate) = candidate {
             let values = row[..width].iter().map(|v| to_owned_value(*v)).collect();
             self.add_row(values, rank, candidate);

@@ -134,7 +134,7 @@ impl<'e, 'r, 'a> PassLoop<'e, 'r, 'a> {
     }
 
     /// Runs the statement once. Returns `None` for a subquery that cannot run separately. If the
-    /// query itself is invalid, running it as a whole reports the error.
+    /// query itself is invalid, running the whole query reports the error.
     fn run_pass<'q>(
         &self,
         rewritten: &'q RewrittenQuery,

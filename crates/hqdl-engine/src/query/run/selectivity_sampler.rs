@@ -100,7 +100,7 @@ impl SelectivitySampler {
     /// Returns the demands of a sample of rows for each condition. A condition that fails decides
     /// its row, so only one condition is sampled per row.
     fn sample_each_condition(&self, rows: &[&[Demand]]) -> Vec<Demand> {
-        // With at most two rows per condition, a sample could not predict the other rows.
+        // With at most two rows per condition, a sample would not help to predict the other rows.
         if rows.len() <= 2 * self.condition_count {
             return rows.iter().filter_map(|r| r.first().copied()).collect();
         }

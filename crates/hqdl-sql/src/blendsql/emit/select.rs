@@ -125,7 +125,7 @@ impl Emitter<'_> {
         self.lookup_only = outer_lookup_only;
     }
 
-    /// Writes a value unless it is already written.
+    /// Writes a value unless it has already been written.
     fn push_new_value(&mut self, expr: &Expr, parts: &mut Vec<(Span, String)>) {
         if !parts.iter().any(|(span, _)| *span == expr.span) {
             self.push_value(expr, parts);

@@ -93,13 +93,13 @@ fn or_else_sql(first: &str, rest: &str) -> String {
     format!("CASE {first} WHEN 1 THEN 1 WHEN 2 THEN 2 ELSE {rest} END")
 }
 
-/// Returns SQL for the truth value of an AND that evaluates each part only if all parts before it
-/// are true.
+/// Returns SQL for the truth value of an AND that evaluates each part only if all earlier parts are
+/// true.
 pub(super) fn all_of_sql(parts: Vec<String>) -> String {
     short_circuit_sql(parts, and_then_sql, 0)
 }
 
-/// Returns SQL for the truth value of an OR that evaluates each part only if no part before it is
+/// Returns SQL for the truth value of an OR that evaluates each part only if no earlier part is
 /// true.
 pub(super) fn any_of_sql(parts: Vec<String>) -> String {
     short_circuit_sql(parts, or_else_sql, 1)
@@ -282,7 +282,8 @@ pub(super) fn limit_value_sql(value: &str) -> String {
     Function::Limit.call_sql(&[&pending_mark_sql(), value])
 }
 
-/// Returns SQL that yields a value and records whether it is pending, for [`unless_pending_sql`].
+/// Returns SQL that yields a value and records for [`unless_pending_sql`] whether the value is
+/// pending.
 pub(super) fn remember_pending_sql(value: &str) -> String {
     Function::RememberPending.call_sql(&[&pending_mark_sql(), value])
 }

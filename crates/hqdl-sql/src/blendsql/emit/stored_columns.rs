@@ -32,7 +32,7 @@ pub struct PublishedColumn {
     pub query_table: Option<String>,
     /// SQL of the value over the columns of the published table.
     pub value: String,
-    /// Columns that the value uses; the value is unknown if one of them is NULL.
+    /// Columns that the value uses; the value is unknown if any of these columns is NULL.
     pub value_columns: Vec<String>,
 }
 

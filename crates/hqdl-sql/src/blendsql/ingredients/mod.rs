@@ -27,16 +27,16 @@ use hqdl_values::Type;
 /// Subject of a call, which determines the cache key of its answers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub enum Subject {
-    /// Each distinct value or row of values has one answer.
+    /// One answer per distinct value or row of values.
     #[default]
     Value,
-    /// Each distinct document has one answer, keyed by the digest of the text.
+    /// One answer per distinct document, keyed by the digest of the document's text.
     Document,
-    /// All rows of the queries together have one answer, keyed by their digest.
+    /// A single answer for all rows of the queries together, keyed by the rows' digest.
     Rows,
-    /// Each pair of values of two columns has one answer: whether the values match.
+    /// One answer per pair of values from two columns: whether the values match.
     Pair,
-    /// Each distinct text has one embedding.
+    /// One embedding per distinct text.
     Embedding,
 }
 

@@ -42,14 +42,14 @@ pub(super) struct QueryParser<'s> {
     pub text_end: usize,
     /// Number of enclosing nodes.
     pub depth: usize,
-    /// Height of the highest node that was completed inside the current one.
+    /// Height of the highest node that was completed inside the current node.
     pub height: usize,
     /// Edits that replace the syntax of earlier versions; `None` if that syntax is not accepted.
     pub legacy: Option<LegacySyntax>,
 }
 
 impl QueryParser<'_> {
-    /// Returns the next token. A call is one token.
+    /// Returns the next token. A call counts as a single token.
     pub fn peek(&self) -> Option<Token> {
         self.token_at(self.at)
     }

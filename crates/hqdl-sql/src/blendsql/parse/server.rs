@@ -33,9 +33,11 @@ const TYPES: [&str; 12] = [
     "JSON",
     "JSONB",
 ];
-/// Operators that compare a text with a pattern, ordered so that none is a prefix of a later one.
+/// Operators that compare a text with a pattern, ordered so that no operator is a prefix of a later
+/// one.
 const PATTERN_OPERATORS: [&str; 8] = ["!~~*", "!~~", "!~*", "!~", "~~*", "~~", "~*", "~"];
-/// Binary operators that `SQLite` does not have, ordered so that none is a prefix of a later one.
+/// Binary operators that `SQLite` does not have, ordered so that no operator is a prefix of a later
+/// one.
 const BINARY_OPERATORS: [&str; 8] = ["@>", "<@", "&&", "#>>", "#>", "#-", "^@", "^"];
 /// Functions whose arguments are separated by words instead of commas, and those words.
 const WORD_SEPARATED: [(&str, &[&str]); 5] = [

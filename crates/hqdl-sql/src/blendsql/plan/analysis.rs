@@ -103,8 +103,8 @@ impl<'q> Analysis<'q> {
     }
 
     /// Returns true if an expression's value depends on a call. The call can be in the expression
-    /// itself or in a result column referenced by alias. It can also be in a subquery that yields a
-    /// column, or in the source of a subquery's rows.
+    /// itself, in a result column referenced by alias, in a subquery that yields a column, or in
+    /// the source of a subquery's rows.
     pub fn depends_on_call(&self, expr: &Expr, scope: &Scope<'_>) -> bool {
         let mut found = needs_rewrite(expr, &self.cte_calls);
         self.resolver().visit_expr(expr, scope, true, &mut |e, at, _| match &e.kind {
@@ -335,8 +335,8 @@ impl<'q> Analysis<'q> {
         found
     }
 
-    /// Collects the calls in subqueries of an expression that do not report for each row whether
-    /// they are pending: `SQLite` runs an uncorrelated subquery only once.
+    /// Collects the calls in an expression's subqueries that do not report for every row whether
+    /// they are pending, because `SQLite` runs an uncorrelated subquery only once.
     pub fn collect_shared_calls(&self, expr: &Expr, scope: &Scope<'_>, found: &mut Vec<usize>) {
         if !self.shared_source_calls.is_empty()
             && self.depends_on_call(expr, scope)
@@ -367,9 +367,9 @@ impl<'q> Analysis<'q> {
         }
     }
 
-    /// Returns the calls on which the rows of a query's FROM clause depend. `SQLite` may compute
-    /// these rows once, for the first row that needs them. Calls in the query's conditions report
-    /// for themselves whether they are pending.
+    /// Returns the calls that the rows of a query's FROM clause depend on. `SQLite` may compute
+    /// these rows once, for the first row that needs them. Calls in the query's conditions are
+    /// excluded, because they report for each row whether they are pending.
     fn calls_in_from(&self, query: &Query) -> Vec<usize> {
         match &query.body {
             Body::Core(core) => core.from.iter().flat_map(|i| self.calls_in_source(i)).collect(),
@@ -395,14 +395,14 @@ impl<'q> Analysis<'q> {
         calls
     }
 
-    /// Returns the text of a byte range with line breaks removed.
+    /// Returns the text of a byte range on one line, with runs of whitespace collapsed.
     pub fn text_on_one_line(&self, span: &Span) -> String {
         let text = self.sql.get(span.clone()).unwrap_or_default();
         text.split_whitespace().collect::<Vec<_>>().join(" ")
     }
 }
 
-/// Returns the calls on which the rows of each common table expression depend.
+/// Returns the calls that the rows of each common table expression depend on.
 fn collect_cte_calls(query: &Query) -> Vec<(String, Vec<usize>)> {
     let mut all: Vec<(String, Vec<&Query>)> = Vec::new();
     query.visit_ctes(&mut |cte| match all
@@ -414,7 +414,7 @@ fn collect_cte_calls(query: &Query) -> Vec<(String, Vec<usize>)> {
     });
     let mut cte_calls: Vec<(String, Vec<usize>)> =
         all.iter().map(|(name, _)| (name.clone(), Vec::new())).collect();
-    // A CTE can read another one that is declared later, so iterate until nothing changes.
+    // A CTE can read another CTE that is declared later, so iterate until nothing changes.
     let mut changed = true;
     while changed {
         changed = false;

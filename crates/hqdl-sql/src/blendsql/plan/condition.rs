@@ -64,7 +64,7 @@ impl Condition {
         Self::All(Parts::new(parts))
     }
 
-    /// Returns the condition that an expression is true, or that it is false.
+    /// Returns the condition that an expression is true or, if `wanted` is false, that it is false.
     pub(crate) fn from_expr(
         expr: &Expr,
         wanted: bool,

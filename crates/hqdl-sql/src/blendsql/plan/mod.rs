@@ -33,7 +33,7 @@ pub struct DemandPlan {
     pub(crate) context_titles: BTreeMap<usize, Option<Vec<String>>>,
     /// Conditions inside values, by their byte range.
     pub(crate) value_conditions: BTreeMap<(usize, usize), ValueCondition>,
-    /// Calls on which the rows of each common table expression depend.
+    /// Calls that the rows of each common table expression depend on.
     pub(crate) cte_calls: Vec<(String, Vec<usize>)>,
 }
 
@@ -245,7 +245,7 @@ pub struct Membership {
 pub enum MemberRows {
     /// Rows of a query.
     Query(Span),
-    /// The groups of the SELECT itself, from its FROM clause to its end.
+    /// Groups of the SELECT itself, found by the text from its FROM clause to its end.
     Groups {
         /// Byte range after the result columns.
         after: Span,

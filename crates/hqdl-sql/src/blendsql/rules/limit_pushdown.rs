@@ -245,8 +245,8 @@ fn has_alias_in_conditions(select: &SelectScope<'_>) -> bool {
     found
 }
 
-/// Returns the number of rows in a LIMIT or OFFSET; `None` if it is not an integer literal or is
-/// negative.
+/// Returns the number of rows in a LIMIT or OFFSET; `None` if the expression is negative or not an
+/// integer literal.
 pub(crate) fn parse_row_count(expr: &Expr, sql: &str) -> Option<u64> {
     u64::try_from(read_integer(expr, sql)?).ok()
 }

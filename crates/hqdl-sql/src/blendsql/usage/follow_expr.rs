@@ -121,7 +121,8 @@ impl FlowAnalysis<'_> {
     /// pick an arbitrary row for these SELECTs.
     fn record_rows_read(&mut self, expr: &Expr, names: &SelectNames<'_>) {
         if is_aggregate_call(expr) {
-            // An aggregate belongs to the innermost SELECT that has one of its columns.
+            // An aggregate belongs to the innermost SELECT that provides any of the aggregate's
+            // columns.
             let mut found: Vec<&SelectNames<'_>> = Vec::new();
             visit_own_exprs(expr, &mut |e| {
                 if let ExprKind::Column { table, column } = &e.kind {

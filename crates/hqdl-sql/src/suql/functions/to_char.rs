@@ -112,7 +112,7 @@ fn format_part(at: DateTime, format: &str, is_padded: bool) -> Option<(String, &
     };
     let half = if at.hour() < 12 { "am" } else { "pm" };
     let dotted = if at.hour() < 12 { "a.m." } else { "p.m." };
-    // Names are padded to the length of the longest one.
+    // Names are padded to the length of the longest name.
     let names: [(&str, &str, usize); 8] = [
         ("MONTH", month, 9),
         ("MON", &month[..3], 3),

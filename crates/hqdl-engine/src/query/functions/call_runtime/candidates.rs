@@ -26,7 +26,7 @@ type DocumentsDigest = [u8; 32];
 /// Documents of a row, each with the number of its call.
 type RowDocuments = Vec<(usize, Document)>;
 
-/// Candidate rows, with their order once it is known.
+/// Candidate rows, and their order once it is known.
 #[derive(Default)]
 pub struct Candidates {
     ranks: HashMap<DocumentsDigest, i64>,

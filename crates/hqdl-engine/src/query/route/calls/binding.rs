@@ -153,7 +153,8 @@ pub(in crate::query) struct BoundColumn {
 }
 
 impl BoundColumn {
-    /// Returns the column, and the other columns that the SQL of its binding reads.
+    /// Returns the columns that the answer depends on: the bound column, and the other columns that
+    /// the binding's SQL reads.
     pub(in crate::query) fn read_columns<'e>(
         &self,
         expansion: &'e Expansion,

@@ -417,8 +417,8 @@ impl Calls {
         let columns = &mut self.expansions[target].expansion.columns;
         match self.column_positions.entry((target, column_identity(&column))) {
             Entry::Occupied(known) => {
-                // Calls with different patterns share the answer, and each call checks its own
-                // pattern.
+                // Calls that differ only in the pattern share an answer, and each call checks its
+                // own pattern.
                 let same = columns.get_mut(*known.get()).filter(|c| c.pattern != column.pattern);
                 same.into_iter().for_each(|column| column.pattern = None);
                 let other = columns.get_mut(*known.get()).filter(|c| c.origin != column.origin);

@@ -25,7 +25,8 @@ pub(in crate::blendsql::emit) struct OpenFrom<'p> {
 
 impl PossibleRowsBuilder<'_> {
     /// Builds the FROM and WHERE clauses of a SELECT over possible rows. Returns `None` if answers
-    /// affect a join by name, the arguments of a table function, or too many outer joins.
+    /// affect a join by name, the arguments of a table function, or more than `MAX_OUTER_JOINS`
+    /// outer joins.
     pub fn build_open_from<'f>(
         &self,
         core: &SelectCore,
@@ -181,8 +182,8 @@ impl PossibleRowsBuilder<'_> {
     }
 
     /// Returns all variants of the FROM clause up to `end`. Each variant yields some of the
-    /// possible rows, and together they yield all of them. `replacements` contains SQL that
-    /// replaces tables.
+    /// possible rows, and together the variants yield all possible rows. `replacements` contains
+    /// SQL that replaces tables.
     pub fn write_from_variants(
         &self,
         core: &SelectCore,

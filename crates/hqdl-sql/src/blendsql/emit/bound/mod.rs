@@ -346,7 +346,8 @@ impl Probing<'_, '_> {
                 }
             }
         }
-        // `SQLite` can evaluate the conditions before it reads a table that they do not wait for.
+        // `SQLite` can evaluate the conditions before it reads a table that the conditions do not
+        // reference.
         if let Some(replacements) = replacements.filter(|i| !i.is_empty()) {
             let parts = early.iter().filter_map(|e| self.probe_expr(e, at)).collect();
             for from in self.rows.write_from_variants(core, &open, core.from_end, &replacements) {

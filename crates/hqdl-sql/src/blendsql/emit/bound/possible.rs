@@ -25,7 +25,7 @@ pub(in crate::blendsql::emit) struct PossibleRows {
     pub text: String,
     /// Columns of the rows. A column that depends on an answer is NULL and has `is_from_call` set.
     pub fields: Option<Vec<Field>>,
-    /// Whether the rows are exactly those of the query.
+    /// Whether the rows are exactly the rows of the query.
     pub exact: bool,
 }
 
@@ -252,8 +252,8 @@ impl PossibleRowsBuilder<'_> {
                 format!("({})", parts.join(if all { " AND " } else { " OR " }))
             }
             _ if !self.is_certain(expr, frame, false) => "1".to_owned(),
-            // An uncertain condition before this one may guard it from an error, so do not evaluate
-            // it.
+            // An earlier uncertain condition may protect this condition from an error, so do not
+            // evaluate it.
             _ if may_fail(expr) && expr.span.start > first => "1".to_owned(),
             _ if wanted => format!("({})", self.expr_sql(expr, frame)),
             _ => format!("(NOT ({}))", self.expr_sql(expr, frame)),
@@ -359,7 +359,7 @@ impl PossibleRowsBuilder<'_> {
         if !takes_away && !operator.is_union() {
             return PossibleRows { text: a.text, fields, exact: false };
         }
-        // A side can consist of several SELECTs.
+        // Each side of a compound can consist of several SELECTs.
         let side = |text: String| format!("SELECT * FROM ({text})");
         let text = format!("{} {} {}", side(a.text), operator.as_sql(), side(b.text));
         PossibleRows {
