@@ -40,7 +40,7 @@ impl From<usize> for Step {
 /// Message of the TOML parser for a missing or unquoted value.
 const UNQUOTED: &str = "string values must be quoted";
 
-/// Parts of the TOML parser's messages, and their replacements in hqdl's messages.
+/// Fragments of the TOML parser's messages, with their replacements in hqdl's messages.
 const TOML_MESSAGES: [(&str, &str); 10] = [
     ("unclosed table", "the name of a table has no closing bracket"),
     (UNQUOTED, "a value is missing, or a text is not in quotes"),

@@ -93,7 +93,7 @@ impl Scanner<'_> {
         Ok(Some(Call { question, values, ..call }))
     }
 
-    /// Returns the values and the question of a function's arguments.
+    /// Splits a function's arguments into the values and the question.
     fn function_arguments(
         &self,
         ingredient: IngredientRef,

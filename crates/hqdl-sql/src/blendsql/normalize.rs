@@ -64,8 +64,8 @@ pub fn normalize_query(
     SourceQuery::parse(sql, syntax)?.write(syntax)
 }
 
-/// Scans a query. If it is not valid as standard SQL, also accepts Python's escaped quotes. No
-/// position changes.
+/// Scans a query. If it is not valid as standard SQL, also accepts Python's escaped quotes.
+/// Positions in the text do not change.
 fn scan_with_lenient_quotes<'s>(
     sql: &'s str,
     syntax: Syntax<'_>,

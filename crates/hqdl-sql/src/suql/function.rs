@@ -189,7 +189,7 @@ const ANY_COUNT: usize = usize::MAX;
 const DISTANCE_CALL: &str = "{{LLMMap('how many metres is it from {} to {}, as the crow flies?', {}, {1}, \
                         return_type='float')}}";
 
-/// Set-returning functions, each with the template of an array of its rows.
+/// Set-returning functions, each with the SQL template of an array that contains its rows.
 const SET_FUNCTIONS: [(&str, &str); 9] = [
     ("unnest", "{}"),
     ("generate_series", "suql_series({})"),

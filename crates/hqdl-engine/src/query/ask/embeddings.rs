@@ -1,6 +1,6 @@
-//! Requests the embeddings of texts and stores them in the file of embeddings. Embeddings are
-//! optional for a comparison of texts (`similarity`), and required by the functions `embed` and
-//! `similarity` of a query.
+//! Requests the embeddings of texts and stores them in the embeddings file. Embeddings are optional
+//! for a comparison of texts (`similarity`), and required by the functions `embed` and `similarity`
+//! of a query.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU32};
@@ -42,7 +42,7 @@ pub(super) enum EmbeddingNeed {
     Required,
 }
 
-/// Endpoint of a run, and the file of its embeddings.
+/// Endpoint for the embeddings of a run, and the file that stores them.
 pub(in crate::query) struct EmbeddingsClient {
     model: Arc<EmbeddingsEndpoint>,
     price: Option<PriceTable>,
@@ -110,7 +110,7 @@ impl NoEmbeddings {
 }
 
 impl EmbeddingsSource {
-    /// Returns the endpoint and the file of embeddings, and opens them on first use.
+    /// Returns the endpoint and the embeddings file, which are opened on first use.
     pub(super) fn open_client(
         &mut self,
         query_run: &QueryRun<'_>,

@@ -91,7 +91,7 @@ const HINTS: [(&str, &str); 29] = [
 /// Message for an incomplete query.
 pub(in crate::query) const ENDS_TOO_EARLY: &str = "the query ends too early";
 
-/// Parts of `SQLite`'s messages, and their replacements in hqdl's messages.
+/// Fragments of `SQLite`'s messages, with their replacements in hqdl's messages.
 const OWN_MESSAGES: [(&str, &str); 4] = [
     ("unable to use function MATCH", "MATCH works only on a full-text table"),
     ("incomplete input", ENDS_TOO_EARLY),

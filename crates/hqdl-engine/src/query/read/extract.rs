@@ -53,7 +53,7 @@ struct ExtractedField {
 }
 
 impl MacroNode<'_> {
-    /// Returns the edit that replaces an extraction with the `.field` after it.
+    /// Returns the edit that replaces an extraction, including the `.field` after it.
     pub(super) fn rewrite_extract(&self) -> Result<Edits, QueryError> {
         let mut positional = self.written.arguments.iter().filter(|a| a.keyword.is_none());
         let has_question = positional.next().is_some_and(|a| a.text_content(self.text).is_some());

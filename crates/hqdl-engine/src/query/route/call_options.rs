@@ -29,8 +29,8 @@ pub trait ValueListProvider {
     /// Returns the columns that a SELECT yields, with their lineage.
     fn analyze_select_outputs(&mut self, select: &str) -> SelectOutputs;
 
-    /// Returns the values of a spec column, given by its position, if the values of all keys are
-    /// known.
+    /// Returns the values of the spec column at a position; `None` if the value of any key is
+    /// unknown.
     ///
     /// # Errors
     /// Returns [`QueryError`] if the sources or the facts cannot be read.

@@ -21,7 +21,7 @@ pub(in crate::query) enum Coercion {
 }
 
 impl Coercion {
-    /// Returns the SQL before and after the value.
+    /// Returns the SQL to write before and after the value, if a conversion is needed.
     pub(in crate::query) fn sql_wrapper(&self) -> Option<(String, String)> {
         match self {
             Self::Unchanged => None,

@@ -383,7 +383,7 @@ fn opening_bracket(close: u8) -> u8 {
     }
 }
 
-/// Tracks for each parenthesis depth whether `VALUES` expects a row next.
+/// Tracks, for each parenthesis depth, whether `VALUES` expects a row next.
 #[derive(Default)]
 struct ValuesRowTracker {
     outer_levels: Vec<bool>,

@@ -130,7 +130,7 @@ pub struct PassState {
     pub selectivities: HashMap<(usize, bool), Selectivity>,
     /// Rows that reached each call, and their distinct values.
     pub call_stats: Vec<CallStats>,
-    /// Number of pending calls so far, excluding those that no row depends on.
+    /// Number of pending calls so far, excluding calls that no row depends on.
     pub pending_count: i64,
     /// Number of pending calls, by call number.
     pub pending_by_call: Vec<u64>,

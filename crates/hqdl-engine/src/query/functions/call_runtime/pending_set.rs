@@ -154,8 +154,8 @@ pub struct PendingSet {
     /// Candidates for the first rows, by number, until they are read.
     pub candidates: HashMap<i64, Candidate>,
     candidate_count: i64,
-    /// Subqueries that run only once and have pending rows, because `SQLite` caches their result.
-    /// The values are demands that were not recorded yet.
+    /// Subqueries with pending rows that run only once, because `SQLite` caches their result. Each
+    /// value contains the demands that have not been recorded yet.
     cached_subqueries: HashMap<usize, Vec<Demand>>,
     /// Rows of the subqueries in which an outer row waits only for the inner rows with its own
     /// value. `None` if calls outside of the inner rows' conditions are pending, so that every

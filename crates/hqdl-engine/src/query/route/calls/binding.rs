@@ -319,7 +319,7 @@ pub(in crate::query) fn route_by_model(
     Ok(Err(reason))
 }
 
-/// Returns the SQL before the list of a list column, which applies the binding to the list's
+/// Returns the SQL that precedes the list of a list column and applies the binding to the list's
 /// values.
 fn list_binding_sql(binding: &str, filled: String, column: &str) -> String {
     let trimmed = binding.trim();
