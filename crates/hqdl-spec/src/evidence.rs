@@ -180,7 +180,7 @@ pub fn resolve_folder(parent: &Path, folder: &str) -> Result<PathBuf, String> {
     let leaves = |c: std::path::Component<'_>| {
         !matches!(c, std::path::Component::Normal(_) | std::path::Component::CurDir)
     };
-    // Checked before any access, so that the error does not reveal whether a file exists.
+    // Check this before any access, so that the error does not reveal whether a file exists.
     if relative.components().any(leaves) {
         return Err(format!("{folder} is outside the spec's folder"));
     }

@@ -64,7 +64,7 @@ impl std::fmt::Debug for Images {
 }
 
 impl Images {
-    /// Returns images whose paths are relative to a directory.
+    /// Creates a set of images whose paths are relative to a directory.
     #[must_use]
     pub fn from_folder(folder: PathBuf) -> Self {
         Self(Arc::new(Inner { folder: Some(folder), ..Inner::default() }))
@@ -179,7 +179,7 @@ impl Images {
             )
         };
         let relative = Path::new(path);
-        // Checked before any access, so that the error does not reveal whether a file exists.
+        // Check this before any access, so that the error does not reveal whether a file exists.
         if relative.is_relative() && leaves_folder(relative) {
             return Err(outside_error());
         }
@@ -412,8 +412,8 @@ impl Expansion {
         }
     }
 
-    /// Returns true if a row lacks an image that its prompt needs: a query knows a row's key, but
-    /// not its context.
+    /// Returns true if a row lacks an image that the prompt needs. This can happen in a query,
+    /// which knows a row's key but not its context.
     #[must_use]
     pub fn lacks_images(&self, row: &Row) -> bool {
         row.context.len() < self.context.len() && self.context.iter().any(|c| self.is_image(c))

@@ -212,7 +212,7 @@ impl PriceBook {
     pub fn find_by_name(&self, name: &str, day: &str) -> Vec<&BookEntry> {
         let mut found: Vec<&BookEntry> = Vec::new();
         for entry in self.entries.iter().filter(|e| e.from.as_str() <= day && e.has_name(name)) {
-            // Later entries of a model replace its earlier prices.
+            // A later entry of a model replaces its earlier price.
             match found.iter_mut().find(|e| e.provider == entry.provider) {
                 Some(earlier) if earlier.model == entry.model => *earlier = entry,
                 Some(_) => {}

@@ -25,9 +25,9 @@ pub fn is_variable(name: &str) -> bool {
         && !is_key(name)
 }
 
-/// Replaces every key, and the passwords and parameters of URLs, in the text of a spec with asterisks
-/// of the same length in bytes, so that a page or a message does not show them. The text need not be
-/// valid TOML.
+/// In the text of a spec, replaces every API key and all passwords and parameters of URLs with
+/// asterisks of the same length in bytes, so that no page or message shows them. The text need not
+/// be valid TOML.
 #[must_use]
 pub fn mask_secrets(text: &str) -> String {
     let text = mask_keys(text);
@@ -50,7 +50,7 @@ fn find_url(line: &str) -> Option<(&str, &str, &str)> {
     let (before, rest) = line.split_at(scheme_end + 3);
     let is_scheme_char = |c: char| c.is_ascii_alphanumeric() || matches!(c, '+' | '-' | '.');
     let quote = line[..scheme_end].trim_end_matches(is_scheme_char).chars().next_back();
-    // A password between quotes may contain spaces, and quotes after a backslash.
+    // A quoted password may contain spaces and escaped quotes.
     let end = match quote {
         Some(quote @ ('"' | '\'')) => {
             let is_end = |(at, _): &(usize, &str)| quote == '\'' || !rest[..*at].ends_with('\\');

@@ -32,7 +32,7 @@ impl WordDecisions {
     }
 }
 
-/// Normalizes case, which does not matter in value lists.
+/// Normalizes the case of a word, because value lists ignore case.
 fn normalize_word(word: &str) -> String {
     word.trim().to_lowercase()
 }

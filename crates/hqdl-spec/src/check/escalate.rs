@@ -70,7 +70,7 @@ impl SpecCheck<'_> {
         }
     }
 
-    /// Checks the names of the models that answer again or are compared.
+    /// Checks the names of the models that give second answers or whose answers are compared.
     fn check_second_models(
         &mut self,
         path: &[Step],

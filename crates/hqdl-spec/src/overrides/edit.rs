@@ -272,7 +272,7 @@ fn format_key_field(text: &String) -> String {
 }
 
 fn is_same_cell(a: &OverrideLine, b: &OverrideLine) -> bool {
-    // Fields of other expansions' keys are empty in this line.
+    // In this line, key fields that belong only to other expansions are empty.
     let key_fields = |l: &OverrideLine| {
         let mut key: Vec<(String, String)> =
             l.key.iter().filter(|(_, v)| !v.is_empty()).cloned().collect();

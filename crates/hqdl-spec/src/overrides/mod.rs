@@ -354,7 +354,7 @@ fn explain_inapplicable(spec: &Spec, number: u64, line: &OverrideLine) -> (u64, 
     (number, format!("no expansion has a column `{}` and the key {names}", line.column))
 }
 
-/// Writes an overrides file: writes a temporary file next to it and renames it.
+/// Writes an overrides file by writing a temporary file next to it and renaming that file.
 ///
 /// # Errors
 /// Returns [`OverridesError`] if the file cannot be written.

@@ -16,7 +16,7 @@ pub struct MacroSignature {
     pub subject: Subject,
     /// Return type of a call that does not specify `return_type`.
     pub return_type: Option<ReturnType>,
-    /// Whether a text as the first argument is a question.
+    /// Whether a string in the first argument is a question.
     pub has_question: bool,
     /// Syntax that may follow the braces.
     pub suffix: MacroSuffix,

@@ -10,11 +10,12 @@
 /// are sorted.
 pub const BEST_AGGREGATE: &str = "hq_best";
 
-/// Name of the aggregate of `nearest(…)`: the same as [`BEST_AGGREGATE`], with different error
-/// messages.
+/// Name of the aggregate that implements `nearest(…)`: same as [`BEST_AGGREGATE`], with different
+/// error messages.
 pub const NEAREST_AGGREGATE: &str = "hq_nearest";
 
-/// Name of the aggregate of `search(…)`: the values of a group that match a text best.
+/// Name of the aggregate that implements `search(…)` and returns the values of a group that best
+/// match a text.
 pub const SEARCH_AGGREGATE: &str = "hq_search";
 
 /// Name of the `LLMDedup` aggregate that builds clusters from pairs.
@@ -47,8 +48,8 @@ pub enum Function {
     /// `hq_open(unit)`: begins recording a row of a SELECT.
     OpenRow,
     /// `hq_close(opened, truth, value, …)`: ends the recording of a row; returns 1 if the truth is
-    /// 1, and otherwise 0. Rows with the same values are equivalent, or belong to a group and have
-    /// an order in it.
+    /// 1, and otherwise 0. The values identify equivalent rows, or the row's group and its position
+    /// in the group's order.
     CloseRow,
     /// `hq_start(unit)`: begins recording all rows of an EXISTS or IN.
     OpenSubquery,

@@ -264,8 +264,8 @@ pub struct Resolver<'s> {
     pub cte_calls: &'s CteCalls,
 }
 
-/// Names of common table expressions, each with the calls on which its rows depend, directly or
-/// through other expressions. Expressions with equal names share an entry.
+/// Names of common table expressions, each with the calls that its rows depend on, directly or
+/// through other common table expressions. Expressions with equal names share an entry.
 pub type CteCalls = [(String, Vec<usize>)];
 
 impl Resolver<'_> {

@@ -23,7 +23,7 @@ pub(super) enum Clause {
 pub(super) enum ResolvedTerm {
     /// The result column at this index, from 0.
     Result(usize),
-    /// A position that cannot be resolved: a star comes before it, or there is no such column.
+    /// A position that cannot be resolved, because a star precedes it or there is no such column.
     Unresolved,
     /// An expression.
     Expression,

@@ -119,7 +119,7 @@ pub fn translate(sql: &str) -> Result<TranslatedQuery, SqlError> {
     translate_with_columns(sql, &|_| None)
 }
 
-/// Translates a query into `SQLite`'s dialect. `columns` returns the columns of a table.
+/// Translates a query into `SQLite`'s dialect. `columns` looks up the columns of a table by name.
 ///
 /// # Errors
 /// Returns [`SqlError`] for invalid syntax, or a construct that `SQLite` does not support.

@@ -16,7 +16,7 @@ pub(super) struct FunctionCall<'q> {
     pub name: String,
     pub name_span: Range<usize>,
     arguments: Vec<FunctionArgument<'q>>,
-    /// Offset after the call, and after a field that selects its answer.
+    /// End offset of the call, including a field that selects the answer.
     pub end: usize,
 }
 

@@ -31,7 +31,7 @@ pub struct Demand {
 
 impl Demand {
     /// Returns the demand of a cell from the indexes of its expansion, entity and column. A query
-    /// may record millions, so the indexes have 32 bits, as in [`EntityStore`].
+    /// may record millions of demands, so the indexes have 32 bits, as in [`EntityStore`].
     #[must_use]
     pub fn new(target: usize, entity: usize, column: usize) -> Self {
         Self { target: target as u32, entity: entity as u32, column: column as u32 }
@@ -165,7 +165,7 @@ impl TargetExpansion {
         }
     }
 
-    /// Returns the same expansion with embeddings as its cells.
+    /// Sets the source of the cells to stored embeddings.
     #[must_use]
     pub fn with_embeddings(self, embeddings: StoredEmbeddings) -> Self {
         Self { embeddings: Some(embeddings), ..self }
@@ -299,7 +299,7 @@ impl TargetExpansion {
         &self.cells[self.cell_position(entity, column)]
     }
 
-    /// Reads the embedding of an entity after it was requested.
+    /// Reads an entity's embedding after the embedding has been requested.
     pub fn read_embedding(&mut self, entity: usize, counts: &mut Counts) {
         let at = self.cell_position(entity, 0);
         let text = self.entity_text(entity);

@@ -376,7 +376,7 @@ fn suggest_dialect(function: &str) -> Option<String> {
         .then(|| format!("`{name}` is a function of another dialect: use {}", flags.join(" or ")))
 }
 
-/// Returns the first names of a list, followed by `…` if there are more.
+/// Formats the first few names of a list, followed by `…` if there are more.
 fn format_first_names(names: &[String]) -> String {
     const NAMED: usize = 8;
     let more = if names.len() > NAMED { " …" } else { "" };

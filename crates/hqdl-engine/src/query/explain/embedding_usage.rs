@@ -1,5 +1,5 @@
-//! Upper bound on a query's embedding usage. The estimate compares texts by words and counts the
-//! texts that need an embedding.
+//! Computes an upper bound on a query's embedding usage. The estimate compares texts by words and
+//! counts the texts that need an embedding.
 
 use std::collections::{HashMap, HashSet};
 

@@ -167,7 +167,7 @@ impl Engine<'_, '_> {
         }))
     }
 
-    /// Returns the documents that are compared with their questions before the first request.
+    /// Collects the documents that hqdl compares with their questions before the first request.
     fn collect_compared_documents(
         &mut self,
         rewritten: &RewrittenQuery,

@@ -139,8 +139,8 @@ impl CallRuntime {
         Ok(PartAnswer { priority, state, digest: answers_digest(&answers) })
     }
 
-    /// Returns the document that consists of the answers, or the state of their combination if
-    /// there is no such document.
+    /// Returns the document that consists of the answers or, if there is no such document, the
+    /// state of the combination.
     fn build_answers_document(
         &mut self,
         reduction: Reduction,

@@ -14,7 +14,8 @@ use hqdl_sql::blendsql::tree::ExprKind;
 use hqdl_sql::blendsql::{Argument, Call};
 use hqdl_values::sql;
 
-/// Maximum number of columns in a replaced row. `SQLite` rejects a result with more than 2,000.
+/// Maximum number of columns in a replaced row; one more than the 2,000 columns that `SQLite`
+/// accepts in a result.
 const MAX_COLUMNS: u32 = 2_001;
 
 /// Function that replaces a call, so that `SQLite` cannot infer the call's value.

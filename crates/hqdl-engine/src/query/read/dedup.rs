@@ -27,10 +27,10 @@ pub(super) const USAGE: (&str, &str) = (
 /// Question about a pair.
 const QUESTION: &str = "Do the two texts of {} mean the same thing?";
 
-/// Minimum similarity of a candidate pair by embeddings.
+/// Minimum embedding similarity of a candidate pair.
 const EMBEDDING_THRESHOLD: f64 = 0.6;
 
-/// Minimum similarity of a candidate pair by trigrams; the default of `pg_trgm`.
+/// Minimum trigram similarity of a candidate pair; the same as the default of `pg_trgm`.
 const TRIGRAM_THRESHOLD: f64 = 0.3;
 
 impl MacroNode<'_> {

@@ -594,7 +594,7 @@ impl MacroNode<'_> {
                 ));
             }
         };
-        // The column keeps its position, so that an error about it points there.
+        // Keep the column at its position, so that an error about the column points there.
         let (call, place) = (self.call.span.clone(), documents.span());
         let mut edits = Edits::default();
         edits.replace(call.start..place.start, "answer((WITH hq_document(hq_text) AS ");
@@ -604,7 +604,7 @@ impl MacroNode<'_> {
         Ok(edits)
     }
 
-    /// Rewrites a date filter to plain SQL; it makes no request.
+    /// Rewrites a date filter as plain SQL, which makes no request.
     fn rewrite_date_filter(&self) -> Result<Edits, QueryError> {
         let [value, start, end] = self.match_all_arguments([&["value"], &["start"], &["end"]])?;
         let Some(value) = value else { return Err(self.missing_argument_error("a column")) };

@@ -25,7 +25,7 @@ use hqdl_sql::blendsql::tree::{Body, Expr, ExprKind, Query, ResultColumn, Select
 use hqdl_sql::blendsql::{Argument, Call, SqlError, Subject};
 use hqdl_sql::{Edits, TranslatedQuery};
 
-/// Returns the query with these calls rewritten.
+/// Rewrites the calls whose queries have one row, and returns the resulting query.
 ///
 /// # Errors
 /// [`QueryError`] if a rewritten query cannot be read.
@@ -86,7 +86,7 @@ fn has_question_column(spec: &Spec, asked: &str) -> bool {
     })
 }
 
-/// Returns the edits that rewrite a call about the rows of a query, or `None` if it cannot be
+/// Returns the edits that rewrite a call about the rows of a query, or `None` if the call cannot be
 /// rewritten. `is_lone` is true if the call is the whole statement.
 fn rewrite_call(
     request: &Request<'_>,

@@ -184,7 +184,7 @@ fn coerce_value(
         (Some(Type::Text), data_type) if data_type.is_text() => Coercion::Unchanged,
         (Some(declared_type), data_type) if declared_type == data_type => Coercion::Unchanged,
         (Some(Type::Real), Type::Integer) => Coercion::Real,
-        // A computed value may have a different type than the column.
+        // A computed value may have a different type from the column.
         (Some(declared_type), _) if computed && declared_type != Type::Boolean => {
             Coercion::Unchanged
         }

@@ -129,8 +129,8 @@ fn literal_text(literal: &str) -> Option<String> {
     Some(inner.replace("''", "'"))
 }
 
-/// Returns the label at the end of the text before a column, or an empty text if there is no label.
-/// Returns `None` if the text contains anything but separators and a label.
+/// Returns the label at the end of the text before a column, or an empty string if there is no
+/// label. Returns `None` if the text contains anything but separators and a label.
 fn trailing_label(text: &str, is_first: bool) -> Option<&str> {
     let mut label = text;
     if !is_first {

@@ -81,14 +81,14 @@ pub(super) fn predicate_truth_sql(at: usize, condition: &str, wanted: bool) -> S
     ])
 }
 
-/// Returns SQL for the truth value of an AND that evaluates its second part only if the first is
-/// true.
+/// Returns SQL for the truth value of an AND that evaluates its second part only if the first part
+/// is true.
 pub(super) fn and_then_sql(first: &str, rest: &str) -> String {
     format!("CASE {first} WHEN 1 THEN {rest} WHEN 2 THEN 2 ELSE 0 END")
 }
 
-/// Returns SQL for the truth value of an OR that evaluates its second part only if the first is not
-/// true.
+/// Returns SQL for the truth value of an OR that evaluates its second part only if the first part
+/// is not true.
 fn or_else_sql(first: &str, rest: &str) -> String {
     format!("CASE {first} WHEN 1 THEN 1 WHEN 2 THEN 2 ELSE {rest} END")
 }

@@ -46,7 +46,7 @@ pub struct SelectPlan {
     pub text: String,
     /// Indices of the calls in this SELECT, without those in nested SELECTs.
     pub calls: Vec<usize>,
-    /// Conditions of WHERE and of the inner joins with calls, split at AND.
+    /// Conditions of WHERE, and of the inner joins that have calls, split at AND.
     pub conjuncts: Vec<Conjunct>,
     /// Conditions with calls that are evaluated last.
     pub truth: Option<Condition>,
@@ -70,8 +70,8 @@ pub struct SelectPlan {
     pub value_guard: Option<ValueGuard>,
     /// Restrictions of the SELECT's rows that apply before a call is evaluated.
     pub memberships: Vec<Membership>,
-    /// Effect of a single row on the EXISTS or IN around this SELECT, if a single row can decide
-    /// it.
+    /// Effect of a single row on the EXISTS or IN around this SELECT; `None` if a single row cannot
+    /// decide it.
     pub decisive: Option<DecisiveRows>,
     /// Value column of an IN's subquery; rows with the same value are equivalent candidates.
     pub candidate_value: Option<Span>,
@@ -104,7 +104,7 @@ pub enum ConditionClause {
 /// Stage at which a condition is evaluated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ConditionStage {
-    /// In its original place, for a condition without calls.
+    /// Where the query has it; only for a condition without calls.
     InPlace,
     /// Immediately before the calls, for a condition without calls.
     BeforeCalls,
@@ -153,7 +153,7 @@ pub struct ScopeColumn {
 pub struct SourceFence {
     /// Offset of the table or query.
     pub at: usize,
-    /// Conditions on this source alone, which move inside.
+    /// Conditions on this source alone, which move inside the fence.
     pub conditions: Vec<Expr>,
 }
 
@@ -267,7 +267,8 @@ pub struct DecisiveRows {
 /// A condition inside a value.
 #[derive(Debug, Clone)]
 pub(crate) struct ValueCondition {
-    /// Offset of the innermost SELECT around the condition; `usize::MAX` if there is none.
+    /// Offset of the innermost SELECT around the condition; `usize::MAX` if there is no such
+    /// SELECT.
     pub select: usize,
     /// The condition that the value is true.
     pub holds: Condition,
@@ -287,9 +288,9 @@ pub struct SubqueryLimit {
 /// Plan of a query that needs only some of its rows.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct LimitPushdown {
-    /// Rows of the result plus the rows that OFFSET skips; `None` without a LIMIT.
+    /// Number of rows in the result plus the rows that OFFSET skips; `None` without a LIMIT.
     pub rows_needed: Option<u64>,
-    /// Rows that OFFSET skips.
+    /// Number of rows that OFFSET skips.
     pub rows_skipped: u64,
     /// Whether an ORDER BY determines which rows come first.
     pub is_ordered: bool,
@@ -299,7 +300,7 @@ pub struct LimitPushdown {
     pub is_ranked: bool,
     /// Indices of the query's result columns whose values the candidate rows store.
     pub held_columns: Vec<usize>,
-    /// Number of result columns in the query.
+    /// Number of result columns of the query.
     pub column_count: usize,
     /// Number of conditions with calls.
     pub condition_count: usize,

@@ -40,7 +40,7 @@ use crate::blendsql::scope::{Table, without_parens};
 use crate::blendsql::terms::{Clause, ResolvedTerm, read_integer, resolve_term, term_expr};
 use crate::blendsql::tree::{Expr, ExprKind, ResultColumn, SelectCore};
 
-/// Plans the number of needed rows, or adds a nested SELECT to those that run separately.
+/// Plans the number of needed rows, or adds a nested SELECT to the SELECTs that run separately.
 pub(crate) fn push_down_limit(plan: &mut DemandPlan, select: &SelectScope<'_>) -> RuleResult {
     let calls = plan.find_or_add_select(select.offset()).conditions_with_calls();
     let is_nested = select.offset() != select.analysis.root;

@@ -106,9 +106,9 @@ impl GroupValues<'_> {
     }
 }
 
-/// Returns true if `SQLite` chooses an arbitrary row for each group of this SELECT: it has GROUP BY
-/// or aggregates. With a single `max` or `min`, `SQLite` chooses the row with the maximum or
-/// minimum instead.
+/// Returns true if `SQLite` takes column values from an arbitrary row of each group, because the
+/// SELECT has GROUP BY or aggregates. With a single `max` or `min`, `SQLite` chooses the row with
+/// the maximum or minimum instead.
 pub(in crate::blendsql) fn picks_arbitrary_rows(query: &Query, core: &SelectCore) -> bool {
     let mut names: Vec<String> = Vec::new();
     let exprs = core.columns.iter().filter_map(|c| c.expr.as_ref());

@@ -18,7 +18,7 @@ use hqdl_sql::blendsql::runtime::Function;
 const MAX_CANDIDATES: usize = 20_000;
 /// Maximum size of all candidates together, in bytes.
 const MAX_TOTAL_BYTES: usize = 128 << 20;
-/// Number of bytes of a document to which the comparison is limited.
+/// Maximum number of bytes of a document that are compared.
 const MAX_COMPARED_BYTES: usize = 32 << 10;
 
 /// Digest of the documents of a row.

@@ -99,7 +99,7 @@ pub struct StatementSettings {
     measures_selectivity: bool,
     /// Calls in the subqueries of each condition, by the condition's position.
     predicate_calls: HashMap<usize, Vec<usize>>,
-    /// First rows that each group needs, by condition group.
+    /// Rows needed from each group, by condition group.
     needed_rows: HashMap<usize, NeededRows>,
     /// Whether demands are recorded even in lookup-only mode, for all conditions of a row.
     pub probes_all_conditions: bool,
@@ -128,7 +128,8 @@ pub struct PassState {
     /// Outcomes of conditions, by position and by whether calls were only looked up. Lookups cover
     /// all rows; other evaluations cover only the rows that lookups left undecided.
     pub selectivities: HashMap<(usize, bool), Selectivity>,
-    /// Rows that reached each call, and their distinct values.
+    /// For each call, the number of rows that reached it and the number of distinct values in these
+    /// rows.
     pub call_stats: Vec<CallStats>,
     /// Number of pending calls so far, excluding calls that no row depends on.
     pub pending_count: i64,

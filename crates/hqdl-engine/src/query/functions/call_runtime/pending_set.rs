@@ -288,8 +288,8 @@ impl CallRuntime {
             && !self.settings.no_short_circuit
         {
             self.pass.pending_count = frame.pending_count;
-            // The value is decided only for this row, because other rows are compared with the same
-            // cached rows.
+            // The value is decided only for this outer row; other outer rows are compared with the
+            // same cached rows.
             if runs_once && frame.rows.values().any(|value| value.has_pending && !value.is_certain)
             {
                 let missing =
@@ -316,8 +316,8 @@ impl CallRuntime {
         Ok(value)
     }
 
-    /// Records the demands of a subquery's rows that have the operand's value, if `SQLite` runs the
-    /// subquery once. Returns false if the outer row must wait for all rows.
+    /// If `SQLite` runs the subquery only once, records the demands of the subquery's rows that
+    /// equal the operand. Returns false if the outer row must wait for all rows.
     fn wait_for_operand(&mut self, frame: &mut PendingFrame, operand: ValueRef<'_>) -> bool {
         let pending_in_frame = self.pass.pending_count - frame.pending_count;
         let pending = &mut self.pass.pending;

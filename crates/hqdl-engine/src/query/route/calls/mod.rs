@@ -267,7 +267,7 @@ impl Calls {
         Ok(())
     }
 
-    /// Sets the target of a question about the rows of queries.
+    /// Sets the target of a question about the rows of queries to an ad-hoc column.
     fn set_rows_target(
         &mut self,
         n: usize,
