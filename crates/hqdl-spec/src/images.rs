@@ -209,7 +209,8 @@ impl Images {
     }
 }
 
-/// Reads a file, at most one byte more than the maximum.
+/// Reads a file, up to one byte more than the maximum size, so that callers can detect a file that
+/// is too large.
 fn read_image(path: &Path) -> std::io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     File::open(path)?.take(MAX_IMAGE_BYTES + 1).read_to_end(&mut bytes)?;
@@ -371,7 +372,7 @@ impl Expansion {
         self.images.iter().any(|image| image.eq_ignore_ascii_case(column))
     }
 
-    /// Returns the entity of a key; an image is identified by its bytes.
+    /// Returns the entity of a key, in which images are identified by their bytes.
     #[must_use]
     pub fn build_entity(&self, key: &[Value]) -> Entity {
         if !self.has_images() {

@@ -78,7 +78,7 @@ pub struct Spec {
     pub images: Images,
     /// Model that hqdl asks.
     pub model: ModelSettings,
-    /// Models in addition to `[model]`, by the names that expansions and calls refer to.
+    /// Models in addition to `[model]`, by the names that expansions and calls use.
     pub models: BTreeMap<String, ModelSettings>,
     /// Limits of a run.
     pub limits: Limits,
@@ -599,7 +599,7 @@ pub struct Column {
     /// column's identity. [`Spec::column_model`] resolves it.
     #[serde(skip)]
     pub model: Option<String>,
-    /// Second answers by another model. Not part of the column's identity.
+    /// Rule by which another model gives second answers. Not part of the column's identity.
     #[serde(skip)]
     pub escalation: Option<Escalation>,
     /// Type of the values.
@@ -626,7 +626,8 @@ pub struct Column {
     /// column's identity.
     #[serde(default)]
     pub year: Option<usize>,
-    /// Minimum and maximum true value of a number. Not part of the column's identity.
+    /// Smallest and largest value that can be true in a numeric column. Not part of the column's
+    /// identity.
     #[serde(skip)]
     pub range: Option<(f64, f64)>,
     /// Position of the key column whose text contains the values. Not part of the column's

@@ -12,7 +12,7 @@ pub(super) const UNIFIED_NOTE: &str = "unified by the model: other words";
 pub struct WordDecisions(Arc<RwLock<HashMap<String, Option<String>>>>);
 
 impl WordDecisions {
-    /// Adds the value that a word means; `None` if it means none.
+    /// Adds a decision: the value that a word means; `None` if the word means no value.
     pub fn add_decision(&self, word: &str, value: Option<String>) {
         let mut words = self.0.write().unwrap_or_else(PoisonError::into_inner);
         words.insert(normalize_word(word), value);

@@ -81,7 +81,7 @@ impl ValueIndex {
         self.by_text.contains_key(text) || self.by_alias.contains_key(&text.to_lowercase())
     }
 
-    /// Returns true if an alias changes the meaning of a stored text.
+    /// Returns true if a stored text is an alias and not itself a listed value.
     pub(super) fn is_alias(&self, text: &str) -> bool {
         let lower = text.trim().to_lowercase();
         self.by_alias.contains_key(&lower)

@@ -77,7 +77,7 @@ pub struct OverrideLine {
     pub note: String,
 }
 
-/// Line with its number, and the entities that it may apply to, by expansion.
+/// A line with its number and, for each expansion, the entities that the line may apply to.
 #[derive(Debug)]
 struct AppliedLine {
     number: u64,
@@ -330,8 +330,8 @@ pub fn read_lines(path: &Path) -> Result<Vec<(u64, OverrideLine)>, OverridesErro
     Ok(lines)
 }
 
-/// Returns the line number and the message of the error for a line that applies to no expansion. An
-/// unknown key column is an error in the header, line 1.
+/// For a line that applies to no expansion, returns the error's line number and message. An unknown
+/// key column is an error in the header, line 1.
 fn explain_inapplicable(spec: &Spec, number: u64, line: &OverrideLine) -> (u64, String) {
     let suggest = |name: &str, known: Vec<&str>| {
         let nearest = find_nearest(name, known.iter().copied());

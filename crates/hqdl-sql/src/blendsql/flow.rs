@@ -60,8 +60,8 @@ impl Flow {
         Self { truth: true, ..Self::default() }
     }
 
-    /// Returns true if the value can only be the truth value of a condition. A truth value combined
-    /// with other values is the number 1 or 0.
+    /// Returns true if the value can only be the truth value of a condition. If the value may also
+    /// be something else, a truth value counts as the number 1 or 0.
     pub fn is_truth(&self) -> bool {
         let number = self.integer || self.number;
         let text = self.text || !self.texts.is_empty();
@@ -89,8 +89,7 @@ impl Flow {
         self
     }
 
-    /// Removes the columns' affinities, as computing an expression does. An affinity still shows
-    /// which types of values a column contains.
+    /// Removes the columns' affinities, because the result of a computation has none.
     pub fn without_affinity(mut self) -> Self {
         for column in std::mem::take(&mut self.columns) {
             match column.affinity {
@@ -103,7 +102,7 @@ impl Flow {
     }
 }
 
-/// Dependence of a function's result on its arguments.
+/// How a function's result depends on its arguments.
 pub(super) enum FunctionEffect {
     /// The function returns one of its first `n` arguments unchanged; the field is `n`.
     PassesThrough(usize),

@@ -80,7 +80,7 @@ impl Lineage {
         }
     }
 
-    /// Visits the instance, table and column of each column.
+    /// Visits each column, with its instance and its table and column names.
     pub fn visit_columns<'l>(&'l self, visit: &mut dyn FnMut(usize, &'l str, &'l str)) {
         match self {
             Self::Column { instance, table, column } => visit(*instance, table, column),

@@ -11,8 +11,8 @@ use super::lexer::{Lexeme, Token};
 /// Properties of a macro that decide how its calls are parsed.
 #[derive(Debug, Clone, Copy)]
 pub struct MacroSignature {
-    /// Subject of the ingredient that replaces the macro. The columns `'t::c'` of a
-    /// [`Subject::Document`] are left to the macro.
+    /// Subject of the ingredient that replaces the macro. For [`Subject::Document`], the macro
+    /// itself reads columns `'t::c'`.
     pub subject: Subject,
     /// Return type of a call that does not specify `return_type`.
     pub return_type: Option<ReturnType>,
@@ -69,7 +69,8 @@ pub struct WrittenArgument {
     pub keyword: Option<Token>,
     /// Tokens of the value. A call counts as a single token.
     pub tokens: Vec<Token>,
-    /// Offset after the comma that follows the argument, or after the argument.
+    /// Offset after the comma that follows the argument, or after the argument if there is no
+    /// comma.
     pub end: usize,
 }
 

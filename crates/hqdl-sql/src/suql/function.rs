@@ -655,8 +655,8 @@ fn abbreviate_boolean(expr: &mut TypedSql) {
     }
 }
 
-/// Translates `string_agg(DISTINCT x, ',')`. The translation sorts the values, as `PostgreSQL`'s
-/// implementation does.
+/// Translates `string_agg(DISTINCT x, ',')`. The translation sorts the values, like `PostgreSQL`'s
+/// implementation.
 fn translate_string_agg_distinct(
     of: &TypedSql,
     between: &TypedSql,

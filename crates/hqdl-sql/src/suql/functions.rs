@@ -172,7 +172,7 @@ fn register_arrays(connection: &Connection) -> rusqlite::Result<()> {
         let same = |a: &Json, b: &Json| a.is_null() && b.is_null() || are_equal(a, b);
         Ok(boolean_to_sql(a.len() == b.len() && a.iter().zip(&b).all(|(a, b)| same(a, b))))
     })?;
-    // A NULL operand counts as an empty array, unless both are NULL.
+    // A NULL operand counts as an empty array, unless both operands are NULL.
     connection.create_scalar_function("suql_joined", 2, FLAGS, |ctx: &Context<'_>| {
         let values = [ctx.get_raw(0), ctx.get_raw(1)];
         if values == [ValueRef::Null; 2] {

@@ -63,7 +63,7 @@ pub(in crate::query) struct EmbeddingsSource {
 pub(super) enum NoEmbeddings {
     /// A request failed.
     Request(ModelError),
-    /// The endpoint, its replies or the file of embeddings cannot be used.
+    /// The endpoint, its replies or the embeddings file cannot be used.
     Unusable(QueryError),
     /// The query fails, even if the embeddings are optional.
     QueryFailed(QueryError),

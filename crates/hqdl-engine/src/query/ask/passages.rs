@@ -74,7 +74,7 @@ impl PassageSelector<'_> {
             })
             .collect();
         let mut order: Vec<usize> = (0..passages.len()).collect();
-        // Among passages of equal similarity, the beginnings of all texts come first.
+        // Among equally similar passages, passages at the beginning of their texts come first.
         order.sort_by(|a, b| {
             let sort_key = |n: usize| (passages[n].1, passages[n].0);
             combined[*b].total_cmp(&combined[*a]).then(sort_key(*a).cmp(&sort_key(*b)))

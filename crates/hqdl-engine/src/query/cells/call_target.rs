@@ -42,7 +42,7 @@ pub enum CallTarget {
     Embedding {
         /// Index of the expansion among those that the query uses.
         target: usize,
-        /// Whether the value is the similarity of two embeddings instead of an embedding.
+        /// Whether the call returns the similarity of two embeddings instead of an embedding.
         is_similarity: bool,
     },
     /// Whether two values of a join match.

@@ -61,8 +61,8 @@ const DENIED_FUNCTIONS: [&str; 8] = [
     "writefile",
     "zipfile",
 ];
-/// Read-only pragmas, which are also available as `pragma_<name>` tables. Their argument never sets
-/// anything.
+/// Read-only pragmas, which are also available as `pragma_<name>` tables. Their arguments never
+/// change a setting.
 const READ_PRAGMAS: [&str; 16] = [
     "collation_list",
     "compile_options",

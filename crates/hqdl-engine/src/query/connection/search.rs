@@ -1,5 +1,5 @@
-//! The aggregate `hq_search(value, text, k, by, similarity)`: the `k` values of a group that match
-//! a text best, as a JSON array.
+//! The aggregate `hq_search(value, text, k, by, similarity)`: the `k` values of a group that best
+//! match a text, as a JSON array.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;

@@ -25,7 +25,7 @@ struct UsageBound {
     value_count: u64,
     /// Expected number of reasoning tokens per answer, by model.
     reasoning: BTreeMap<String, f64>,
-    /// Texts compared by the estimate, to count their embeddings.
+    /// Texts that the estimate has compared, for counting their embeddings.
     comparisons: RefCell<ComparedTexts>,
 }
 

@@ -238,7 +238,7 @@ impl Aggregate<GroupTexts, Option<String>> for TextsAggregate {
     }
 }
 
-/// Returns the error for a column of a context with a value that cannot be shown as text.
+/// Returns the error for a context column with a value that cannot be shown as text.
 fn unreadable_value_error(column: &str, why: &str) -> String {
     format!(
         "the column `{column}` of a context has a value that cannot be sent as text: {why}; remove the column, or ask about each image: LLMMap('…', t.{column}, image=true)"

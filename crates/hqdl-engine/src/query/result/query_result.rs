@@ -106,7 +106,8 @@ pub struct Meta {
     pub plan: DemandPlan,
     /// SQL that was run.
     pub sql: String,
-    /// Description of the confidence intervals of the aggregates, if the caller requested them.
+    /// Description of the aggregates' confidence intervals; `None` unless the caller requested
+    /// them.
     pub interval: Option<Json>,
 }
 
@@ -176,8 +177,9 @@ impl Meta {
         })
     }
 
-    /// Returns the metadata of an explained query as `hqdl explain --json` prints it. `unbounded`
-    /// lists the calls that `values_asked` does not include, and `plan` describes each SELECT.
+    /// Returns the metadata of an explained query in the format of `hqdl explain --json`.
+    /// `unbounded` lists the calls that `values_asked` does not include, and `plan` describes each
+    /// SELECT.
     #[must_use]
     pub fn explained_to_json(&self) -> Json {
         let mut json = self.to_json();

@@ -257,7 +257,7 @@ impl<'r> CandidateReader<'r> {
         *counter = counter.saturating_add_signed(by);
     }
 
-    /// Returns a row of the result, with the values of its calls filled in.
+    /// Converts a candidate row to a result row by filling in the values of its calls.
     fn result_row(&self, row: &CandidateRow) -> Vec<Sql> {
         let mut values = row.values.clone();
         // A preceding `*` expands to several columns.

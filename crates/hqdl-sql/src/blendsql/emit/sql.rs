@@ -65,7 +65,7 @@ pub(super) fn is_not_null_sql(value: &str) -> String {
     format!("({value}) IS NOT NULL")
 }
 
-/// Returns SQL for the number of rows for which a condition returns 1.
+/// Returns SQL that counts the rows for which a condition returns 1.
 pub(super) fn count_rows_sql(condition: &str) -> String {
     format!("count(*) FILTER (WHERE {condition})")
 }
@@ -240,7 +240,7 @@ pub(super) fn record_row_sql(condition_group: usize, truth: &str, values: &[&str
 }
 
 /// Returns SQL that yields the value of an EXISTS or IN and records its rows together. If there is
-/// an operand, only rows with the operand's value matter.
+/// an operand, only rows that equal the operand matter.
 pub(super) fn record_subquery_sql(
     is_decisive: bool,
     once: bool,

@@ -60,13 +60,13 @@ pub struct SelectPlan {
     pub barrier: Vec<ScopeColumn>,
     /// Sources that are read completely before a call is evaluated.
     pub fences: Vec<SourceFence>,
-    /// Number of rows that are needed, if the LIMIT rule applies.
+    /// Number of needed rows; `None` if the LIMIT rule does not apply.
     pub limit: Option<LimitPushdown>,
     /// Passing rows needed from each group; `None` if every passing row is needed.
     pub needed: Option<NeededRows>,
     /// Counts of calls that are compared with a number.
     pub counted: Vec<CountedCalls>,
-    /// Rows for which results with calls are evaluated; `None` for all rows.
+    /// Restriction to the rows for which results with calls are evaluated; `None` for all rows.
     pub value_guard: Option<ValueGuard>,
     /// Restrictions of the SELECT's rows that apply before a call is evaluated.
     pub memberships: Vec<Membership>,
@@ -272,7 +272,7 @@ pub(crate) struct ValueCondition {
     pub select: usize,
     /// The condition that the value is true.
     pub holds: Condition,
-    /// The condition that the value is false, if NULL and false differ.
+    /// The condition that the value is false; `None` if NULL and false need not be distinguished.
     pub fails: Option<Condition>,
 }
 

@@ -112,13 +112,15 @@ fn evaluation_order(
     order
 }
 
-/// Returns the probability that a condition decides the row, per value asked about.
+/// Returns the probability that a condition decides the row, divided by the number of values it
+/// asks about.
 fn decision_priority(estimate: &ConditionEstimate, is_all: bool) -> f64 {
     let decides = if is_all { 1.0 - estimate.holds } else { estimate.holds };
     if estimate.cost == 0.0 { f64::INFINITY } else { decides / estimate.cost }
 }
 
-/// Returns the number of values per row that a call asks about; several rows may share a value.
+/// Returns the average number of distinct values that a call asks about per row; less than 1 if
+/// rows share values.
 fn call_cost(call: usize, analysis: &Analysis<'_>) -> f64 {
     let one = match analysis.sites[call].subject {
         Subject::Pair => 5.0,

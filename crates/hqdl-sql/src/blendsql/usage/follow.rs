@@ -50,7 +50,7 @@ pub(in crate::blendsql) struct SelectNames<'p> {
     parent: Option<&'p SelectNames<'p>>,
     pub tables: Vec<NamedTable>,
     ctes: Vec<(String, Option<Vec<FlowField>>)>,
-    /// Aliases of result columns, which conditions may use.
+    /// Aliases of result columns, which conditions may reference.
     aliases: Vec<FlowField>,
     /// Lineages of the GROUP BY terms while group expressions are followed, otherwise empty.
     pub group_terms: Vec<Arc<Lineage>>,
@@ -100,7 +100,7 @@ impl<'p> SelectNames<'p> {
     }
 
     /// Returns the instances whose rowid a name can refer to. Only a database table has a rowid, so
-    /// all columns of this table belong to one row.
+    /// all columns of the named table come from one row.
     fn instances_of_rowid(&self, table: Option<&str>) -> BTreeSet<usize> {
         let named = self.tables.iter().filter(|t| table.is_none_or(|n| t.has_name(n)));
         let named: Vec<&NamedTable> = named.collect();

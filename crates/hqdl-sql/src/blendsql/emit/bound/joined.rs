@@ -6,7 +6,7 @@ use crate::blendsql::frame::Frame;
 use crate::blendsql::scope::{Field, Table};
 use crate::blendsql::tree::{FromItem, FromSource, JoinKind, SelectCore, Span};
 
-/// Maximum number of outer joins per SELECT whose matches depend on answers. Each such join doubles
+/// Maximum number of outer joins with answer-dependent matches per SELECT. Each such join doubles
 /// the number of statements.
 const MAX_OUTER_JOINS: usize = 6;
 
@@ -60,8 +60,8 @@ impl PossibleRowsBuilder<'_> {
         Some(open)
     }
 
-    /// Adds the tables of FROM items to the scope. Appends to `exact` whether the rows of each
-    /// table are exact. Returns `None` if a join by name or a function's arguments depend on
+    /// Adds the tables of FROM items to the scope. For each table, appends to `exact` whether the
+    /// table's rows are exact. Returns `None` if a join by name or a function's arguments depend on
     /// answers.
     fn add_tables(
         &self,

@@ -38,7 +38,7 @@ use possible::PossibleRowsBuilder;
 pub struct RequestBound {
     /// Statements that evaluate the query's calls for all reachable values.
     pub probes: Vec<Probe>,
-    /// Indices of the calls that cannot be bounded, with the reasons.
+    /// Indices of the calls without an upper bound, with the reasons.
     pub unknown: BTreeMap<usize, &'static str>,
     /// Whether the counted values share requests.
     pub batching: Batching,
@@ -123,8 +123,8 @@ pub fn compute_request_bound(
     out
 }
 
-/// Returns true if every call is evaluated for every row of the query: calls occur only in result
-/// columns, in positions that are always evaluated.
+/// Returns true if every call is evaluated for every row of the query, because calls occur only in
+/// result columns and in positions that are always evaluated.
 fn asks_about_every_row(query: &Query) -> bool {
     fn is_always_evaluated(expr: &Expr) -> bool {
         let known = match &expr.kind {
