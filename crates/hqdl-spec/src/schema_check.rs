@@ -72,8 +72,8 @@ impl<'t> Tree<'t> {
     #[must_use]
     pub fn parse(text: &'t str) -> (Self, Vec<Problem>) {
         let (root, errors) = DeTable::parse_recoverable(text);
-        // Except after a missing or unquoted value, later errors may be mere consequences of an
-        // error, so report none of them.
+        // Report no errors after an error other than a missing or unquoted value, because they may
+        // be its consequences.
         let first = errors.iter().position(|e| !e.message().contains(UNQUOTED));
         let count = first.map_or(errors.len(), |first| first + 1);
         let problems = errors

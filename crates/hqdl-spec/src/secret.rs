@@ -43,8 +43,8 @@ pub fn mask_secrets(text: &str) -> String {
     masked
 }
 
-/// Splits a line into the text before its first URL, the URL without its scheme, and the text after
-/// the URL.
+/// Splits a line into the text up to the `://` of its first URL, the rest of that URL, and the
+/// remaining text.
 fn find_url(line: &str) -> Option<(&str, &str, &str)> {
     let scheme_end = line.find("://")?;
     let (before, rest) = line.split_at(scheme_end + 3);

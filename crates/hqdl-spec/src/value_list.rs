@@ -81,7 +81,8 @@ impl ValueIndex {
         self.by_text.contains_key(text) || self.by_alias.contains_key(&text.to_lowercase())
     }
 
-    /// Returns true if a stored text is an alias and not itself a listed value.
+    /// Returns true if a stored text is an alias or, in a column without a list, differs only in
+    /// case from an alias's target value.
     pub(super) fn is_alias(&self, text: &str) -> bool {
         let lower = text.trim().to_lowercase();
         self.by_alias.contains_key(&lower)

@@ -89,7 +89,8 @@ impl Flow {
         self
     }
 
-    /// Removes the columns' affinities, because the result of a computation has none.
+    /// Replaces the columns with the value types that their affinities imply, because a computed
+    /// value has no affinity.
     pub fn without_affinity(mut self) -> Self {
         for column in std::mem::take(&mut self.columns) {
             match column.affinity {

@@ -37,7 +37,7 @@ struct SearchAggregate {
 /// Values of a group collected so far.
 #[derive(Default)]
 struct SearchedValues {
-    /// Values by their text, each with its similarity to the searched text, if that is known.
+    /// Values by their text, each with its similarity to the search text, if known.
     values: BTreeMap<String, (Json, Option<f64>)>,
     text: Option<String>,
     k: usize,

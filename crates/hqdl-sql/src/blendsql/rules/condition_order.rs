@@ -15,7 +15,7 @@ use crate::blendsql::plan::{CountCondition, DemandPlan, RuleResult};
 /// Estimated cost of a condition, and the probability that it is true.
 #[derive(Clone, Copy)]
 struct ConditionEstimate {
-    /// Number of values to ask about.
+    /// Expected cost per row; see [`call_cost`].
     cost: f64,
     /// Probability that the condition is true.
     holds: f64,
@@ -112,15 +112,14 @@ fn evaluation_order(
     order
 }
 
-/// Returns the probability that a condition decides the row, divided by the number of values it
-/// asks about.
+/// Returns the probability that a condition decides the row, per unit of cost.
 fn decision_priority(estimate: &ConditionEstimate, is_all: bool) -> f64 {
     let decides = if is_all { 1.0 - estimate.holds } else { estimate.holds };
     if estimate.cost == 0.0 { f64::INFINITY } else { decides / estimate.cost }
 }
 
-/// Returns the average number of distinct values that a call asks about per row; less than 1 if
-/// rows share values.
+/// Returns the relative cost of a call per row: the number of distinct values per row, weighted by
+/// the call's subject.
 fn call_cost(call: usize, analysis: &Analysis<'_>) -> f64 {
     let one = match analysis.sites[call].subject {
         Subject::Pair => 5.0,
