@@ -182,8 +182,8 @@ impl<'p> Scope<'p> {
             .find_map(|scope| scope.tables.iter().find(is_named))
     }
 
-    /// Returns the alias of a table in the nearest FROM clause that reads it. Returns `None` if an
-    /// entry has the table's own name, or if several entries read the table.
+    /// Returns the alias of a table in the nearest FROM clause that reads the table exactly once.
+    /// Returns `None` if a visible entry has the table's own name.
     #[must_use]
     pub fn find_alias(&self, table: &str) -> Option<&str> {
         if self.find_table(table).is_some() {

@@ -26,7 +26,7 @@ pub(in crate::query) struct PassageSelector<'c> {
 }
 
 impl PassageSelector<'_> {
-    /// Returns the tokenizer. Load it only if tokens must be counted.
+    /// Loads the tokenizer. Loading is slow, so call this only if tokens must be counted.
     fn load_tokenizer(&self) -> Tokenizer {
         Tokenizer::for_model(self.model)
     }

@@ -513,8 +513,8 @@ impl<'q> FlowAnalysis<'q> {
                         _ => None,
                     }
                 };
-                // If a subquery compares two outer columns, the equality does not hold for the
-                // outer rows.
+                // If a subquery compares two outer columns, the equality need not hold for the
+                // outer rows, so do not record it.
                 if let (Some((left, left_is_own)), Some((right, right_is_own))) =
                     (column(left), column(right))
                     && (left_is_own || right_is_own)
