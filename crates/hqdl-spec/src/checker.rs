@@ -41,12 +41,12 @@ const EMPTY_LIST_WORDS: [&str; 3] = ["none", "[]", "empty"];
 pub struct Checker {
     data_type: Type,
     is_many: bool,
-    /// Whether a list keeps duplicates, and NULL for an item without a value.
+    /// Whether lists keep duplicates, and store NULL for items without a value.
     keeps_items: bool,
     value_index: Option<ValueIndex>,
     /// Answers that mean "unknown", in lower case; `None` means [`UNKNOWN_WORDS`].
     unknown: Option<Vec<String>>,
-    /// Position of the key column with the year of a date given without one.
+    /// Position of the key column that contains the year for dates without a year.
     year_part: Option<usize>,
     /// Position of the key column whose text must contain the value.
     container_part: Option<usize>,
@@ -125,7 +125,7 @@ impl Checker {
         };
         let is_word = |word: &&String| {
             let word = word.trim();
-            // Skip numbers: hqdl does not ask the model whether a number means another one.
+            // Skip numbers: hqdl does not ask the model whether two numbers mean the same.
             let is_named = word.chars().any(char::is_alphabetic) && !self.is_unknown(word);
             is_named && index.find_value(word).is_none() && !decisions.has_decision(word)
         };
@@ -143,8 +143,8 @@ impl Checker {
         self.is_many
     }
 
-    /// Returns true if prose is unlikely to be a valid cell: it is never on a closed list, and
-    /// hardly ever a number, a boolean, a date or a URL.
+    /// Returns true if prose is unlikely to be a valid cell, because the column has a closed list
+    /// or its type is a number, a boolean, a date or a URL.
     #[must_use]
     pub fn is_constrained(&self) -> bool {
         self.data_type != Type::Text || self.value_index.as_ref().is_some_and(|l| !l.open)
@@ -397,7 +397,7 @@ impl Checker {
     }
 
     /// Checks a list written as text: a JSON or Python list, or values separated by `|`, `;` or
-    /// `,`. A value of the list may contain commas itself.
+    /// `,`. A value of the value list may itself contain commas.
     fn check_list_text(&self, raw: &str) -> Answer {
         let text = raw.trim();
         let lower = text.to_lowercase();
@@ -426,7 +426,7 @@ impl Checker {
         }
     }
 
-    /// Returns the items of a list written as text; `None` if it has none.
+    /// Returns the items of a list written as text; `None` if there are no items.
     fn split_items(&self, text: &str) -> Option<Vec<String>> {
         if let Ok(Json::Array(items)) = serde_json::from_str(text) {
             return Some(items.iter().filter_map(Json::as_str).map(str::to_owned).collect());
@@ -439,7 +439,7 @@ impl Checker {
         let mut items = Vec::new();
         let mut position = 0;
         while position < pieces.len() {
-            // The longest run of pieces that is one value of the list.
+            // Find the longest run of pieces that together form one value of the list.
             let listed_run = (2..=4.min(pieces.len() - position)).rev().find_map(|n| {
                 let joined = pieces[position..position + n].join(&separator.to_string());
                 let joined = strip_quotes(&joined).to_owned();
@@ -469,7 +469,7 @@ impl Checker {
     }
 }
 
-/// Returns true if a text is a model's refusal and not an answer.
+/// Returns true if a text is a model's refusal rather than an answer.
 #[must_use]
 pub fn is_refusal(text: &str) -> bool {
     let lower = text.trim().to_lowercase().replace('\u{2019}', "'");
@@ -499,8 +499,8 @@ pub fn is_refusal(text: &str) -> bool {
         || openings.iter().any(|o| lower.starts_with(o))
 }
 
-/// Joins the items of a list into one text that can be split again. It is JSON if an item contains
-/// a separator.
+/// Joins the items of a list into one text that can be split again. The text is JSON if an item
+/// contains a separator.
 fn join_items(items: &[String]) -> String {
     let separates = |c| c == '|' || items.len() == 1 && matches!(c, ',' | ';' | '\n');
     let is_plain = |item: &String| !item.contains(separates) && strip_quotes(item) == item.trim();

@@ -13,7 +13,7 @@ pub fn parse_value(data_type: Type, text: &str) -> Option<(Value, Option<&'stati
     if data_type != Type::Text
         && let Some((_, inner)) = split_quotes(text)
     {
-        // Only a text may contain quotes.
+        // Only a text value may itself contain quotes.
         return Some((parse_value(data_type, inner)?.0, Some("surrounding quotes removed")));
     }
     match data_type {
@@ -46,8 +46,8 @@ pub fn parse_value(data_type: Type, text: &str) -> Option<(Value, Option<&'stati
     }
 }
 
-/// Returns the opening quote and the text between quotes that enclose all of it; `None` if there
-/// are more quotes inside.
+/// If quotes enclose the whole text, returns the opening quote and the text between the quotes.
+/// Returns `None` if there are more quotes inside.
 #[must_use]
 pub fn split_quotes(text: &str) -> Option<(char, &str)> {
     const PAIRS: [(char, char); 5] =
@@ -145,8 +145,8 @@ fn parse_date(text: &str) -> Option<(Value, Option<&'static str>)> {
     }
 }
 
-/// Parses a day and the name of a month, in a known year. Two digits that may be that year
-/// themselves (`May 07` in 2007) are not a day.
+/// Parses a day and the name of a month, in a known year. Two digits that could be the year itself
+/// (`May 07` in 2007) are not read as a day.
 #[must_use]
 pub fn parse_date_in_year(year: i16, text: &str) -> Option<(Value, &'static str)> {
     use jiff::civil::Date;
@@ -163,7 +163,7 @@ pub fn parse_date_in_year(year: i16, text: &str) -> Option<(Value, &'static str)
     let with_year = format!("{normalized} {year:04}");
     let formats = ["%d %B %Y", "%d %b %Y", "%B %d %Y", "%b %d %Y"];
     let day = formats.iter().find_map(|f| Date::strptime(f, &with_year).ok())?;
-    // If the weekday does not match the date in that year, another year is meant.
+    // If the weekday does not match the date in this year, the text means another year.
     let is_day = stated_weekday.is_none_or(|w| w == day.weekday());
     is_day.then(|| (day.to_string().into(), "year added from the key"))
 }
@@ -218,14 +218,14 @@ fn parse_url(text: &str) -> Option<(Value, Option<&'static str>)> {
     let full_url = if let Some(scheme @ ("http" | "https")) = scheme.as_deref() {
         format!("{scheme}{}", &inner[scheme.len()..])
     } else if inner.contains("://") || inner.contains('@') {
-        // Another scheme, or a mail address.
+        // The text has a different scheme, or is an email address.
         return None;
     } else {
         note = Some("https:// added");
         format!("https://{inner}")
     };
     let host = full_url.split("://").nth(1)?.split(['/', '?', '#']).next()?;
-    // A decimal number is not a host, but an IP address is one if the text has a scheme.
+    // A decimal number is not a host. An IP address is a host only if the text has a scheme.
     let top = host.rsplit('.').next().unwrap_or_default().split(':').next().unwrap_or_default();
     let has_name = top.chars().any(char::is_alphabetic) || scheme.is_some();
     let is_valid_host =

@@ -34,17 +34,17 @@ pub struct SearchSettings {
     /// JSON pointers to the list of results in a reply, and to the title, the text and the URL in a
     /// result.
     pub pointers: [String; 4],
-    /// Environment variable of the key.
+    /// Environment variable that contains the API key; `None` if the search needs no key.
     pub api_key_env: Option<String>,
-    /// Header of the key, unless it is a bearer token.
+    /// Header that carries the API key; `None` to send the key as a bearer token.
     pub key_header: Option<String>,
     /// Price of a search in USD.
     pub price_usd: f64,
 }
 
 impl SearchSettings {
-    /// Returns the expansion whose rows are queries and whose only column is their results, so that
-    /// searches are claimed, reserved and stored like answers.
+    /// Returns an expansion with one row per search query and a single column with the results, so
+    /// that searches are claimed, reserved and stored like answers.
     #[must_use]
     pub fn to_expansion(&self) -> Expansion {
         let about = format!("results of {} at {}", self.url, self.pointers.join(" "));
@@ -83,8 +83,8 @@ pub struct EvidenceSettings {
 
 /// Finds the passages that are shown with a row.
 pub trait FindPassages: Send {
-    /// Returns the best passages for the words of a key and of the columns, at most `max_tokens`
-    /// tokens of them.
+    /// Returns the best passages for the words of a key and of the columns, up to `max_tokens`
+    /// tokens in total.
     ///
     /// # Errors
     /// Fails with a message for the user.
@@ -122,7 +122,7 @@ impl EvidenceIndex {
 }
 
 impl Expansion {
-    /// Returns the words with which the evidence of a row is searched: its key, without images.
+    /// Returns the query that searches for the evidence of a row: the row's key, without images.
     #[must_use]
     pub fn evidence_query(&self, row: &Row) -> String {
         let is_image = |n: &usize| {
@@ -171,16 +171,16 @@ impl Expansion {
     }
 }
 
-/// Returns the canonical path of a folder below another one.
+/// Returns the canonical path of a folder inside `parent`.
 ///
 /// # Errors
-/// Fails with a message if the path does not exist, is not a folder, or is outside the other one.
+/// Fails with a message if the path does not exist, is not a folder, or is outside `parent`.
 pub fn resolve_folder(parent: &Path, folder: &str) -> Result<PathBuf, String> {
     let relative = Path::new(folder);
     let leaves = |c: std::path::Component<'_>| {
         !matches!(c, std::path::Component::Normal(_) | std::path::Component::CurDir)
     };
-    // Checked before any access, so that the error does not reveal whether a file exists.
+    // Check this before any access, so that the error does not reveal whether a file exists.
     if relative.components().any(leaves) {
         return Err(format!("{folder} is outside the spec's folder"));
     }

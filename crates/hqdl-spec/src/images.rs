@@ -28,7 +28,7 @@ use hqdl_values::value::Value;
 /// Maximum size of an image that is sent, in bytes.
 pub const MAX_IMAGE_BYTES: u64 = 20 << 20;
 
-/// Prefix of an image's identity that is computed from its bytes.
+/// Prefix of an identity that is computed from the image's bytes.
 const DIGEST_PREFIX: &str = "blake3:";
 
 /// Images of one database.
@@ -47,12 +47,13 @@ struct Inner {
 /// Size and modification time; if both are unchanged, the file is unchanged.
 type FileVersion = (u64, Option<SystemTime>);
 
-/// Images that are not in one of the user's files; an unnamed temporary file stores them.
+/// Images that do not come from the user's files, stored in an unnamed temporary file.
 #[derive(Default)]
 struct StoredImages {
     file: Option<File>,
     end: u64,
-    /// Offset and length in the file by identity, or the reason why the image cannot be shown.
+    /// For each identity, the image's offset and length in the file, or the reason why the image
+    /// cannot be shown.
     locations: HashMap<String, Result<(u64, usize), String>>,
 }
 
@@ -63,7 +64,7 @@ impl std::fmt::Debug for Images {
 }
 
 impl Images {
-    /// Returns images whose paths are relative to a directory.
+    /// Creates a set of images whose paths are relative to a directory.
     #[must_use]
     pub fn from_folder(folder: PathBuf) -> Self {
         Self(Arc::new(Inner { folder: Some(folder), ..Inner::default() }))
@@ -132,11 +133,11 @@ impl Images {
         }
     }
 
-    /// Returns the URL of an image in a request: its own, or a data URL with its bytes. `identity`
-    /// is the image's identity.
+    /// Returns the URL of an image for use in a request: the image's own URL, or a data URL with
+    /// its bytes. `identity` is the image's identity.
     ///
     /// # Errors
-    /// Fails with the reason why it cannot be shown.
+    /// Fails with the reason why the image cannot be shown.
     pub fn image_url(&self, value: &Value, identity: &str) -> Result<String, String> {
         let Value::Text(text) = value else {
             return Err(format!(
@@ -178,7 +179,7 @@ impl Images {
             )
         };
         let relative = Path::new(path);
-        // Checked before any access, so that the error does not reveal whether a file exists.
+        // Check this before any access, so that the error does not reveal whether a file exists.
         if relative.is_relative() && leaves_folder(relative) {
             return Err(outside_error());
         }
@@ -208,7 +209,8 @@ impl Images {
     }
 }
 
-/// Reads a file, at most one byte more than the maximum.
+/// Reads a file, up to one byte more than the maximum size, so that callers can detect a file that
+/// is too large.
 fn read_image(path: &Path) -> std::io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     File::open(path)?.take(MAX_IMAGE_BYTES + 1).read_to_end(&mut bytes)?;
@@ -333,7 +335,7 @@ impl Media {
         }
     }
 
-    /// Returns the reason why a question about a value cannot be asked.
+    /// Returns the reason why hqdl cannot ask about a value of this media type.
     #[must_use]
     pub fn refusal_reason(self) -> &'static str {
         match self {
@@ -370,7 +372,7 @@ impl Expansion {
         self.images.iter().any(|image| image.eq_ignore_ascii_case(column))
     }
 
-    /// Returns the entity of a key; an image is identified by its bytes.
+    /// Returns the entity of a key, in which images are identified by their bytes.
     #[must_use]
     pub fn build_entity(&self, key: &[Value]) -> Entity {
         if !self.has_images() {
@@ -394,7 +396,7 @@ impl Expansion {
         images.map(|(_, value)| value).collect()
     }
 
-    /// Returns the row with `[image 1]`, `[image 2]` and so on instead of its images.
+    /// Returns the row with its images replaced by `[image 1]`, `[image 2]` and so on.
     pub(crate) fn without_images(&self, row: &Row) -> Row {
         let mut image_count = 0;
         let mut replace_image = |(name, value): (&String, &Value)| {
@@ -411,8 +413,8 @@ impl Expansion {
         }
     }
 
-    /// Returns true if a row lacks an image that its prompt needs: a query knows a row's key, but
-    /// not its context.
+    /// Returns true if a row lacks an image that the prompt needs. This can happen in a query,
+    /// which knows a row's key but not its context.
     #[must_use]
     pub fn lacks_images(&self, row: &Row) -> bool {
         row.context.len() < self.context.len() && self.context.iter().any(|c| self.is_image(c))

@@ -68,17 +68,17 @@ fn read_spec_text(path: &Path) -> std::io::Result<String> {
 /// Checked spec.
 #[derive(Debug, Clone)]
 pub struct Spec {
-    /// File that it was read from.
+    /// File that the spec was read from.
     pub path: PathBuf,
     /// Database to expand.
     pub database: PathBuf,
-    /// Database for the expanded tables, if it is not `database`.
+    /// Database for the expanded tables; `None` to publish into `database`.
     pub output: Option<PathBuf>,
     /// Images that cells of the database refer to.
     pub images: Images,
     /// Model that hqdl asks.
     pub model: ModelSettings,
-    /// Models in addition to `[model]`, by the names that expansions and calls refer to.
+    /// Models in addition to `[model]`, by the names that expansions and calls use.
     pub models: BTreeMap<String, ModelSettings>,
     /// Limits of a run.
     pub limits: Limits,
@@ -110,8 +110,8 @@ pub struct AskSettings {
 }
 
 impl Spec {
-    /// Returns the settings of the model that an expansion or a call names, or those of `[model]`
-    /// if it names none.
+    /// Returns the settings of the model that an expansion or a call names, or the settings of
+    /// `[model]` if `model` is `None`.
     #[must_use]
     pub fn model_settings(&self, model: Option<&str>) -> &ModelSettings {
         model.and_then(|name| self.models.get(name)).unwrap_or(&self.model)
@@ -312,7 +312,7 @@ pub struct ModelSettings {
     pub temperature: Option<f64>,
     /// Maximum number of tokens of an answer.
     pub max_output_tokens: u32,
-    /// Further fields of a request's body.
+    /// Additional fields for the body of each request.
     pub parameters: ModelParameters,
     /// Whether the parameters are part of the model's identity.
     pub parameters_identity: bool,
@@ -387,7 +387,7 @@ pub struct Limits {
     pub budget_usd_per_day: Option<f64>,
     /// Maximum number of input and output tokens of a run.
     pub budget_tokens: Option<u64>,
-    /// Maximum number of tokens of the rows that one question of a query covers.
+    /// Maximum number of tokens in the rows that a single question of a query covers.
     pub context_tokens: u64,
     /// Maximum number of tokens of a document in one question of a query.
     pub passage_tokens: u64,
@@ -432,11 +432,12 @@ pub struct Expansion {
     pub sources: Vec<Source>,
     /// Columns that identify an entity.
     pub key: KeyColumns,
-    /// For each source, the positions of its key columns; the others are NULL in its rows. Empty if
-    /// every source has the whole key.
+    /// For each source, the positions of the key columns that it has; the other key columns are
+    /// NULL in its rows. Empty if every source has the whole key.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub key_parts: Vec<Vec<usize>>,
-    /// Declared types of the key columns, if the source has them.
+    /// Declared types of the key columns; `None` if a source declares no type or the sources
+    /// disagree.
     #[serde(skip)]
     pub key_types: Vec<Option<String>>,
     /// Columns shown to the model that are not part of the key.
@@ -461,7 +462,7 @@ pub struct Expansion {
     pub shots: Vec<Shot>,
     /// Number of overridden rows that are also used as examples.
     pub override_shots: u32,
-    /// Kind of question in its prompts; not part of any fingerprint.
+    /// Kind of question in the expansion's prompts; not part of any fingerprint.
     #[serde(skip)]
     pub task: Task,
     /// Columns to fill.
@@ -487,8 +488,8 @@ pub enum Task {
 }
 
 impl Column {
-    /// Returns a column that no spec declares, for a query or an internal question. Its identity
-    /// contains its name, and whether it is a list.
+    /// Creates a column that no spec declares, for a query or an internal question. The column's
+    /// identity includes its name and whether it is a list.
     #[must_use]
     pub fn new_ad_hoc(
         data_type: Type,
@@ -525,7 +526,7 @@ impl Column {
 }
 
 impl Expansion {
-    /// Returns an expansion that no spec declares, without sources or columns.
+    /// Creates an expansion that no spec declares, without sources or columns.
     #[must_use]
     pub fn new_ad_hoc(name: &str, key: Vec<String>) -> Self {
         Self {
@@ -558,7 +559,8 @@ impl Expansion {
         }
     }
 
-    /// Returns the position of a column, by name or by the column of its one-to-many table.
+    /// Returns the position of a column by its name, or by the name of the value column in its
+    /// one-to-many table.
     #[must_use]
     pub fn find_column(&self, name: &str) -> Option<usize> {
         self.columns.iter().position(|c| {
@@ -571,7 +573,7 @@ impl Expansion {
 /// Table or SELECT that yields keys.
 #[derive(Debug, Clone)]
 pub struct Source {
-    /// Name: the table's, or the one in the spec. The source's view is `<name>_expanded`.
+    /// Name of the table, or the name given in the spec. The source's view is `<name>_expanded`.
     pub name: Option<String>,
     /// Source of the rows.
     pub rows: SourceRows,
@@ -597,7 +599,7 @@ pub struct Column {
     /// column's identity. [`Spec::column_model`] resolves it.
     #[serde(skip)]
     pub model: Option<String>,
-    /// Second answers by another model. Not part of the column's identity.
+    /// Rule by which another model gives second answers. Not part of the column's identity.
     #[serde(skip)]
     pub escalation: Option<Escalation>,
     /// Type of the values.
@@ -620,11 +622,12 @@ pub struct Column {
     /// column's identity.
     #[serde(default)]
     pub unify: bool,
-    /// Position of the key column with the year of dates given without one. Not part of the
+    /// Position of the key column that contains the year for dates without a year. Not part of the
     /// column's identity.
     #[serde(default)]
     pub year: Option<usize>,
-    /// Minimum and maximum true value of a number. Not part of the column's identity.
+    /// Smallest and largest value that can be true in a numeric column. Not part of the column's
+    /// identity.
     #[serde(skip)]
     pub range: Option<(f64, f64)>,
     /// Position of the key column whose text contains the values. Not part of the column's
@@ -667,9 +670,9 @@ pub struct Escalation {
     pub to: String,
     /// States of the first answer after which hqdl asks `to`.
     pub states: Vec<State>,
-    /// Models whose answers are compared with the first ones.
+    /// Models whose answers are compared with the first answers.
     pub compare: Vec<String>,
-    /// Number of further answers of the first model that are compared with its first one.
+    /// Number of additional answers from the first model that are compared with its first answer.
     pub further_answers: u32,
     /// Result of the comparison after which hqdl asks `to`.
     pub comparison: Option<Comparison>,
@@ -696,22 +699,22 @@ pub enum Comparison {
 pub struct CascadeTarget {
     /// Share of the column's cells.
     pub share: f64,
-    /// Answers or truths that the cells are compared with.
+    /// Reference values that the cells are compared with.
     pub basis: TargetBasis,
-    /// Order of the cells.
+    /// Confidence by which the cells are ordered.
     pub confidence: Confidence,
 }
 
 /// Confidence of a first answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Confidence {
-    /// Number of compared answers that are the same.
+    /// Number of compared answers that agree with the first one.
     Agreement,
     /// Smallest probability of the answer's tokens, as the endpoint reports it.
     Probability,
 }
 
-/// Values that a target compares the cells of a column with.
+/// Reference values for the cells of a column with a target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TargetBasis {
     /// The stronger model's answers to a random sample.

@@ -38,7 +38,7 @@ impl ModelTable {
                 (true, true) if self.provider != Provider::Replay => Provider::default(),
                 (true, _) => self.provider,
             });
-        // A provider with an endpoint of its own does not inherit that of `[model]`.
+        // A provider with its own endpoint does not inherit the endpoint of `[model]`.
         let has_own_endpoint = given_base.is_none()
             && ![provider, self.provider].contains(&Provider::Replay)
             && provider.default_base_url() != self.provider.default_base_url();
@@ -116,7 +116,7 @@ pub(crate) fn model_table_name(other: Option<&str>) -> String {
     other.map_or("[model]".to_owned(), |name| format!("[model.{name}]"))
 }
 
-/// Returns text for a message that names the model, unless the model is that of `[model]`.
+/// Returns text that names the model in a message; empty for `[model]`.
 fn describe_model(other: Option<&str>) -> String {
     other.map_or(String::new(), |name| format!(" of [model.{name}]"))
 }
@@ -170,8 +170,8 @@ impl UncheckedSpec {
         })
     }
 
-    /// Returns the price of a model from the spec, or otherwise from the price book for its
-    /// endpoint. If the factor of a service tier is unknown, the price is unknown.
+    /// Returns the price of a model from the spec or, failing that, from the price book for the
+    /// model's endpoint. If the factor of a service tier is unknown, the price is unknown.
     fn find_price(&self, model: &ModelTable) -> (Option<PriceTable>, PriceOrigin) {
         let unknown_price = |reason: &str| (None, PriceOrigin::Unknown(reason.to_owned()));
         if self.ignores_prices || model.provider == Provider::Replay && model.price.is_none() {
@@ -207,8 +207,8 @@ impl UncheckedSpec {
         (Some(price), price_origin)
     }
 
-    /// Rejects parameters with costs that the model's price does not cover, because a budget could
-    /// not be enforced with them.
+    /// Rejects parameters whose costs the model's price does not cover, because a budget could not
+    /// be enforced.
     pub(super) fn check_unpriced_parameters(&self, check: &mut SpecCheck<'_>) {
         let main = &self.file.model;
         let other_models = main.others.iter().filter(|_| !self.uses_one_model);

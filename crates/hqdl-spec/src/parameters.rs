@@ -11,7 +11,7 @@ use super::secret::{is_key, is_key_field};
 /// Fields that `[model.parameters]` adds to the body of a request.
 pub type ModelParameters = BTreeMap<String, Json>;
 
-/// Field that selects how a provider schedules, and bills, a request.
+/// Field that selects how a provider schedules and bills a request.
 pub const SERVICE_TIER: &str = "service_tier";
 
 /// Names that `[model.parameters]` cannot have, each with a hint.
@@ -51,13 +51,13 @@ fn reserved_field_help(name: &str) -> Option<&'static str> {
     RESERVED.iter().find(|(names, _)| names.contains(&name)).map(|(_, help)| *help)
 }
 
-/// Parameters that incur costs other than those of tokens.
+/// Parameters that incur costs in addition to the price of tokens.
 const NON_TOKEN_PARAMETERS: [&str; 4] =
     ["web_search_options", "plugins", "mcp_servers", "container"];
 /// Parameters that raise the price per token, which the price book does not cover.
 const SURCHARGE_PARAMETERS: [&str; 2] = ["speed", "inference_geo"];
 
-/// Returns the first parameter that incurs costs other than those of tokens.
+/// Returns the first parameter that incurs costs in addition to the price of tokens.
 pub(super) fn find_non_token_parameter(parameters: &ModelParameters) -> Option<&'static str> {
     NON_TOKEN_PARAMETERS.into_iter().find(|name| parameters.contains_key(*name))
 }
@@ -101,7 +101,7 @@ impl SpecCheck<'_> {
     }
 }
 
-/// Returns the header of the parameters of the model table at a path.
+/// Returns the TOML header of the `parameters` table for the model table at a path.
 fn parameters_header(table_path: &[Step]) -> String {
     let names = table_path.iter().filter_map(|step| match step {
         Step::Field(name) => Some(name.as_str()),

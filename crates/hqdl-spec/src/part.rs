@@ -10,7 +10,8 @@ use hqdl_values::value::Value;
 
 impl Expansion {
     /// Returns the positions of the key columns that identify a row of this key: the smallest
-    /// source's key that contains all columns that are not NULL. `None` if it is the whole key.
+    /// source's key that contains all columns that are not NULL. Returns `None` if that is the
+    /// whole key.
     ///
     /// The result depends only on the key, so it is the same in a query, which has no source, and
     /// for an answer that is processed a day later.
@@ -59,8 +60,8 @@ impl Expansion {
         Some((reduced, part))
     }
 
-    /// Returns the columns of a complete row of this key: all columns for the whole key, otherwise
-    /// the columns of the sources with that part of the key.
+    /// Returns the columns that a complete row with this key has: all columns for the whole key,
+    /// otherwise the columns of the sources that have this part of the key.
     #[must_use]
     pub fn columns_for_key(&self, key: &[Value]) -> Vec<usize> {
         let all_columns = 0..self.columns.len();
@@ -82,8 +83,8 @@ impl Expansion {
         }
     }
 
-    /// Returns a row as a prompt shows it: with only its part of the key, and without the bytes of
-    /// its images.
+    /// Returns a row in the form shown in a prompt: with only its part of the key, and without
+    /// image bytes.
     #[must_use]
     pub fn shown_row<'r>(&self, row: &'r Row) -> Cow<'r, Row> {
         let row = if self.has_images() {

@@ -46,11 +46,11 @@ pub struct BookEntry {
     pub provider: String,
     /// Name of the model.
     pub model: String,
-    /// Other names of the model at the provider: its snapshots.
+    /// Other names under which the provider serves the model, such as snapshots.
     pub names: Vec<String>,
-    /// Date format of its snapshots' names, if the provider documents one.
+    /// Date format in the model's snapshot names, if the provider documents one.
     pub snapshots: Option<SnapshotDate>,
-    /// First day of the price; empty if it applied when the book was written.
+    /// First day on which the price applies; empty if it already applied when the book was written.
     pub from: String,
     /// Price. If a provider lists no price for cached input, cache writes or batches, it bills them
     /// like other tokens.
@@ -189,7 +189,7 @@ impl PriceBook {
     /// Parses a book.
     ///
     /// # Errors
-    /// Fails with the line that is not an entry.
+    /// Fails with a message about the first line that is not a valid entry.
     pub fn parse(text: &str) -> Result<Self, String> {
         let date = text.lines().next().and_then(|line| line.strip_prefix("# "));
         let date = date.filter(|date| date.parse::<jiff::civil::Date>().is_ok());
@@ -212,7 +212,7 @@ impl PriceBook {
     pub fn find_by_name(&self, name: &str, day: &str) -> Vec<&BookEntry> {
         let mut found: Vec<&BookEntry> = Vec::new();
         for entry in self.entries.iter().filter(|e| e.from.as_str() <= day && e.has_name(name)) {
-            // Later entries of a model replace its earlier prices.
+            // A later entry of a model replaces its earlier price.
             match found.iter_mut().find(|e| e.provider == entry.provider) {
                 Some(earlier) if earlier.model == entry.model => *earlier = entry,
                 Some(_) => {}
@@ -225,7 +225,7 @@ impl PriceBook {
     /// Returns the price of a model at an endpoint on a date.
     ///
     /// # Errors
-    /// Fails with the reason why the book has none.
+    /// Fails with the reason why the book has no price.
     pub fn find_price(&self, base_url: &str, model: &str, day: &str) -> Result<&BookEntry, String> {
         let endpoint_host = parse_host(base_url);
         let Some((_, provider)) = HOSTS.iter().find(|(known, _)| *known == endpoint_host) else {
@@ -236,7 +236,7 @@ impl PriceBook {
     }
 }
 
-/// Returns the host of a URL, in lower case, with its port unless it is 443.
+/// Returns the host of a URL, in lower case, with the port unless that is 443.
 fn parse_host(url: &str) -> String {
     let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
     let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();

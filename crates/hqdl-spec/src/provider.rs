@@ -26,7 +26,7 @@ struct Api {
     base_url: &'static str,
     /// Path of a request after the base URL.
     path: &'static str,
-    /// Host that speaks this API unless the path selects another one.
+    /// Host that speaks this API unless the path selects another API.
     host: Option<&'static str>,
 }
 
@@ -76,7 +76,7 @@ impl Provider {
         self.api().path
     }
 
-    /// Returns true if the provider's endpoint also has embeddings.
+    /// Returns true if the provider's endpoint also serves embeddings.
     #[must_use]
     pub fn has_embeddings(self) -> bool {
         self != Self::Anthropic

@@ -40,7 +40,7 @@ impl From<usize> for Step {
 /// Message of the TOML parser for a missing or unquoted value.
 const UNQUOTED: &str = "string values must be quoted";
 
-/// Parts of the TOML parser's messages, and their replacements in hqdl's messages.
+/// Fragments of the TOML parser's messages, with their replacements in hqdl's messages.
 const TOML_MESSAGES: [(&str, &str); 10] = [
     ("unclosed table", "the name of a table has no closing bracket"),
     (UNQUOTED, "a value is missing, or a text is not in quotes"),
@@ -67,13 +67,13 @@ pub struct Tree<'t> {
 }
 
 impl<'t> Tree<'t> {
-    /// Parses the TOML and returns its syntax errors, without those that may be consequences of
-    /// another.
+    /// Parses the TOML. Also returns its syntax errors, except errors that may be consequences of
+    /// another error.
     #[must_use]
     pub fn parse(text: &'t str) -> (Self, Vec<Problem>) {
         let (root, errors) = DeTable::parse_recoverable(text);
-        // After any error but a missing or unquoted value, later errors may only be its
-        // consequences, so report none of them.
+        // Report no errors after an error other than a missing or unquoted value, because they may
+        // be its consequences.
         let first = errors.iter().position(|e| !e.message().contains(UNQUOTED));
         let count = first.map_or(errors.len(), |first| first + 1);
         let problems = errors
@@ -111,8 +111,8 @@ impl<'t> Tree<'t> {
     }
 
     /// Returns all differences between the tree and the schema, and the repaired tree as JSON: an
-    /// invalid value is left out or made empty, so that the rest can be checked too and no problem
-    /// hides another.
+    /// invalid value is omitted or replaced with an empty value, so that the rest can be checked
+    /// too and no problem hides another.
     #[must_use]
     pub fn check_schema(&self, schema: &Json) -> SchemaCheck {
         let mut walk = SchemaWalk { schema, problems: Vec::new(), path: Vec::new() };
@@ -287,7 +287,7 @@ impl<'s> SchemaWalk<'s> {
             }
             DeValue::String(text) => return Some(text.as_ref().into()),
             DeValue::Boolean(b) => return Some((*b).into()),
-            // A date without quotes in TOML is accepted like one in quotes.
+            // Accept an unquoted TOML date like a quoted one.
             DeValue::Datetime(date) => return Some(date.to_string().into()),
             DeValue::Integer(integer) => (parse_integer(integer).map(Json::from), "too large"),
             DeValue::Float(float) => {
@@ -312,7 +312,7 @@ impl<'s> SchemaWalk<'s> {
             schema.get("additionalProperties").filter(|o| o.is_object() || accepts_anything(o));
         let table_name = self.table_header();
         let mut repaired = serde_json::Map::new();
-        // Known fields that the user probably meant by an unknown one.
+        // Known fields that the user probably meant when writing an unknown field.
         let mut meant: Vec<String> = Vec::new();
         for (field, value) in table {
             let name: &str = field.get_ref();
@@ -390,7 +390,8 @@ impl<'s> SchemaWalk<'s> {
         Json::Object(repaired)
     }
 
-    /// Returns the text of a list with one text, where the schema expects a text.
+    /// If the schema expects a string and the value is a list with a single string, returns that
+    /// string.
     fn unwrap_unneeded_list<'v>(
         &self,
         branches: &[&'s Json],
@@ -566,7 +567,7 @@ fn shares_field(schema: &Json, value: &DeValue<'_>) -> bool {
     table.is_empty() || table.keys().any(|field| known.contains_key(&**field.get_ref()))
 }
 
-/// Returns the values that schemas accept, as in "a", "b" or a list.
+/// Describes the values that the schemas accept, such as `"a", "b" or a list`.
 fn describe_alternatives(schemas: &[&Json]) -> String {
     let mut alternatives: Vec<String> = schemas
         .iter()

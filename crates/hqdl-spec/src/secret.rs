@@ -3,15 +3,15 @@
 /// Prefixes of API keys of common endpoints.
 const KEY_PREFIXES: [&str; 9] =
     ["sk-", "sk_", "gsk_", "pk-", "xai-", "AIza", "hf_", "r8_", "Bearer"];
-/// Fields that users put keys into, although no spec has them.
+/// Names of fields that users put API keys into, although the spec format has no such fields.
 const KEY_FIELDS: [&str; 5] = ["api_key", "api_token", "token", "secret", "password"];
 
-/// Returns true if a word looks like a key.
+/// Returns true if a word looks like an API key.
 pub(super) fn is_key(word: &str) -> bool {
     KEY_PREFIXES.iter().any(|b| word.starts_with(b) && word.len() > b.len() + 3)
 }
 
-/// Returns true if users put keys into a field with this name.
+/// Returns true if users tend to put API keys into a field with this name.
 pub(super) fn is_key_field(name: &str) -> bool {
     KEY_FIELDS.contains(&name)
 }
@@ -25,9 +25,9 @@ pub fn is_variable(name: &str) -> bool {
         && !is_key(name)
 }
 
-/// Replaces every key, and the passwords and parameters of URLs, in the text of a spec with asterisks
-/// of the same length in bytes, so that a page or a message does not show them. The text need not be
-/// valid TOML.
+/// In the text of a spec, replaces every API key and all passwords and parameters of URLs with
+/// asterisks of the same length in bytes, so that no page or message shows them. The text need not
+/// be valid TOML.
 #[must_use]
 pub fn mask_secrets(text: &str) -> String {
     let text = mask_keys(text);
@@ -43,13 +43,14 @@ pub fn mask_secrets(text: &str) -> String {
     masked
 }
 
-/// Splits a line at its first URL, of which it returns the part after the scheme.
+/// Splits a line into the text up to the `://` of its first URL, the rest of that URL, and the
+/// remaining text.
 fn find_url(line: &str) -> Option<(&str, &str, &str)> {
     let scheme_end = line.find("://")?;
     let (before, rest) = line.split_at(scheme_end + 3);
     let is_scheme_char = |c: char| c.is_ascii_alphanumeric() || matches!(c, '+' | '-' | '.');
     let quote = line[..scheme_end].trim_end_matches(is_scheme_char).chars().next_back();
-    // A password between quotes may contain spaces, and quotes after a backslash.
+    // A quoted password may contain spaces and escaped quotes.
     let end = match quote {
         Some(quote @ ('"' | '\'')) => {
             let is_end = |(at, _): &(usize, &str)| quote == '\'' || !rest[..*at].ends_with('\\');

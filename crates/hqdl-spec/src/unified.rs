@@ -1,5 +1,5 @@
-//! The model's decisions about words outside a value list: the value that each means, or none. They
-//! are added while checkers are in use, so all clones share them.
+//! The model's decisions about words outside a value list: the value that each word means, or that
+//! it means none. They are added while checkers are in use, so all clones share them.
 
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -12,7 +12,7 @@ pub(super) const UNIFIED_NOTE: &str = "unified by the model: other words";
 pub struct WordDecisions(Arc<RwLock<HashMap<String, Option<String>>>>);
 
 impl WordDecisions {
-    /// Adds the value that a word means; `None` if it means none.
+    /// Adds a decision: the value that a word means; `None` if the word means no value.
     pub fn add_decision(&self, word: &str, value: Option<String>) {
         let mut words = self.0.write().unwrap_or_else(PoisonError::into_inner);
         words.insert(normalize_word(word), value);
@@ -32,7 +32,7 @@ impl WordDecisions {
     }
 }
 
-/// Normalizes case, which does not matter in value lists.
+/// Normalizes the case of a word, because value lists ignore case.
 fn normalize_word(word: &str) -> String {
     word.trim().to_lowercase()
 }

@@ -1,7 +1,7 @@
-//! Matches answers with a value list, in order of certainty: an exact match, a match that ignores
-//! case, an alias from the spec, a match that ignores spaces and punctuation, and finally a unique
-//! similar value (one or two letters different, same first letter, same digits). Values are never
-//! matched by meaning.
+//! Matches answers against a value list, in order of certainty: an exact match, a match that
+//! ignores case, an alias from the spec, a match that ignores spaces and punctuation, and finally a
+//! unique similar value (one or two letters different, same first letter, same digits). Values are
+//! never matched by meaning.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -15,19 +15,20 @@ pub(super) const ALIAS_NOTE: &str = "alias";
 pub(super) struct ValueIndex {
     pub(super) values: Vec<String>,
     pub(super) open: bool,
-    /// Whether there is no list. The values are then the targets of the aliases, and no other text
-    /// is matched with them.
+    /// Whether the column has aliases but no list. The values are then the targets of the aliases,
+    /// and only the aliases are matched.
     pub(super) only_aliases: bool,
     pub(super) by_text: HashMap<String, usize>,
     /// Aliases of the values, in lower case.
     pub(super) by_alias: HashMap<String, usize>,
-    /// Values in lower case; `None` if two values are equal in lower case.
+    /// Index of each value, by its text in lower case; `None` if two values are equal in lower
+    /// case.
     pub(super) by_lowercase: HashMap<String, Option<usize>>,
     /// The model's decisions about words outside the list, if the column uses them.
     pub(super) decisions: Option<WordDecisions>,
     by_letters: HashMap<String, Option<usize>>,
-    /// Values by their natural order: "Vision - Heat" by "heat vision", "Wayne, Bruce" by "bruce
-    /// wayne".
+    /// Index of each value, by its text in natural order; `None` if ambiguous: "Vision - Heat" by
+    /// "heat vision", "Wayne, Bruce" by "bruce wayne".
     by_natural_order: HashMap<String, Option<usize>>,
 }
 
@@ -80,7 +81,8 @@ impl ValueIndex {
         self.by_text.contains_key(text) || self.by_alias.contains_key(&text.to_lowercase())
     }
 
-    /// Returns true if an alias changes the meaning of a stored text.
+    /// Returns true if a stored text is an alias or, in a column without a list, differs only in
+    /// case from an alias's target value.
     pub(super) fn is_alias(&self, text: &str) -> bool {
         let lower = text.trim().to_lowercase();
         self.by_alias.contains_key(&lower)
@@ -89,7 +91,7 @@ impl ValueIndex {
                 && !self.by_text.contains_key(text)
     }
 
-    /// Returns the value that `text` means, and the difference that was ignored.
+    /// Returns the value that `text` means, and a note on the difference that was ignored, if any.
     pub(super) fn find_value(&self, text: &str) -> Option<(&str, Option<&'static str>)> {
         let value_at = |at: usize| self.values.get(at).map(String::as_str);
         if let Some(position) = self.by_text.get(text) {
@@ -104,7 +106,7 @@ impl ValueIndex {
         if self.only_aliases {
             return None;
         }
-        // A number never means another number: sign, point and zeros are significant.
+        // A number never matches a different number: sign, point and zeros are significant.
         if let Some(number) = parse_number(text) {
             let index = self.values.iter().position(|v| parse_number(v) == Some(number))?;
             return Some((value_at(index)?, Some("spelling")));

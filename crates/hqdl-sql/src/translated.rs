@@ -1,8 +1,8 @@
-//! A rewritten text, with a mapping to the positions in its source.
+//! Rewritten text, with a mapping to positions in the source text.
 
 use std::ops::Range;
 
-/// Maximum number of bytes that replace a call and the calls inside it.
+/// Maximum length, in bytes, of the text that replaces a call and the calls inside it.
 const MAX_REPLACEMENT: usize = 1_000_000;
 
 /// A query after a rewrite, with a mapping to source positions.
@@ -10,7 +10,7 @@ const MAX_REPLACEMENT: usize = 1_000_000;
 pub struct TranslatedQuery {
     /// SQL of the translated query.
     pub sql: String,
-    /// Start of each fragment, its source range, and whether it is unchanged; in order.
+    /// For each fragment, in order: its start, its source range, and whether its text is unchanged.
     fragments: Vec<(usize, Range<usize>, bool)>,
 }
 
@@ -31,7 +31,8 @@ impl TranslatedQuery {
         self.push_fragment(source.get(span.clone()).unwrap_or_default(), span, true);
     }
 
-    /// Applies edits to this text. Positions in the result map to the same source.
+    /// Applies edits to this text. Positions in the result map to the same source as positions in
+    /// this text.
     ///
     /// # Errors
     /// Same as [`Edits::write`].
@@ -83,8 +84,8 @@ impl TranslatedQuery {
     }
 }
 
-/// Text that replaces a range of a query: new text, and ranges of the query. Other edits also apply
-/// within these ranges, so that their text can be moved or copied.
+/// Replacement for a range of a query, composed of new text and copied ranges of the query. Other
+/// edits also apply within the copied ranges, so edited text can be moved or copied.
 #[derive(Debug, Clone, Default)]
 pub struct EditText(Vec<EditPart>);
 
@@ -137,7 +138,8 @@ impl From<Range<usize>> for EditText {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TextTooLong(pub Range<usize>);
 
-/// Edits of a query. An edit inside another one applies wherever the outer one contains its range.
+/// Edits of a query. A nested edit applies wherever the text of the outer edit copies the nested
+/// edit's range.
 #[derive(Debug, Clone, Default)]
 pub struct Edits(Vec<(Range<usize>, EditText)>);
 
@@ -148,7 +150,8 @@ impl Edits {
         self.0.is_empty()
     }
 
-    /// Replaces a range. Of several insertions at the same position, the first one comes first.
+    /// Replaces a range. Insertions at the same position are written in the order in which they
+    /// were added.
     pub fn replace(&mut self, span: Range<usize>, new: impl Into<EditText>) {
         self.0.push((span, new.into()));
     }
@@ -158,7 +161,7 @@ impl Edits {
         self.0.insert(0, (at..at, text.into()));
     }
 
-    /// Adds all edits of another value after these.
+    /// Adds all edits of `other` after the existing ones.
     pub fn extend(&mut self, other: Self) {
         self.0.extend(other.0);
     }
@@ -166,7 +169,7 @@ impl Edits {
     /// Returns the text with all edits.
     ///
     /// # Errors
-    /// [`TextTooLong`] if calls copy their arguments too often.
+    /// Returns [`TextTooLong`] if calls copy their arguments too often.
     pub fn write(mut self, text: &str) -> Result<TranslatedQuery, TextTooLong> {
         // An insertion comes before the replacement that begins there, and an outer edit before the
         // edits inside it.

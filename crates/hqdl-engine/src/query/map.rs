@@ -1,5 +1,5 @@
-//! Asks one question about each of several values without a query. It uses the same facts as
-//! `LLMMap('question', value)`.
+//! Asks one question about each of several values without a query. Answers are shared with
+//! `LLMMap('question', value)` in queries.
 
 use std::time::Instant;
 
@@ -32,11 +32,11 @@ pub struct ValueQuestion<'q> {
     pub text: &'q str,
     /// Type of an answer.
     pub data_type: Type,
-    /// Whether an answer is a list of such values.
+    /// Whether an answer is a list of values of this type.
     pub is_list: bool,
     /// Values to choose the answer from.
     pub options: Option<&'q [Value]>,
-    /// Kind of the values, such as `city.name`, if answers are stored only for this kind.
+    /// Kind of the values, such as `city.name`; `None` to store answers without a kind.
     pub value_kind: Option<&'q str>,
 }
 
@@ -102,8 +102,8 @@ pub fn map_values(
     Ok(MappedAnswers { answers, meta })
 }
 
-/// Returns the known answers of [`map_values`] without sending a request. The answer is `None` for
-/// NULL and for a value that would require a request.
+/// Returns the known answers of [`map_values`] without sending a request. An answer is `None` if
+/// the value is NULL or would require a request.
 ///
 /// # Errors
 /// Same as [`map_values`], except for errors of requests.

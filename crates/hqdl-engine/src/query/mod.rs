@@ -1,6 +1,6 @@
-//! Runs queries. A call in a query is answered from a stored column if one has the answer, and
-//! otherwise by the model. A query goes through these folders; each imports only from those below
-//! it:
+//! Runs queries. A call in a query is answered from a stored column if a column has the answer, and
+//! otherwise by the model. A query passes through these folders; each folder imports only from the
+//! folders below it:
 //!
 //! | folder | what happens there |
 //! |---|---|
@@ -22,14 +22,14 @@
 //! demands are sent to the model together (`ask`, `run::join`), with the same code that
 //! materializes a spec.
 //!
-//! In the last pass nothing is pending, so its rows are those of plain SQL over known values. The
-//! order in which demands are sent (`run::selectivity_sampler`) does not change the result. Only a
-//! pass with LIMIT pushdown (`run::limit_pushdown`) may be the last one even though calls are
-//! pending, because the rows of its result are already certain.
+//! In the last pass nothing is pending, so its rows are the rows that plain SQL over known values
+//! returns. The order in which demands are sent (`run::selectivity_sampler`) does not change the
+//! result. Only a pass with LIMIT pushdown (`run::limit_pushdown`) may be the last one even though
+//! calls are pending, because the rows of its result are already certain.
 //!
-//! Documents (`cells::documents`) are identified by their content. hqdl asks about the most similar
-//! ones first (`run::candidate_order`, `ask::similarity`). For a long document, the prompt contains
-//! only some of its passages (`ask::passages`).
+//! Documents (`cells::documents`) are identified by their content. hqdl asks about the documents
+//! most similar to the question first (`run::candidate_order`, `ask::similarity`). For a long
+//! document, the prompt contains only some of its passages (`ask::passages`).
 //!
 //! [`PlainQuery`] runs a query without calls, `server` runs a query over a database on a server,
 //! and [`map_values`] asks about values without a query. [`StatementWriter`] asks the model for a

@@ -1,5 +1,5 @@
 //! A query without calls, which `SQLite` runs on a guarded connection. It needs neither a model nor
-//! facts. The last pass of every other query runs in the same way.
+//! facts.
 
 use std::path::Path;
 use std::time::{Duration, Instant};

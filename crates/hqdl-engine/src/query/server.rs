@@ -33,7 +33,7 @@ pub(in crate::query) struct ServerQuery<'q> {
     pub(in crate::query) interrupt: &'q watch::Receiver<bool>,
 }
 
-/// Checks that a query uses nothing that only `SQLite` supports.
+/// Checks that a query uses no feature that only `SQLite` supports.
 pub(in crate::query) fn check_server_support(
     dialect: Dialect,
     params: &[(Param, Value)],

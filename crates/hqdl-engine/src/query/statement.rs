@@ -17,8 +17,8 @@ use rusqlite::types::Value as Sql;
 /// A question that the model answers with SQL.
 #[derive(Debug, Clone)]
 pub struct StatementQuestion {
-    /// Names and texts that identify the question: the question itself, and for a repair the
-    /// earlier query with its problem.
+    /// Names and texts that identify the question: the question itself, and, for a repair, the
+    /// earlier query and its error.
     pub key: Vec<(&'static str, String)>,
     /// Identity of the database's schema. An answer for a different schema is not reused.
     pub schema: String,
@@ -33,15 +33,15 @@ pub struct StatementQuestion {
 pub struct ProseQuestion {
     /// Text of the question, which identifies it together with the digest.
     pub question: String,
-    /// Hash of the rows.
+    /// Digest of the rows.
     pub digest: String,
-    /// Question to the model, on one line.
+    /// Instructions to the model, on one line.
     pub instructions: String,
     /// The rows as a JSON object with `columns` and `rows`.
     pub table: String,
 }
 
-/// An expansion with one column and one row, whose only cell is an answer.
+/// An expansion with one column and one row, whose only cell is the answer to a question.
 struct AnswerCell {
     expansion: Expansion,
     row: Row,
@@ -51,7 +51,7 @@ struct AnswerCell {
 pub struct StatementWriter<'a> {
     request: Request<'a>,
     run: LazyRun<'a>,
-    /// Selects the earlier answers to ask for again.
+    /// Scope of the earlier answers to ask for again.
     retried: RefreshScope,
 }
 
@@ -92,11 +92,11 @@ impl<'a> StatementWriter<'a> {
         self.find_or_ask(AnswerCell::for_statement(question), &|| {})
     }
 
-    /// Returns prose about rows, from the facts or from the model. Returns `None` if the model wrote
-    /// none. Calls `before_request` before a request.
+    /// Returns prose about rows, from the facts or from the model. Returns `None` if the model's
+    /// reply contains no prose. Calls `before_request` before a request.
     ///
     /// # Errors
-    /// Errors of [`Self::write_statement`].
+    /// Same as [`Self::write_statement`].
     pub fn write_prose(
         &self,
         question: &ProseQuestion,
@@ -188,8 +188,7 @@ impl AnswerCell {
     }
 }
 
-/// Returns a column whose identity is `about`, and whose description in the prompt are the
-/// instructions.
+/// Returns a column that is identified by `about` and described by `instructions` in the prompt.
 fn build_column(key: &[String], name: &str, about: String, instructions: &str) -> Column {
     let identity = ColumnIdentity {
         key: key.to_vec(),

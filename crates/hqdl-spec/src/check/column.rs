@@ -136,8 +136,8 @@ impl SpecCheck<'_> {
     /// Checks the `year` of a column. Returns the position of the key column that contains the year
     /// of its dates; `None` if the spec does not specify one.
     ///
-    /// The column must be specified explicitly, because a year in the key may be a different one:
-    /// the year of a prize may differ from the year in which it was awarded.
+    /// The spec must name the column, because a year in the key may be a different year: the year
+    /// of a prize may differ from the year in which it was awarded.
     fn check_year(&mut self, path: &[Step], e: &ExpansionTable, c: &ColumnTable) -> Option<usize> {
         let key_position = |name: &str| e.key.iter().position(|k| k.eq_ignore_ascii_case(name));
         let name = c.year.as_ref()?;
@@ -169,7 +169,7 @@ impl SpecCheck<'_> {
         Some((low, high))
     }
 
-    /// Checks the aliases of a column. Returns the value that each alias means, by the alias's
+    /// Checks the aliases of a column. Returns the value that each alias stands for, by the alias's
     /// lookup form.
     fn check_aliases(
         &mut self,
@@ -198,7 +198,7 @@ impl SpecCheck<'_> {
             },
         };
         let is_unchecked = self.catalog.is_absent();
-        // Without a list, the values are those that the aliases mean.
+        // Without a value list, the aliases' target values are the values.
         let meant: HashSet<String> = entries.values().map(|v| v.to_lowercase()).collect();
         let mut aliases = BTreeMap::new();
         for (alias, value) in entries {

@@ -11,7 +11,7 @@ use super::SpecCheck;
 
 const DEFAULT_TIMEOUT_SECONDS: f64 = 30.0;
 
-/// Checks the embeddings of a spec and returns their endpoint, if there is one.
+/// Checks `[embeddings]` and returns its settings; `None` if the spec has no such table.
 pub fn check_embeddings(
     table: Option<&EmbeddingsTable>,
     model: &ModelTable,

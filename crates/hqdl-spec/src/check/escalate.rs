@@ -18,8 +18,8 @@ fn stored_name<'f>(name: &'f str, file: &'f SpecFile) -> &'f str {
 
 /// Default number of rows of a calibration sample.
 const DEFAULT_SAMPLE: u32 = 100;
-/// Number of disagreements that the default sample must be expected to contain if the column is
-/// just below the target. With fewer than four, a sample can too easily contain none by chance.
+/// Expected number of disagreements in a sufficiently large sample of a column that is just below
+/// its target. With fewer than four, a sample could easily contain none by chance.
 const EXPECTED_MISSES: f64 = 5.0;
 const MAX_ANSWERS: u32 = 16;
 
@@ -70,7 +70,7 @@ impl SpecCheck<'_> {
         }
     }
 
-    /// Checks the names of the models that answer again or are compared.
+    /// Checks the names of the models that give second answers or whose answers are compared.
     fn check_second_models(
         &mut self,
         path: &[Step],
@@ -198,7 +198,7 @@ impl SpecCheck<'_> {
         table.below
     }
 
-    /// Returns the target of a calibrated column, if it has one.
+    /// Returns the target of a calibrated column; `None` if the rule has no target.
     fn check_target(
         &mut self,
         path: &[Step],

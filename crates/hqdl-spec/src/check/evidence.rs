@@ -6,9 +6,9 @@ use crate::file::{Echo, EvidenceTable, ExpansionTable, Format, SpecFile};
 use crate::provider::Provider;
 use crate::schema_check::Step;
 
-/// Default number of tokens of the passages that are shown with a row.
+/// Default maximum number of tokens of the passages that are shown with a row.
 const DEFAULT_EVIDENCE_TOKENS: u32 = 1500;
-/// Minimum number of tokens of the passages, enough for one passage of a few sentences.
+/// Smallest allowed maximum number of passage tokens, enough for one passage of a few sentences.
 const MIN_EVIDENCE_TOKENS: u32 = 100;
 
 impl SpecCheck<'_> {

@@ -48,7 +48,8 @@ impl SpecCheck<'_> {
                 let first = expansion.model.as_deref();
                 let escalation = self.check_escalation(&escalate_path, escalate, first, file);
                 for column in &mut expansion.columns {
-                    // A column that the stronger model answers needs no second answer from it.
+                    // A column that the stronger model already answers needs no second answer from
+                    // that model.
                     if column.escalation.is_none() && column.model.as_ref() != Some(&escalation.to)
                     {
                         column.escalation = Some(escalation.clone());
@@ -185,7 +186,7 @@ impl SpecCheck<'_> {
                 );
             }
         }
-        // A wrong key or column makes the names of each shot wrong, too.
+        // If the key or a column is wrong, the names in every shot are wrong, too.
         let checks_names = self.problems[problems_before..]
             .iter()
             .all(|p| p.severity != Severity::Error)
@@ -293,7 +294,7 @@ impl SpecCheck<'_> {
         (sources, types.into_iter().map(common_type).collect(), key_parts)
     }
 
-    /// Checks one of several sources. Returns it with the positions of its key columns.
+    /// Checks one of several sources. Returns the source with the positions of its key columns.
     fn check_source(
         &mut self,
         path: &[Step],

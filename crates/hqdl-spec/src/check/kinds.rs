@@ -1,4 +1,4 @@
-//! Checks the kinds of a spec.
+//! Checks the `[[kind]]` tables of a spec.
 
 use super::{SpecCheck, format_suggestion, join_path};
 use crate::file::KindTable;

@@ -66,8 +66,8 @@ pub(super) struct SpecCheck<'c> {
 
 impl SpecCheck<'_> {
     pub(super) fn add_error(&mut self, path: &[Step], message: &str, label: &str, help: &str) {
-        // Errors that follow from a schema violation, in this item or in one of its fields, are not
-        // reported.
+        // Do not report errors that follow from a schema violation in the same item or in one of
+        // its fields.
         let follows = |(problem_path, _): &(schema_check::Path, Problem)| {
             path.starts_with(problem_path)
                 || !path.is_empty()
@@ -97,8 +97,8 @@ impl SpecCheck<'_> {
         });
     }
 
-    /// Checks the name of a table that hqdl will create: it must be unused, or created by hqdl
-    /// before.
+    /// Checks the name of a table that hqdl will create: the name must be unused, or belong to a
+    /// table that hqdl created earlier.
     pub(super) fn check_table_name(&mut self, path: &[Step], name: &str) {
         let lower = name.to_lowercase();
         if name.trim().is_empty() {
@@ -148,7 +148,7 @@ fn literal_value(literal: &Literal) -> Value {
     }
 }
 
-/// Returns a hint for an unknown name: the nearest known name, or a list of the first ones.
+/// Returns a hint for an unknown name: the nearest known name, or a list of the first known names.
 fn format_suggestion<'a>(wrong: &str, known: impl Iterator<Item = &'a str>) -> String {
     const LISTED: usize = 8;
     let known: Vec<&str> = known.collect();
@@ -163,7 +163,8 @@ fn format_suggestion<'a>(wrong: &str, known: impl Iterator<Item = &'a str>) -> S
     }
 }
 
-/// Returns why a database rejects SQL of the spec, which hqdl may write in parentheses.
+/// Explains why a database rejects SQL from the spec. hqdl may have added parentheses around that
+/// SQL.
 fn explain_rejection(message: &str, sql: &str) -> String {
     match message {
         "incomplete input" => "it ends too early".to_owned(),

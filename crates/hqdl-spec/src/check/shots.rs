@@ -16,8 +16,8 @@ const DEFAULT_SHOTS: u32 = 5;
 
 impl SpecCheck<'_> {
     /// Checks the shots of an expansion and returns them. `checks_names` is false if the
-    /// expansion's key or columns are wrong, so that names that do not fit them are not reported
-    /// again.
+    /// expansion's key or columns are wrong, so that names in the shots that do not match them are
+    /// not reported again.
     pub(crate) fn check_shots(
         &mut self,
         path: &[Step],

@@ -1,4 +1,5 @@
-//! Edits an overrides file: one cell at a time, and only if the result can be parsed again.
+//! Edits an overrides file one cell at a time. An edit is kept only if the resulting file can be
+//! parsed.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -27,7 +28,7 @@ pub enum OverrideEditError {
         expansion: String,
         /// Key columns.
         names: Vec<String>,
-        /// Number of given values.
+        /// Number of values that the user passed.
         given: usize,
     },
     /// The expansion has no such column.
@@ -122,8 +123,8 @@ pub fn set_override(
     Ok(())
 }
 
-/// Returns all objections to an override. `has_entity` returns true if a source of an expansion
-/// contains one of the entities.
+/// Returns all objections to an override. `has_entity` returns true if a source of the expansion
+/// contains any of the given entities.
 ///
 /// # Errors
 /// Fails if `has_entity` fails.
@@ -222,7 +223,7 @@ fn lock_file(path: &Path) -> Result<File, OverridesError> {
         })
 }
 
-/// Returns an override line that identifies a cell, without a value.
+/// Returns the override line that identifies a cell, with an empty value.
 fn find_cell(
     spec: &Spec,
     table: &str,
@@ -249,7 +250,8 @@ fn find_cell(
     })
 }
 
-/// Returns true if an expansion creates a table: its own, or one of a one-to-many column.
+/// Returns true if an expansion creates this table, either as its own table or for a one-to-many
+/// column.
 fn creates_table(expansion: &Expansion, table: &str) -> bool {
     let many = expansion.columns.iter().filter_map(|c| c.many.as_ref().map(|m| m.table.as_str()));
     std::iter::once(expansion.name.as_str()).chain(many).any(|t| t.eq_ignore_ascii_case(table))
@@ -264,13 +266,13 @@ fn no_column_error(expansion: &Expansion, column: &str) -> OverrideEditError {
     }
 }
 
-/// Returns a key value as it is written in the file.
+/// Formats a key value for the file.
 fn format_key_field(text: &String) -> String {
     if text == "NULL" { String::new() } else { text.clone() }
 }
 
 fn is_same_cell(a: &OverrideLine, b: &OverrideLine) -> bool {
-    // Fields of other expansions' keys are empty in this line.
+    // In this line, key fields that belong only to other expansions are empty.
     let key_fields = |l: &OverrideLine| {
         let mut key: Vec<(String, String)> =
             l.key.iter().filter(|(_, v)| !v.is_empty()).cloned().collect();

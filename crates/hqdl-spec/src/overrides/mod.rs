@@ -55,7 +55,7 @@ impl OverridesError {
     }
 }
 
-/// Cell entered by a person.
+/// A cell that a person entered.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Override {
     /// Value that takes precedence over the model's answer.
@@ -67,7 +67,7 @@ pub struct Override {
 /// Line of an overrides file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OverrideLine {
-    /// Fields of the key, by name, in the order of the header.
+    /// Names and values of the key fields, in the order of the header.
     pub key: Vec<(String, String)>,
     /// Name of the overridden column.
     pub column: String,
@@ -77,7 +77,7 @@ pub struct OverrideLine {
     pub note: String,
 }
 
-/// Line with its number, and the entities that it may apply to, by expansion.
+/// A line with its number and, for each expansion, the entities that the line may apply to.
 #[derive(Debug)]
 struct AppliedLine {
     number: u64,
@@ -89,7 +89,7 @@ struct AppliedLine {
 #[derive(Debug, Default)]
 pub struct Overrides {
     cells: HashMap<(usize, Entity), HashMap<usize, Override>>,
-    /// Lines and the entities that they may apply to.
+    /// Lines of the file, each with the entities that it may apply to.
     lines: Vec<AppliedLine>,
     /// Warnings for the user.
     pub warnings: Vec<String>,
@@ -159,8 +159,8 @@ impl Overrides {
         !self.cells.is_empty() && self.cells.contains_key(&(expansion, entity.clone()))
     }
 
-    /// Returns warnings about lines whose entities are in no source. `known_entities` contains the
-    /// entities of the sources, by expansion.
+    /// Returns a warning for each line whose entity no source contains. `known_entities` contains
+    /// the entities of the sources, by expansion.
     #[must_use]
     pub fn unmatched_lines(&self, spec: &Spec, known_entities: &[HashSet<Entity>]) -> Vec<String> {
         let path = spec.overrides_path();
@@ -189,8 +189,8 @@ impl Overrides {
         self.cells.get(&(expansion, entity.clone()))?.get(&column)
     }
 
-    /// Returns the overridden entities with their overrides: those with the most columns first,
-    /// then in the order of the entities.
+    /// Returns the overridden entities with their overrides: ordered by the number of overridden
+    /// columns, most first, and then by entity.
     #[must_use]
     pub fn overridden_rows(&self, expansion: usize) -> Vec<(&Entity, &HashMap<usize, Override>)> {
         let mut rows: Vec<_> = self
@@ -240,8 +240,8 @@ impl Overrides {
     }
 }
 
-/// Returns a value that is not on the column's list: parsed as the column's type if possible,
-/// otherwise as trimmed text.
+/// Parses a value that is not on the column's list: as the column's type if possible, otherwise as
+/// trimmed text.
 fn parse_unlisted_value(expansion: &Expansion, column: usize, text: &str) -> CellValue {
     let column = &expansion.columns[column];
     let parse_one = |t: &str| {
@@ -255,8 +255,8 @@ fn parse_unlisted_value(expansion: &Expansion, column: usize, text: &str) -> Cel
     }
 }
 
-/// Returns the entities that the key fields of a line may refer to; `None` if they are not this
-/// expansion's key.
+/// Returns the entities that the key fields of a line may refer to; `None` if the fields are not
+/// this expansion's key.
 fn find_entities(expansion: &Expansion, fields: &[(String, String)]) -> Option<Vec<Entity>> {
     let mut keys: Vec<Vec<Value>> = vec![Vec::new()];
     for name in expansion.key.names() {
@@ -330,8 +330,8 @@ pub fn read_lines(path: &Path) -> Result<Vec<(u64, OverrideLine)>, OverridesErro
     Ok(lines)
 }
 
-/// Returns the line number and the message of the error for a line that applies to no expansion. An
-/// unknown key column is an error in the header, line 1.
+/// For a line that applies to no expansion, returns the error's line number and message. An unknown
+/// key column is an error in the header, line 1.
 fn explain_inapplicable(spec: &Spec, number: u64, line: &OverrideLine) -> (u64, String) {
     let suggest = |name: &str, known: Vec<&str>| {
         let nearest = find_nearest(name, known.iter().copied());
@@ -354,7 +354,7 @@ fn explain_inapplicable(spec: &Spec, number: u64, line: &OverrideLine) -> (u64, 
     (number, format!("no expansion has a column `{}` and the key {names}", line.column))
 }
 
-/// Writes an overrides file: writes a temporary file next to it and renames it.
+/// Writes an overrides file by writing a temporary file next to it and renaming that file.
 ///
 /// # Errors
 /// Returns [`OverridesError`] if the file cannot be written.

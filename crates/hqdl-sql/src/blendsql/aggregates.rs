@@ -1,12 +1,12 @@
-//! Aggregate and window functions. A SELECT with one of them does not return the rows of its FROM
-//! clause.
+//! Aggregate and window functions. A SELECT that contains such a function does not simply return
+//! the rows of its FROM clause.
 
 use super::runtime::{
     BEST_AGGREGATE, CLUSTERS_AGGREGATE, Function, NEAREST_AGGREGATE, SEARCH_AGGREGATE,
 };
 use super::tree::{Expr, ExprKind, Query, SelectCore};
 
-/// Aggregate functions. A SELECT that calls one of them returns groups.
+/// Aggregate functions. A SELECT that calls an aggregate function returns groups.
 pub(super) const AGGREGATES: [&str; 29] = [
     "stddev",
     "stddev_pop",
@@ -64,7 +64,7 @@ pub(super) fn has_window(core: &SelectCore, query: &Query) -> bool {
     count_windows(core, query) > 0
 }
 
-/// Returns the number of window functions and of expressions in the WINDOW clause.
+/// Returns the number of window functions plus the number of expressions in the WINDOW clause.
 pub(super) fn count_windows(core: &SelectCore, query: &Query) -> usize {
     let mut count = core.windows.len();
     let mut collect = |e: &Expr| {

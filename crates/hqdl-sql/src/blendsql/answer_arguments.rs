@@ -12,7 +12,7 @@ impl ReturnType {
     /// Help text that lists the supported types.
     pub const SYNTAX_HELP: &str = TYPES;
 
-    /// Parses a type name: `bool`, `int`, `float`, `str`, `date`, or a list of one of them,
+    /// Parses a type name: `bool`, `int`, `float`, `str`, `date`, or a list of such a type, such as
     /// `list[str]`. Returns `None` for any other text.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
@@ -148,7 +148,7 @@ pub(super) fn parse_examples(sql: &str, tokens: &[Token]) -> Result<Option<Strin
     Ok(Some(format!("Answers look like these: {}.", values.join("; "))))
 }
 
-/// Returns true if the value is `True`, `1` or the equivalent string.
+/// Returns true if the value is `True` or `1`, with or without quotes.
 pub(super) fn is_true(sql: &str, tokens: &[Token]) -> bool {
     matches!(tokens, [only] if ["true", "1"].contains(&only.unquoted_text(sql).to_lowercase().as_str()))
 }

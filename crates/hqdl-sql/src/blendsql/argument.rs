@@ -36,7 +36,7 @@ pub(super) fn parse_argument(sql: &str, tokens: &[Token]) -> Result<Option<Argum
     }))
 }
 
-/// Parses a join column. If it is a string, the string must name a column in the legacy syntax.
+/// Parses a join column. A string must name a column in the legacy syntax `t::c`.
 pub(super) fn parse_join_column(sql: &str, tokens: &[Token]) -> Result<Option<Argument>, SqlError> {
     let [text] = tokens else { return parse_argument(sql, tokens) };
     match split_legacy_column(&text.unquoted_text(sql)) {
@@ -78,7 +78,7 @@ pub(super) fn bare_query_error(tokens: &[Token]) -> SqlError {
 /// tokens inside them.
 pub(super) fn strip_parens(tokens: &[Token]) -> (usize, &[Token]) {
     let leading = tokens.iter().take_while(|t| t.is_symbol(b'(')).count();
-    // Index of the closing parenthesis for each leading one.
+    // Index of the closing parenthesis that matches each leading `(`.
     let mut closes = vec![0; leading];
     let mut open = Vec::new();
     for (n, token) in tokens.iter().enumerate() {
@@ -140,7 +140,7 @@ pub fn split_legacy_column(text: &str) -> Option<(String, String)> {
     (!table.is_empty() && !column.is_empty()).then_some((table, column))
 }
 
-/// Parses one side of `::`: a quoted name, or a bare one that cannot be a sentence.
+/// Parses one side of `::`: a quoted name, or an unquoted name that does not look like a sentence.
 fn parse_name(text: &str) -> Option<String> {
     let text = text.trim();
     if is_quoted(text) {

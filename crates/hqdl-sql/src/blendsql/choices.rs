@@ -36,7 +36,8 @@ pub(super) fn parse_choices(sql: &str, tokens: &[Token]) -> Result<Option<Choice
     }
     Err(match tokens {
         [text] if text.lexeme == Lexeme::Text => {
-            // Legacy `BlendSQL` list syntax; a list of one element has no semicolon.
+            // Legacy `BlendSQL` list syntax: elements separated by semicolons. A list with a single
+            // element has no semicolon.
             let content = text.unquoted_text(sql);
             let items = content.split(';').map(str::trim);
             let items = items.filter(|_| !content.trim().is_empty()).map(Value::from);
@@ -77,7 +78,7 @@ fn parse_list(sql: &str, all_tokens: &[Token], items: &[Token]) -> Result<Choice
     for item in items.split(|t| t.is_symbol(b',')) {
         match parse_literal(sql, item) {
             Some(value) => values.push(value),
-            // A list of one element can end with a comma.
+            // A list with a single element can end with a comma.
             None if item.is_empty()
                 && !values.is_empty()
                 && has_trailing_comma(items, values.len()) =>

@@ -17,7 +17,7 @@ pub(super) struct Flow {
     pub calls: BTreeSet<usize>,
     /// Text literals.
     pub texts: Vec<String>,
-    /// Whether the value may be a computed text.
+    /// Whether the value may be a computed string.
     pub text: bool,
     /// Whether the value may be an integer that the query computes.
     pub integer: bool,
@@ -34,7 +34,7 @@ pub(super) struct Flow {
     pub is_collated: bool,
 }
 
-/// A column whose value an expression may have.
+/// A column that may supply an expression's value.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct FlowColumn {
     /// Column of the database.
@@ -60,8 +60,8 @@ impl Flow {
         Self { truth: true, ..Self::default() }
     }
 
-    /// Returns true if the value can only be the truth value of a condition. A truth value combined
-    /// with other values is the number 1 or 0.
+    /// Returns true if the value can only be the truth value of a condition. If the value may also
+    /// be something else, a truth value counts as the number 1 or 0.
     pub fn is_truth(&self) -> bool {
         let number = self.integer || self.number;
         let text = self.text || !self.texts.is_empty();
@@ -89,8 +89,8 @@ impl Flow {
         self
     }
 
-    /// Removes the columns' affinities, as computing an expression does. An affinity still shows
-    /// which types of values a column contains.
+    /// Replaces the columns with the value types that their affinities imply, because a computed
+    /// value has no affinity.
     pub fn without_affinity(mut self) -> Self {
         for column in std::mem::take(&mut self.columns) {
             match column.affinity {
@@ -103,15 +103,15 @@ impl Flow {
     }
 }
 
-/// Dependence of a function's result on its arguments.
+/// How a function's result depends on its arguments.
 pub(super) enum FunctionEffect {
-    /// The function returns one of its first arguments; the field is the number of these arguments.
+    /// The function returns one of its first `n` arguments unchanged; the field is `n`.
     PassesThrough(usize),
     /// The function returns its greatest or least argument.
     Extremum,
-    /// The function returns its first argument unless that equals the second.
+    /// The function returns NULL if its two arguments are equal, otherwise the first argument.
     NullIf,
-    /// The first argument is a condition, the others are possible results.
+    /// The first argument is a condition, and the other arguments are possible results.
     Conditional,
     /// The function computes its result from numbers.
     Numeric(Flow),

@@ -60,7 +60,7 @@ pub(super) fn is_random_function(name: &str) -> bool {
     matches!(name, "random" | "randomblob")
 }
 
-/// Returns true if a query calls a random function, or reads a view that does.
+/// Returns true if a query calls a random function, or reads a view that calls one.
 #[must_use]
 pub fn is_volatile(query: &Query, schema: &dyn Schema) -> bool {
     let mut found = calls_random_function(query);

@@ -29,8 +29,9 @@ const FUNCTIONS: [IngredientRef; 4] =
 /// Question of `summary(text)`, as worded by `SUQL`.
 const SUMMARY_QUESTION: &str = "what is the summary of this document?";
 
-/// Keywords after which a name with parentheses is a table, not a function. FROM is not among them:
-/// no such table exists, and the operands of `IS DISTINCT FROM` and `EXTRACT` follow it.
+/// Keywords after which a name with parentheses is a table, not a function. FROM is not listed: no
+/// table has the name of a function, and in `IS DISTINCT FROM` and `EXTRACT` FROM precedes an
+/// operand.
 const TABLE_INTRODUCERS: [&str; 3] = ["WITH", "RECURSIVE", "INTO"];
 
 /// Arguments of a function, the calls in them, and the end offset.
@@ -39,7 +40,8 @@ type FunctionArguments = (Vec<Vec<Token>>, Vec<Call>, usize);
 /// Returns true if the query may contain calls. Without calls, it is plain SQL.
 #[must_use]
 pub fn may_have_calls(sql: &str) -> bool {
-    // Treat a query that cannot be scanned as one with calls, so that the parser reports the error.
+    // Treat a query that cannot be scanned as a query with calls, so that the parser reports the
+    // error.
     let has_calls = || {
         let scanned = scan_query(sql, &|_| false, Some(&|_| None));
         scanned.map_or(true, |scanned| !scanned.calls.is_empty())
@@ -91,7 +93,7 @@ impl Scanner<'_> {
         Ok(Some(Call { question, values, ..call }))
     }
 
-    /// Returns the values and the question of a function's arguments.
+    /// Splits a function's arguments into the values and the question.
     fn function_arguments(
         &self,
         ingredient: IngredientRef,

@@ -82,7 +82,7 @@ impl Token {
     }
 }
 
-/// Removes the surrounding quotes of any kind and replaces doubled quotes inside with single ones.
+/// Removes surrounding quotes of any kind and unescapes doubled quotes inside them.
 pub fn unquote(text: &str) -> String {
     let mut chars = text.chars();
     let (Some(open), Some(_)) = (chars.next(), chars.next_back()) else { return String::new() };
@@ -95,7 +95,7 @@ pub fn unquote(text: &str) -> String {
     }
 }
 
-/// Meaning of `[`: `SQLite` begins a quoted identifier, Python a list.
+/// Meaning of `[`: the start of a quoted identifier, as in `SQLite`, or of a list, as in Python.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Brackets {
     /// `[a name]`
@@ -149,7 +149,7 @@ pub fn next_token(sql: &str, at: usize, brackets: Brackets) -> Result<Option<Tok
     }
 }
 
-/// Returns true if the outermost SELECT has an `ORDER BY`, i.e. one outside of all parentheses.
+/// Returns true if the outermost SELECT has an `ORDER BY` (outside of all parentheses).
 ///
 /// # Errors
 /// Returns [`SqlError`] for an unterminated string or quoted identifier.

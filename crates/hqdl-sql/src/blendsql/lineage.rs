@@ -80,7 +80,7 @@ impl Lineage {
         }
     }
 
-    /// Visits the instance, table and column of each column.
+    /// Visits each column, with its instance and its table and column names.
     pub fn visit_columns<'l>(&'l self, visit: &mut dyn FnMut(usize, &'l str, &'l str)) {
         match self {
             Self::Column { instance, table, column } => visit(*instance, table, column),
@@ -89,7 +89,7 @@ impl Lineage {
         }
     }
 
-    /// Returns the instances of its columns with their tables.
+    /// Returns the table instances that the lineage reads, with their table names.
     #[must_use]
     pub fn instances(&self) -> Vec<(usize, &str)> {
         let mut found: Vec<(usize, &str)> = Vec::new();
@@ -101,7 +101,7 @@ impl Lineage {
         found
     }
 
-    /// Returns true if both compute the same formula, ignoring the instances.
+    /// Returns true if both lineages compute the same formula, ignoring the instances.
     #[must_use]
     pub fn has_same_formula(&self, other: &Self) -> bool {
         match (self, other) {
@@ -118,7 +118,7 @@ impl Lineage {
         }
     }
 
-    /// Returns true if both compute the same formula from the same instances.
+    /// Returns true if both lineages compute the same formula from the same instances.
     #[must_use]
     pub fn is_same(&self, other: &Self) -> bool {
         let instances_of = |lineage: &Self| {

@@ -11,12 +11,12 @@ use super::lexer::{Lexeme, Token};
 /// Properties of a macro that decide how its calls are parsed.
 #[derive(Debug, Clone, Copy)]
 pub struct MacroSignature {
-    /// Subject of the ingredient that replaces the macro. The columns `'t::c'` of a
-    /// [`Subject::Document`] are left to the macro.
+    /// Subject of the ingredient that replaces the macro. For [`Subject::Document`], the macro
+    /// itself reads columns `'t::c'`.
     pub subject: Subject,
-    /// Return type of a call without one.
+    /// Return type of a call that does not specify `return_type`.
     pub return_type: Option<ReturnType>,
-    /// Whether a text as the first argument is a question.
+    /// Whether a string in the first argument is a question.
     pub has_question: bool,
     /// Syntax that may follow the braces.
     pub suffix: MacroSuffix,
@@ -33,7 +33,7 @@ pub enum MacroSuffix {
     Filter,
 }
 
-/// Returns the signature of the macro with a name.
+/// Looks up the signature of a macro by name.
 pub type FindMacro<'a> = &'a dyn Fn(&str) -> Option<MacroSignature>;
 
 /// Returns an ingredient with this subject, which represents a macro in the tree.
@@ -45,7 +45,7 @@ pub(super) fn macro_ingredient(subject: Subject) -> IngredientRef {
     }
 }
 
-/// A macro call as it is written.
+/// A macro call as written in the query.
 #[derive(Debug, Clone, PartialEq)]
 pub struct MacroCall {
     /// Name.
@@ -67,9 +67,10 @@ pub struct MacroCall {
 pub struct WrittenArgument {
     /// Keyword of `keyword=…`.
     pub keyword: Option<Token>,
-    /// Tokens of the value. A call is one token.
+    /// Tokens of the value. A call counts as a single token.
     pub tokens: Vec<Token>,
-    /// Offset after the comma that follows the argument, or after the argument.
+    /// Offset after the comma that follows the argument, or after the argument if there is no
+    /// comma.
     pub end: usize,
 }
 
@@ -94,7 +95,8 @@ impl WrittenArgument {
         }
     }
 
-    /// Returns the content if the value is a text or a number. A column `'t::c'` is none.
+    /// Returns the content if the value is a text or a number. A column `'t::c'` does not count as
+    /// a text.
     #[must_use]
     pub fn literal_content(&self, sql: &str) -> Option<String> {
         match self.tokens.as_slice() {

@@ -82,8 +82,8 @@ pub struct Call {
     pub quantifier: Option<Quantifier>,
     /// Regular expression that the answer must match.
     pub regex: Option<String>,
-    /// Join: number of right-hand candidates that the model sees per left-hand value, the most
-    /// similar first. `None` for all of them.
+    /// Join: number of right-hand candidates that the model sees for each left-hand value, chosen
+    /// by similarity. `None` to show all candidates.
     pub narrow: Option<u32>,
     /// Model requested by the call, with the byte range of the argument.
     pub model: Option<(String, Range<usize>)>,
@@ -95,7 +95,7 @@ pub struct Call {
     pub inner: Vec<Call>,
     /// Whether the call is in the position of a `VALUES` row: `VALUES {{…}}`.
     pub is_values_row: bool,
-    /// Arguments of a macro as they are written; `None` for an ingredient.
+    /// Arguments of a macro as written; `None` for an ingredient.
     pub macro_call: Option<Box<MacroCall>>,
 }
 
@@ -138,7 +138,7 @@ impl Call {
     }
 
     /// Returns the identifier that [`mask_calls`] writes over call `number`: `_hq0___…`, or
-    /// `(_hq0___…)` for a row. It is exactly as long as the call.
+    /// `(_hq0___…)` for a row. The identifier is exactly as long as the call.
     #[must_use]
     pub fn placeholder(&self, number: usize) -> String {
         let width = self.span.len().saturating_sub(if self.is_values_row { 2 } else { 0 });

@@ -64,8 +64,8 @@ pub fn normalize_query(
     SourceQuery::parse(sql, syntax)?.write(syntax)
 }
 
-/// Scans a query. If it is not valid as standard SQL, also accepts Python's escaped quotes. No
-/// position changes.
+/// Scans a query. If it is not valid as standard SQL, also accepts Python's escaped quotes.
+/// Positions in the text do not change.
 fn scan_with_lenient_quotes<'s>(
     sql: &'s str,
     syntax: Syntax<'_>,
@@ -82,8 +82,8 @@ fn scan_with_lenient_quotes<'s>(
     }
 }
 
-/// Replaces `\'` with `''` between the start of the first call and the end of the last one. Outside
-/// of calls, SQL treats a backslash as an ordinary character.
+/// Replaces `\'` with `''` between the start of the first call and the end of the last call.
+/// Outside of calls, SQL treats a backslash as an ordinary character.
 fn replace_escaped_quotes(sql: &str) -> String {
     let first = sql.find("{{").unwrap_or(sql.len());
     let last = sql.rfind("}}").map_or(first, |at| at.max(first));
@@ -105,7 +105,7 @@ fn trim_statement(sql: &str, tokens: &mut Vec<Token>) -> String {
         text.extend(gap.bytes().map(|b| if b == b'\n' { '\n' } else { ' ' }));
         text.push_str(sql.get(text.len()..token.end).unwrap_or_default());
     }
-    // If there is no token, the error message shows the whole text.
+    // If there is no token, keep the length, so that an error span can cover the whole text.
     if text.is_empty() { " ".repeat(sql.len()) } else { text }
 }
 

@@ -274,8 +274,8 @@ impl Planner<'_> {
         self.plan.value_conditions.insert(key, ValueCondition { select, holds, fails: None });
     }
 
-    /// Plans the predicates of a condition. `wanted` is the truth that it must have, or `None` if
-    /// its value matters.
+    /// Plans the predicates of a condition. `wanted` is the truth value that the condition must
+    /// have; `None` if its exact value matters.
     fn plan_condition_parts(&mut self, expr: &Expr, wanted: Option<bool>, scope: &Scope<'_>) {
         match &expr.kind {
             ExprKind::And(parts) | ExprKind::Or(parts) => {
@@ -371,8 +371,8 @@ fn conditions_in_value(expr: &Expr) -> Vec<&Expr> {
     conditions.into_iter().filter(|c| c.has_call()).collect()
 }
 
-/// Collects the calls of an expression outside of its subqueries, including those in arguments of
-/// other calls.
+/// Collects the calls in an expression, including calls in the arguments of other calls but not
+/// calls in subqueries.
 fn collect_own_calls(expr: &Expr, found: &mut Vec<usize>) {
     if let ExprKind::Call(n, _) = &expr.kind {
         found.push(*n);

@@ -10,36 +10,37 @@
 /// are sorted.
 pub const BEST_AGGREGATE: &str = "hq_best";
 
-/// Name of the aggregate of `nearest(…)`: the same as [`BEST_AGGREGATE`], with different error
-/// messages.
+/// Name of the aggregate that implements `nearest(…)`: same as [`BEST_AGGREGATE`], with different
+/// error messages.
 pub const NEAREST_AGGREGATE: &str = "hq_nearest";
 
-/// Name of the aggregate of `search(…)`: the values of a group that match a text best.
+/// Name of the aggregate that implements `search(…)` and returns the values of a group that best
+/// match a text.
 pub const SEARCH_AGGREGATE: &str = "hq_search";
 
-/// Name of the aggregate of `LLMDedup` that builds clusters from pairs.
+/// Name of the `LLMDedup` aggregate that builds clusters from pairs.
 pub const CLUSTERS_AGGREGATE: &str = "hq_clusters";
 
-/// Name of the function of `LLMDedup` that returns the canonical value of a text.
+/// Name of the `LLMDedup` function that maps a text to its canonical value.
 pub const CANONICAL_FUNCTION: &str = "hq_canonical";
 
-/// Name of the function that returns the similarity of two texts by their trigrams.
+/// Name of the function that returns the trigram similarity of two texts.
 pub const TRIGRAMS_FUNCTION: &str = "hq_trigrams";
 
-/// Name of the function of `LLMDedup` that returns the canonical text of a value: trimmed, in
-/// Unicode NFC, and NULL if nothing is left.
+/// Name of the `LLMDedup` function that returns a value in canonical form: trimmed, in Unicode NFC,
+/// and NULL if nothing is left.
 pub const TRIMMED_FUNCTION: &str = "hq_trimmed";
 
 /// A runtime function. All are scalar functions except [`Function::Rows`], [`Function::Values`] and
 /// [`Function::Texts`], which are aggregates. None is declared deterministic, because `SQLite` must
-/// not evaluate one early.
+/// not evaluate them early.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Function {
     /// `hq_call(call, mark, value, …)`: returns the answer of a call about these values. Returns
     /// NULL and becomes pending if the answer is unknown or if a value is pending.
     Call,
-    /// `hq_rank(call, document, …)`: returns the rank of a row by the similarity of its documents
-    /// to the questions.
+    /// `hq_rank(call, document, …)`: returns the similarity rank of a row, i.e. of its documents to
+    /// the questions.
     Rank,
     /// `hq_row(column, …)`: returns 1. It references columns, so that `SQLite` evaluates the rest
     /// of the condition for whole rows.
@@ -47,8 +48,8 @@ pub enum Function {
     /// `hq_open(unit)`: begins recording a row of a SELECT.
     OpenRow,
     /// `hq_close(opened, truth, value, …)`: ends the recording of a row; returns 1 if the truth is
-    /// 1, and otherwise 0. Rows with the same values are equivalent, or belong to a group and have
-    /// an order in it.
+    /// 1, and otherwise 0. The values identify equivalent rows, or the row's group and its position
+    /// in the group's order.
     CloseRow,
     /// `hq_start(unit)`: begins recording all rows of an EXISTS or IN.
     OpenSubquery,
@@ -61,13 +62,13 @@ pub enum Function {
     /// `hq_row_note(opened, truth)`: ends the recording of a candidate row; returns its number.
     NumberRow,
     /// `hq_mark()`: returns a mark, the number of pending calls so far plus one. If the number has
-    /// changed when the call runs, one of its arguments is pending.
+    /// changed by the time the call runs, an argument of the call is pending.
     PendingMark,
     /// `hq_leaf(place, wanted, mark, holds)`: returns the truth value of a condition and counts it.
     PredicateTruth,
     /// `hq_quiet(how)`: begins a section in which calls are only looked up. `how` is 0 for some
     /// conditions of a row, and 1 for all of them, which are counted. It is 2 for rows that are
-    /// already decided, whose calls are never asked.
+    /// already decided, for whose calls no requests are made.
     BeginLookup,
     /// `hq_settled(quiet, value)`: ends the section; returns the value.
     EndLookup,

@@ -22,12 +22,12 @@ pub trait Schema {
         false
     }
 
-    /// Returns the definition of a view, to follow values through it.
+    /// Returns the definition of a view, so that values can be traced through it.
     fn view_definition(&self, _table: &str) -> Option<&ViewDefinition> {
         None
     }
 
-    /// Returns true if `table` is a view with volatile results, for example one that uses
+    /// Returns true if `table` is a view with volatile results, for example a view that uses
     /// `random()`.
     fn is_volatile(&self, _table: &str) -> bool {
         false
@@ -182,8 +182,8 @@ impl<'p> Scope<'p> {
             .find_map(|scope| scope.tables.iter().find(is_named))
     }
 
-    /// Returns the name of the only entry in the nearest FROM clause that reads a table, if no entry
-    /// has the table's own name.
+    /// Returns the alias of a table in the nearest FROM clause that reads the table exactly once.
+    /// Returns `None` if a visible entry has the table's own name.
     #[must_use]
     pub fn find_alias(&self, table: &str) -> Option<&str> {
         if self.find_table(table).is_some() {
@@ -213,8 +213,8 @@ impl<'p> Scope<'p> {
         })
     }
 
-    /// Returns the depth of the scope that a name must belong to even though no table lists it: its
-    /// qualifier names a table, or it is the rowid of the only table.
+    /// Returns the depth of the scope to which a name belongs although no table lists it as a
+    /// column: its qualifier names a table, or it is the rowid of the only table.
     #[must_use]
     pub fn row_scope_depth(&self, table: Option<&str>, column: &str) -> Option<usize> {
         let mut scope = Some(self);
@@ -260,12 +260,12 @@ impl<'p> Scope<'p> {
 pub struct Resolver<'s> {
     /// Schema of the database.
     pub schema: &'s dyn Schema,
-    /// Calls on which the rows of each common table expression depend.
+    /// Calls that the rows of each common table expression depend on.
     pub cte_calls: &'s CteCalls,
 }
 
-/// Names of common table expressions, each with the calls on which its rows depend, directly or
-/// through other expressions. Expressions with equal names share an entry.
+/// Names of common table expressions, each with the calls that its rows depend on, directly or
+/// through other common table expressions. Expressions with equal names share an entry.
 pub type CteCalls = [(String, Vec<usize>)];
 
 impl Resolver<'_> {
@@ -394,8 +394,8 @@ impl Resolver<'_> {
         }
     }
 
-    /// Returns true if a value depends on a call: one inside the expression, one whose answer is a
-    /// referenced column, or one that affects the rows of a subquery. Resolves a name within a
+    /// Returns true if a value depends on a call: a call in the expression, a call whose answer is
+    /// a referenced column, or a call that affects the rows of a subquery. Resolves a name within a
     /// subquery as if it were outside.
     fn depends_on_call(&self, expr: &Expr, scope: &Scope<'_>) -> bool {
         let mut found = false;
@@ -484,7 +484,7 @@ impl Resolver<'_> {
             };
             let origin = hit.and_then(|f| f.field.origin.clone());
             let is_from_call = hit.is_some_and(|f| f.field.is_from_call) || depends_on_call(expr);
-            // `SQLite` uses the same name.
+            // `SQLite` also names the column after its source text.
             let source_text = || column.source_text.clone();
             let name = column.alias.clone().or(own).unwrap_or_else(source_text);
             let has_custom_collation = self.may_have_custom_collation(expr, scope);
@@ -574,7 +574,7 @@ impl Resolver<'_> {
             let condition = match &expr.kind {
                 ExprKind::And(_) | ExprKind::Or(_) | ExprKind::Not(_) => true,
                 ExprKind::Paren(_) => condition,
-                // Their order is WHEN, THEN, WHEN, THEN, …; see `Expr::children`.
+                // The children are in the order WHEN, THEN, WHEN, THEN, …; see `Expr::children`.
                 ExprKind::Case { operand: None, whens, .. } => {
                     (n % 2 == 0 && n / 2 < whens.len()) || condition
                 }

@@ -23,7 +23,7 @@ pub(super) enum Clause {
 pub(super) enum ResolvedTerm {
     /// The result column at this index, from 0.
     Result(usize),
-    /// A position that cannot be resolved: a star comes before it, or there is no such column.
+    /// A position that cannot be resolved, because a star precedes it or there is no such column.
     Unresolved,
     /// An expression.
     Expression,
@@ -55,8 +55,8 @@ pub(super) fn resolve_term(
     }
 }
 
-/// Returns the expression of a term: that of the referenced result column, or the term itself.
-/// Returns `None` if its position cannot be resolved.
+/// Returns the expression of a term: the referenced result column's expression, or the term itself.
+/// Returns `None` if a position cannot be resolved.
 pub(super) fn term_expr<'c>(
     term: &'c Expr,
     clause: Clause,

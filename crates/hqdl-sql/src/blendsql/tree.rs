@@ -124,7 +124,7 @@ pub struct ResultColumn {
     pub star_table: Option<String>,
     /// Alias after AS.
     pub alias: Option<String>,
-    /// Source text of the expression, which is the column's name if it has no other.
+    /// Source text of the expression, which is the column's name if no other name applies.
     pub source_text: String,
     /// Byte range in the text.
     pub span: Span,
@@ -168,11 +168,11 @@ pub enum FromSource {
     },
     /// A subquery.
     Query(Box<Query>),
-    /// A join in parentheses. It has a table name of its own only with an alias.
+    /// A join in parentheses. Only an alias gives it a table name.
     Join(Vec<FromItem>),
 }
 
-/// Join type; only the differences that matter to the rewriter.
+/// Join type, with only the distinctions that matter to the rewriter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum JoinKind {
     /// Comma, INNER or CROSS join, or the first entry.
@@ -188,7 +188,7 @@ pub enum JoinKind {
 pub struct OrderTerm {
     /// Sort expression.
     pub expr: Expr,
-    /// Whether the order is DESC.
+    /// Whether the term is DESC.
     pub descending: bool,
     /// NULLS FIRST or NULLS LAST; `None` if not specified.
     pub nulls_first: Option<bool>,
@@ -203,7 +203,7 @@ pub struct WindowSpec {
     pub order: Vec<OrderTerm>,
     /// Expressions in the bounds of the frame.
     pub frame: Vec<Expr>,
-    /// Whether the window refers to a named window, which can have further parts.
+    /// Whether the window is based on a named window, which can contain further clauses.
     pub has_base: bool,
 }
 
@@ -234,7 +234,7 @@ pub enum ExprKind {
         /// Column name.
         column: String,
     },
-    /// A call: its number and its arguments.
+    /// A call, as its number and its arguments.
     Call(usize, Vec<Expr>),
     /// A CASE expression.
     Case {
@@ -403,7 +403,7 @@ impl Expr {
             || self.children().0.into_iter().any(Self::references_column)
     }
 
-    /// Returns true if the expression or a subquery of it contains a call.
+    /// Returns true if the expression, including its subqueries, contains a call.
     #[must_use]
     pub fn has_call(&self) -> bool {
         if matches!(self.kind, ExprKind::Call(..)) {
@@ -413,7 +413,7 @@ impl Expr {
         exprs.into_iter().any(Self::has_call) || query.is_some_and(Query::has_call)
     }
 
-    /// Visits this expression and all expressions inside it, including those of subqueries.
+    /// Visits this expression and all expressions inside it, including expressions in subqueries.
     pub fn visit_exprs<'e>(&'e self, visit: &mut dyn FnMut(&'e Expr)) {
         visit(self);
         let (exprs, query) = self.children();
@@ -425,9 +425,9 @@ impl Expr {
 }
 
 impl SelectCore {
-    /// Returns true if the SELECT has a FROM clause and a result that references no column. If
-    /// `SQLite` flattens the SELECT into the enclosing one, it can evaluate that result before a
-    /// row is read.
+    /// Returns true if the SELECT has a FROM clause and at least one result that references no
+    /// column. If `SQLite` flattens the SELECT into the enclosing one, it can evaluate that result
+    /// before a row is read.
     #[must_use]
     pub fn has_row_independent_result(&self) -> bool {
         !self.from.is_empty()
@@ -536,7 +536,7 @@ impl Query {
         });
     }
 
-    /// Visits the FROM entries of this query without those of subqueries in expressions.
+    /// Visits the FROM entries of this query, except entries in subqueries of expressions.
     fn visit_own_from_items<'e>(&'e self, visit: &mut dyn FnMut(&'e FromItem)) {
         self.with.iter().for_each(|cte| cte.query.visit_own_from_items(visit));
         match &self.body {

@@ -51,7 +51,8 @@ impl CastTarget {
         }
     }
 
-    /// Returns the SQL of a call's cast, from which the engine reads the answer type.
+    /// Returns the SQL template for casting a call; the engine infers the answer type from this
+    /// cast.
     pub fn call_template(self) -> &'static str {
         match self {
             Self::Integer(_) => "CAST({} AS INTEGER)",

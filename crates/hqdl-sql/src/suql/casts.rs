@@ -53,7 +53,7 @@ const INTERVAL_UNITS: [(&str, &str, f64); 10] = [
 /// A parsed type name.
 struct TypeName {
     target: CastTarget,
-    /// The name if it is not a known type; it may be an ENUM.
+    /// Name of an unknown type, which may be an ENUM; `None` for a known type.
     enum_name: Option<Token>,
     is_array: bool,
     is_interval: bool,

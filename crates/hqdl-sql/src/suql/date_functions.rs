@@ -207,7 +207,7 @@ pub(super) struct TimeSpan {
 const MICROS_PER_DAY: i64 = 86_400_000_000;
 
 impl TimeSpan {
-    /// Returns the interval between two timestamps in days and time.
+    /// Returns the interval between two timestamps as days and a remainder of less than a day.
     pub fn between(from: DateTime, to: DateTime) -> Self {
         let days = i64::from((to.date() - from.date()).get_days());
         let micros = days * MICROS_PER_DAY + to_micros(to.time()) - to_micros(from.time());

@@ -1,6 +1,6 @@
-//! Unifies operand types by their declared types. In `PostgreSQL`, a text literal compared with a
-//! date is converted to a date, and one compared with a boolean to a boolean. `SQLite` compares the
-//! stored values, so the translation converts each operand to the other's type.
+//! Unifies operand types by their declared types. In `PostgreSQL`, a text literal is converted to a
+//! date if it is compared with a date, and to a boolean if it is compared with a boolean. `SQLite`
+//! compares the stored values, so the translation converts each operand to the other's type.
 
 use super::cast_target::CastTarget;
 use super::functions::{parse_boolean, parse_number};
@@ -13,7 +13,7 @@ use crate::blendsql::SqlError;
 const UNIFY_LABEL: &str =
     "read with the type of the other value; to compare texts, cast that value with ::text";
 
-/// Parses a column's declared type. Returns [`SqlType::Unknown`] for an unknown one.
+/// Parses a column's declared type. Returns [`SqlType::Unknown`] if the type is not recognized.
 pub(super) fn parse_declared_type(declaration: &str) -> SqlType {
     let upper = declaration.trim().to_ascii_uppercase();
     let name = upper.split(['(', ' ', '[']).next().unwrap_or_default();
@@ -32,7 +32,7 @@ pub(super) fn parse_declared_type(declaration: &str) -> SqlType {
 }
 
 impl SqlType {
-    /// Returns the type of a column with this expression.
+    /// Returns the type of a column that is computed by an expression of this type.
     pub fn as_column_type(&self) -> Self {
         match self {
             Self::Literal(_) => Self::Text,
@@ -41,8 +41,8 @@ impl SqlType {
         }
     }
 
-    /// Returns the common type of both: a numeric type for two numbers, a timestamp for a date and
-    /// a timestamp, or the type of both if they are equal.
+    /// Returns the common type of both types: a numeric type for two numbers, a timestamp for a
+    /// date and a timestamp, or the type of both if they are equal.
     pub fn unify(&self, other: &Self) -> Self {
         match (self, other) {
             (a, b) if a == b => a.clone(),
@@ -64,7 +64,8 @@ impl SqlType {
     }
 }
 
-/// Returns the common type of expressions. Text literals and NULL adopt the type of the others.
+/// Returns the common type of expressions. Text literals and NULL adopt the type of the other
+/// expressions.
 pub(super) fn common_type<'p>(sql: &str, exprs: impl IntoIterator<Item = &'p TypedSql>) -> SqlType {
     let is_null = |p: &TypedSql| {
         sql.get(p.span.clone()).is_some_and(|text| text.eq_ignore_ascii_case("NULL"))
@@ -159,14 +160,14 @@ impl Parser<'_> {
         Err(error.with_help("cast one of them"))
     }
 
-    /// Converts an operand to the type of the other one, if necessary.
+    /// Converts an operand to the type of the other operand, if necessary.
     fn convert_operand(expr: TypedSql, other: &TypedSql) -> Result<TypedSql, SqlError> {
         if let SqlType::Literal(text) = &expr.sql_type {
             let text = text.clone();
             return Self::convert_literal(expr, &text, &other.sql_type);
         }
         let target = match (&expr.sql_type, &other.sql_type) {
-            // Compare two columns as they are stored, so that an index can be used.
+            // Compare the stored values of two columns directly, so that an index can be used.
             (SqlType::Boolean, SqlType::Boolean | SqlType::Literal(_))
                 if expr.is_column() && !other.is_column() =>
             {
@@ -258,14 +259,14 @@ impl Parser<'_> {
 }
 
 impl TypedSql {
-    /// Returns the row with other values.
+    /// Returns the row value with its values replaced.
     fn with_values(self, values: Vec<Self>) -> Self {
         let text = join_exprs(self.span.start, values, self.span.end);
         Self { text, ..self }
     }
 
-    /// Returns true for a plain column, whose stored values may have a different format than
-    /// computed ones.
+    /// Returns true for a plain column, whose stored values may be formatted differently from
+    /// computed values.
     fn is_column(&self) -> bool {
         self.precedence == PRIMARY && matches!(self.text.as_slice(), [SourceFragment::Column(..)])
     }

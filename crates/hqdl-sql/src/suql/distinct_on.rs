@@ -25,7 +25,7 @@ use hqdl_values::sql::quote_name;
 struct ResultItem {
     text: SqlText,
     name: String,
-    /// Position of the alias, if there is one.
+    /// Byte range of the alias; `None` without an alias.
     alias: Option<Range<usize>>,
     /// Tokens of the expression.
     words: Vec<String>,
@@ -132,8 +132,7 @@ impl Parser<'_> {
                 }));
                 continue;
             }
-            // Drop the marks of columns that may be array elements: the outer query names the
-            // column.
+            // Drop the marks of possible array elements, because the outer query names each column.
             let is_mark = |fragment: &SourceFragment| matches!(fragment, SourceFragment::Generated(text, _) if text.starts_with('\0'));
             let text: SqlText = expr.text.iter().filter(|f| !is_mark(f)).cloned().collect();
             let name = match (alias, text.as_slice()) {
@@ -155,8 +154,8 @@ impl Parser<'_> {
         Some(items)
     }
 
-    /// Returns the columns of `*` or `t.*`, each as SQL and as a name; `None` if one of the tables
-    /// might not be a database table, or if a join merges columns.
+    /// Returns the columns of `*` or `t.*`, each as SQL and as a name; `None` if a table might not
+    /// be a database table, or if a join merges columns.
     fn table_columns(&self, of: Option<&str>) -> Option<Vec<(String, String)>> {
         let select = self.selects.last().filter(|select| !select.has_merged_columns)?;
         let mut found = Vec::new();
@@ -175,7 +174,7 @@ impl Parser<'_> {
     }
 
     /// Returns the index of the fragment with the column that a question is about. Returns `None`
-    /// if the expression is anything else, or if the column is not one of `known`.
+    /// if the expression is not a question about a column, or if the column is not in `known`.
     fn find_asked_column(
         &self,
         span: &Range<usize>,
@@ -202,8 +201,8 @@ impl Parser<'_> {
         (is_question && is_whole && is_one_text && is_known).then_some(column)
     }
 
-    /// Returns the tokens of a range in comparable form. A column equals itself with or without its
-    /// table qualifier.
+    /// Returns the tokens of a range in a form that can be compared: a column is equal with and
+    /// without its table qualifier.
     fn read_comparable_tokens(&self, span: &Range<usize>) -> Vec<String> {
         let mut words: Vec<String> = Vec::new();
         for token in self.tokens_in(span) {
@@ -227,7 +226,7 @@ impl Parser<'_> {
     }
 }
 
-/// Returns a term. The name or position of a result column refers to that column.
+/// Resolves a term, which can be the name or position of a result column.
 fn resolve_term<'i>(
     items: &'i [ResultItem],
     text: &'i SqlText,

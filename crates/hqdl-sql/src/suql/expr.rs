@@ -215,7 +215,8 @@ impl Parser<'_> {
         }
     }
 
-    /// Returns true for `left(x, 1)` and `right(…)`: LEFT and RIGHT are also function names.
+    /// Returns true for `left(x, 1)` and `right(…)`: LEFT and RIGHT are keywords as well as
+    /// function names.
     fn is_left_or_right_call(&self, token: Token) -> bool {
         ["LEFT", "RIGHT"].iter().any(|w| token.is_word(self.sql, w))
             && self.peek_at(1).is_some_and(|t| t.is_symbol(b'('))
@@ -488,7 +489,7 @@ fn unescape(text: &str) -> String {
         if c != '\\' {
             out.push(c);
             if c == '\'' {
-                // Skip the second quote of a doubled one.
+                // Skip the second quote of a doubled quote.
                 chars.next();
             }
             continue;

@@ -274,7 +274,7 @@ impl Parser<'_> {
         Some(known.names.iter().cloned().zip(types).collect())
     }
 
-    /// Returns the columns of the last parsed query, with the first ones renamed.
+    /// Returns the columns of the last parsed query, the first of them renamed to the given names.
     ///
     /// # Errors
     /// Returns [`SqlError`] for more names than columns.

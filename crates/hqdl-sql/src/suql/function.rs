@@ -59,7 +59,8 @@ const FUNCTIONS: [(&str, usize, &str); 90] = [
     ("array_to_string", 3, "suql_array_to_string({})"),
     ("bool_and", 1, "min({})"),
     ("bool_or", 1, "max({})"),
-    // Asks whether a document supports a claim. The score is the same truth value as a number.
+    // Asks whether a document supports a claim. The score variant returns the same truth value as a
+    // number.
     ("boolean_answer", 2, "(answer({}, {1}) = 'Yes')"),
     ("boolean_answer_score", 2, "((answer({}, {1}) = 'Yes') * 1.0)"),
     ("btrim", 1, "trim({})"),
@@ -188,7 +189,7 @@ const ANY_COUNT: usize = usize::MAX;
 const DISTANCE_CALL: &str = "{{LLMMap('how many metres is it from {} to {}, as the crow flies?', {}, {1}, \
                         return_type='float')}}";
 
-/// Set-returning functions, each with the template of an array of its rows.
+/// Set-returning functions, each with the SQL template of an array that contains its rows.
 const SET_FUNCTIONS: [(&str, &str); 9] = [
     ("unnest", "{}"),
     ("generate_series", "suql_series({})"),
@@ -355,8 +356,8 @@ impl Parser<'_> {
         Ok(found)
     }
 
-    /// Checks the literal flags and start position of a regular expression function, so that an
-    /// invalid one is reported before any request is made.
+    /// Checks the literal flags and start position of a regular expression function, so that
+    /// invalid arguments are reported before any request is made.
     fn check_regex_flags(&self, name: &str, exprs: &[TypedSql]) -> Result<(), SqlError> {
         let first = if name == "regexp_replace" { 3 } else { 2 };
         for (n, expr) in exprs.iter().enumerate().skip(first) {
@@ -654,8 +655,8 @@ fn abbreviate_boolean(expr: &mut TypedSql) {
     }
 }
 
-/// Translates `string_agg(DISTINCT x, ',')`. The translation sorts the values, as `PostgreSQL`'s
-/// implementation does.
+/// Translates `string_agg(DISTINCT x, ',')`. The translation sorts the values, like `PostgreSQL`'s
+/// implementation.
 fn translate_string_agg_distinct(
     of: &TypedSql,
     between: &TypedSql,

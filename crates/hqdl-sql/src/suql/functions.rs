@@ -22,7 +22,7 @@ use hqdl_values::format::regex_reason;
 use hqdl_values::value::Value;
 
 type FunctionResult = rusqlite::Result<Sql>;
-/// An SQL function that is only called with non-NULL arguments.
+/// An SQL function that is called only if no argument is NULL.
 type StrictFunction = fn(&[ValueRef<'_>]) -> FunctionResult;
 /// Converts a pattern to a regular expression; returns `None` for an invalid pattern.
 type PatternSyntax = fn(&str) -> Option<String>;
@@ -67,7 +67,7 @@ pub fn register(connection: &Connection) -> rusqlite::Result<()> {
         let groups = (first..found.len()).map(|n| found.get(n).map(|m| m.as_str().to_owned()));
         Ok(Sql::Text(groups.collect::<Json>().to_string()))
     })?;
-    // Ignores NULLs.
+    // Like `PostgreSQL`, ignore NULLs.
     let extreme = |name: &str, wanted: Ordering| {
         connection.create_scalar_function(name, -1, flags, move |ctx: &Context<'_>| {
             let mut best: Option<Value> = None;
@@ -172,7 +172,7 @@ fn register_arrays(connection: &Connection) -> rusqlite::Result<()> {
         let same = |a: &Json, b: &Json| a.is_null() && b.is_null() || are_equal(a, b);
         Ok(boolean_to_sql(a.len() == b.len() && a.iter().zip(&b).all(|(a, b)| same(a, b))))
     })?;
-    // A NULL operand counts as an empty array, unless both are NULL.
+    // A NULL operand counts as an empty array, unless both operands are NULL.
     connection.create_scalar_function("suql_joined", 2, FLAGS, |ctx: &Context<'_>| {
         let values = [ctx.get_raw(0), ctx.get_raw(1)];
         if values == [ValueRef::Null; 2] {
@@ -370,7 +370,7 @@ pub(super) fn parse_number(text: &str) -> Option<Sql> {
 pub(super) fn to_integer(number: &Sql, bits: u32) -> Option<i64> {
     let whole = match number {
         Sql::Integer(whole) => *whole,
-        // 2^63 and above do not fit into `i64`; below, the cast is exact.
+        // 2^63 and larger numbers do not fit into `i64`; the cast of a smaller number is exact.
         Sql::Real(real) if real.round().abs() < 9_223_372_036_854_775_808.0 => real.round() as i64,
         _ => return None,
     };
@@ -557,7 +557,7 @@ fn regexp_replace(values: &[ValueRef<'_>]) -> FunctionResult {
     Ok(Sql::Text(output))
 }
 
-/// Returns the pattern syntax of an operator; `syntax` is the part of the function's name that
+/// Returns the pattern syntax of an operator. `syntax` is the part of the SQL function's name that
 /// identifies the operator.
 pub(super) fn find_pattern_syntax(syntax: &str) -> PatternSyntax {
     match syntax {
@@ -691,7 +691,7 @@ fn compare_element(value: ValueRef<'_>, sign: &str, element: &Json) -> rusqlite:
     })
 }
 
-/// Compares two values in `SQLite`'s order: numbers before texts.
+/// Compares two values in `SQLite`'s order, with numbers before texts.
 fn compare_values(a: &Value, b: &Value) -> Ordering {
     let number = |v: &Value| match v {
         Value::Integer(i) => Some(*i as f64),

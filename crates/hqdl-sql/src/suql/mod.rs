@@ -119,7 +119,7 @@ pub fn translate(sql: &str) -> Result<TranslatedQuery, SqlError> {
     translate_with_columns(sql, &|_| None)
 }
 
-/// Translates a query into `SQLite`'s dialect. `columns` returns the columns of a table.
+/// Translates a query into `SQLite`'s dialect. `columns` looks up the columns of a table by name.
 ///
 /// # Errors
 /// Returns [`SqlError`] for invalid syntax, or a construct that `SQLite` does not support.
@@ -133,8 +133,8 @@ pub fn translate_with_columns(
     // Call `columns` before the thread starts, because it need not be `Sync`.
     parser.tables = find_known_tables(sql, &parser.tokens, columns);
     let run = move || parser.parse_statement().map(|text| text::join_fragments(sql, &text));
-    // The parser is recursive, so run it on a thread with enough stack, whatever stack the caller
-    // has.
+    // The parser is recursive, so run it on a thread with enough stack, regardless of the caller's
+    // stack.
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().stack_size(STACK_BYTES);
         match thread.spawn_scoped(scope, run).map(std::thread::ScopedJoinHandle::join) {

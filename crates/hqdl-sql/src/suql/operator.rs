@@ -470,7 +470,8 @@ impl Parser<'_> {
         Ok(Some(TypedSql { sql_type, ..TypedSql::from_template(template, operands, span) }))
     }
 
-    /// Parses `(x, y, …)` after an array and IN, and compares the arrays by their elements.
+    /// Parses the list `(x, y, …)` of `array IN (x, y, …)`, and compares the arrays element by
+    /// element.
     fn parse_array_list(&mut self, left: &TypedSql, negated: bool) -> Result<TypedSql, SqlError> {
         self.expect_symbol(b'(')?;
         let all: Vec<TypedSql> =
@@ -645,7 +646,7 @@ pub(super) fn translate_pattern_match(
     })
 }
 
-/// Checks a literal pattern, so that an invalid one is reported before any request is made.
+/// Checks a literal pattern, so that an invalid pattern is reported before any request is made.
 ///
 /// # Errors
 /// Returns [`SqlError`] if the pattern is invalid.

@@ -12,7 +12,7 @@ use crate::blendsql::scan_calls;
 /// Maximum nesting depth of expressions; each level is a recursion level of the parser.
 const MAX_DEPTH: usize = 200;
 
-/// A translated expression.
+/// An expression that has been translated to `SQLite`'s dialect.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct TypedSql {
     /// Byte range in the source.
@@ -21,7 +21,7 @@ pub(super) struct TypedSql {
     pub text: SqlText,
     /// Type of the expression, with the detail that enclosing expressions need.
     pub sql_type: SqlType,
-    /// Precedence of its outermost operator.
+    /// Precedence of the expression's outermost operator.
     pub precedence: u8,
 }
 
@@ -39,7 +39,7 @@ pub(super) enum SqlType {
     Interval(Vec<(f64, &'static str)>),
     /// A computed interval, as text: `1 year 2 mons`.
     ComputedInterval,
-    /// A date without a time. A text literal compared with it is converted to a date.
+    /// A date without a time. A text literal is converted to a date when compared with it.
     Date,
     /// A date with a time.
     Timestamp,
@@ -53,8 +53,7 @@ pub(super) enum SqlType {
     Integer,
     /// A NUMERIC, whose division keeps the fraction.
     Numeric,
-    /// A binary floating-point number. Its division keeps the fraction, and it is rounded half to
-    /// even.
+    /// A binary floating-point number. Division keeps the fraction, and rounding is half to even.
     Float,
     /// A row value: `(a, 'x')`.
     Row(Vec<TypedSql>),
@@ -65,7 +64,7 @@ pub(super) enum SqlType {
 /// Tables and result columns of a SELECT.
 #[derive(Default)]
 pub(super) struct SuqlSelect {
-    /// Arrays that are unnested into its rows.
+    /// Arrays that are unnested into the SELECT's rows.
     pub unnested: Vec<UnnestedArray>,
     /// Tables in order.
     pub tables: Vec<SuqlTable>,
@@ -75,7 +74,7 @@ pub(super) struct SuqlSelect {
     pub has_outer_join: bool,
     /// Whether USING or NATURAL merges columns.
     pub has_merged_columns: bool,
-    /// `DISTINCT ON`, until the query is complete.
+    /// `DISTINCT ON` of the SELECT, until the whole query has been parsed.
     pub distinct_on: Option<DistinctOn>,
 }
 
@@ -88,7 +87,7 @@ pub(super) struct DistinctOn {
     pub on: Vec<TypedSql>,
     /// Result columns with the tokens of their aliases.
     pub columns: Vec<(TypedSql, Option<Token>)>,
-    /// Offset of FROM; `None` without one.
+    /// Offset of FROM; `None` if there is no FROM clause.
     pub from: Option<usize>,
     /// Expressions of the clauses from FROM to HAVING or WINDOW.
     pub rows: Vec<TypedSql>,
@@ -118,7 +117,7 @@ pub(super) enum TableSource {
 
 /// An array that is unnested into rows.
 pub(super) struct UnnestedArray {
-    /// Table name of its elements.
+    /// Table name under which the query reads the elements.
     pub alias: String,
     /// Names of the array's elements in the query.
     pub names: Vec<String>,

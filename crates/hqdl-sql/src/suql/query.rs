@@ -121,7 +121,7 @@ impl Parser<'_> {
         Ok(text)
     }
 
-    /// Parses a member of a compound query; `is_later` is true for all but the first one.
+    /// Parses a member of a compound query; `is_later` is true for every member but the first.
     fn parse_compound_member(
         &mut self,
         exprs: &mut Vec<TypedSql>,
@@ -597,7 +597,7 @@ pub(super) fn rename_elements(text: &mut SqlText, select: &SuqlSelect) {
     }
 }
 
-/// Returns the index of the first token, starting at `at`, that is one of these words or closes the
+/// Returns the index of the first token, starting at `at`, that is in `words` or closes the
 /// enclosing brackets. Skips nested brackets.
 fn find_keyword(sql: &str, tokens: &[Token], at: usize, words: &[&str]) -> Option<usize> {
     let mut depth = 0_usize;

@@ -14,7 +14,7 @@ pub(super) enum SourceFragment {
     Source(Range<usize>),
     /// Generated text, and the source bytes that it replaces.
     Generated(String, Range<usize>),
-    /// A column: position, table and column name.
+    /// A column, with its position, table and column name.
     Column(Range<usize>, Option<String>, String),
     /// A column in a nested query.
     InnerColumn(Range<usize>, Option<String>, String),

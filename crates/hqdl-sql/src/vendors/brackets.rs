@@ -2,7 +2,7 @@
 
 use crate::blendsql::lexer::{Lexeme, Token};
 
-/// Returns the index of the bracket that closes the one at the first token.
+/// Returns the index of the bracket that closes the bracket at the first token.
 pub(super) fn find_close(tokens: &[Token]) -> Option<usize> {
     let mut depth = 0_usize;
     tokens.iter().position(|token| {

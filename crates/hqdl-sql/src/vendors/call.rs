@@ -16,7 +16,7 @@ pub(super) struct FunctionCall<'q> {
     pub name: String,
     pub name_span: Range<usize>,
     arguments: Vec<FunctionArgument<'q>>,
-    /// Offset after the call, and after a field that selects its answer.
+    /// End offset of the call, including a field that selects the answer.
     pub end: usize,
 }
 
@@ -129,8 +129,7 @@ impl<'q> FunctionCall<'q> {
     /// Matches arguments by name or position.
     ///
     /// # Errors
-    /// [`SqlError`] for an argument with another name, for one that appears twice, and for more
-    /// arguments.
+    /// Returns [`SqlError`] for an unknown or repeated argument name, and for too many arguments.
     pub fn match_arguments<const N: usize>(
         &self,
         names: [&str; N],
@@ -221,8 +220,8 @@ impl<'q> FunctionCall<'q> {
         VendorPrompt::parse(self.translator, argument.tokens)
     }
 
-    /// Writes an ingredient that asks the prompt of an argument; `default` is the question if it
-    /// has no text.
+    /// Writes an ingredient that asks the prompt in an argument; `default` is the question of a
+    /// prompt without text.
     pub fn write_prompt(
         &self,
         argument: Option<FunctionArgument<'q>>,

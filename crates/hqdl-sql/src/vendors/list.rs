@@ -74,7 +74,7 @@ impl<'q> FunctionCall<'q> {
     ) -> Result<String, SqlError> {
         let value = self.require_expression(value, "a text")?;
         let labels = self.require_labels(labels, "labels")?;
-        // Descriptions become part of the question, with the labels.
+        // Descriptions become part of the question, next to their labels.
         if labels.iter().any(|(_, about)| about.is_some()) {
             for (label, about) in &labels {
                 self.reject_slot(label)?;

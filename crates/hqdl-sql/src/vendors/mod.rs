@@ -2,8 +2,8 @@
 //!
 //! [`translate`] finds the calls by their names and replaces each with an ingredient, innermost
 //! first. All other bytes are copied, so that every position can be mapped back to the original
-//! query. Each engine has a file with its functions and their arguments. A function of an engine
-//! that no ingredient replaces is an error.
+//! query. Each engine has a file with its functions and their arguments. A function without an
+//! equivalent ingredient is an error.
 
 mod alloydb;
 mod bigquery;
@@ -105,8 +105,8 @@ impl Vendor {
 /// Rewrites an engine's AI functions as ingredients.
 ///
 /// # Errors
-/// [`SqlError`] for a function without an equivalent, and for arguments that an ingredient does
-/// not have.
+/// Returns [`SqlError`] for a function without an equivalent, and for arguments that the ingredient
+/// does not support.
 pub fn translate(sql: &str, vendor: Vendor) -> Result<TranslatedQuery, SqlError> {
     let tokens = read_tokens(sql)?;
     let translator = Translator { sql, vendor, depth: 0 };
@@ -256,7 +256,7 @@ impl Translator<'_> {
         self.is_string(*one).then(|| one.unquoted_text(self.sql))
     }
 
-    /// Returns the translator for one more level of nesting. Fails beyond the maximum depth.
+    /// Returns a translator for the next nesting level. Fails beyond the maximum depth.
     fn enter(self, tokens: &[Token]) -> Result<Self, SqlError> {
         if self.depth < MAX_DEPTH {
             return Ok(Self { depth: self.depth + 1, ..self });
@@ -284,8 +284,8 @@ impl Translator<'_> {
     }
 }
 
-/// Returns whether the `n`th token is a parameter. The lexer also reads `:b` of `{'a':b}` and
-/// `a:b` as one.
+/// Returns whether the `n`th token is a parameter. The lexer also reads the `:b` in `{'a':b}` and
+/// `a:b` as a parameter.
 fn is_parameter(sql: &str, tokens: &[Token], n: usize) -> bool {
     let token = tokens[n];
     let is_after_value = n.checked_sub(1).is_some_and(|before| match tokens[before].lexeme {

@@ -16,7 +16,7 @@ pub(super) struct VendorPrompt {
 
 enum PromptPart {
     Text(String),
-    /// An expression, with the name of the column if it is one.
+    /// An expression, with its column name if the expression is a column.
     Value(String, Option<String>),
 }
 
@@ -24,7 +24,8 @@ impl VendorPrompt {
     /// Parses `'a' || b`, `CONCAT('a', b)`, `('a', b)`, `STRUCT('a', b)` and `PROMPT('a {0}', b)`.
     ///
     /// # Errors
-    /// [`SqlError`] for a template whose slots have no values, or in an expression.
+    /// Returns [`SqlError`] for a template whose slots have no values, or for an error in an
+    /// expression.
     pub fn parse(translator: Translator<'_>, tokens: &[Token]) -> Result<Self, SqlError> {
         let sql = translator.sql;
         let translator = translator.enter(tokens)?;
@@ -154,7 +155,7 @@ impl VendorPrompt {
 }
 
 /// Writes a question as an ingredient: `LLMMap` about the values, or `LLMQA` if there are none.
-/// Several values, with their names, become one text, which is NULL if one of them is.
+/// Several values are combined with their names into one text, which is NULL if any value is NULL.
 pub(super) fn write_question(
     question: &str,
     values: &[(&str, Option<&str>)],

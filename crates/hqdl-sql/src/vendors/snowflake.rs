@@ -55,7 +55,7 @@ fn rewrite_filter(call: &FunctionCall<'_>) -> Result<String, SqlError> {
     }
 }
 
-/// The result is the label, or a JSON list of labels in multi mode.
+/// Rewrites a classification. The result is a label or, in multi mode, a JSON list of labels.
 fn rewrite_classify(call: &FunctionCall<'_>) -> Result<String, SqlError> {
     let [input, categories, config] =
         call.match_arguments(["input", "list_of_categories", "config_object"])?;

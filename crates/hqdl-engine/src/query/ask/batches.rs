@@ -9,7 +9,7 @@ use crate::query::request::error::QueryError;
 use hqdl_model::plan::{Batcher, RowBatch};
 use hqdl_values::value::Value;
 
-/// Maximum size of a document that shares a request with others, in bytes.
+/// Maximum size, in bytes, of a document that may share a request with others.
 const MAX_SHARED_BYTES: usize = 400;
 
 /// Groups the demands by expansion. The demands must be sorted.
@@ -17,8 +17,8 @@ pub(in crate::query) fn group_by_target(demands: &[Demand]) -> impl Iterator<Ite
     demands.chunk_by(|a, b| a.target() == b.target())
 }
 
-/// Splits the demands of one expansion by the model that answers them. Returns each model's
-/// position with its demands, in the order of `demands`.
+/// Splits the demands of one expansion by the model that answers them. Returns the position of each
+/// model with the model's demands, in the order of `demands`.
 pub(in crate::query) fn split_by_model<'d>(
     target: &TargetExpansion,
     demands: &'d [Demand],

@@ -1,6 +1,6 @@
-//! Requests the embeddings of texts and stores them in the file of embeddings. Embeddings are
-//! optional for a comparison of texts (`similarity`), and required by the functions `embed` and
-//! `similarity` of a query.
+//! Requests the embeddings of texts and stores them in the embeddings file. Embeddings are optional
+//! for a comparison of texts (`similarity`), and required by the functions `embed` and `similarity`
+//! of a query.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU32};
@@ -42,7 +42,7 @@ pub(super) enum EmbeddingNeed {
     Required,
 }
 
-/// Endpoint of a run, and the file of its embeddings.
+/// Endpoint for the embeddings of a run, and the file that stores them.
 pub(in crate::query) struct EmbeddingsClient {
     model: Arc<EmbeddingsEndpoint>,
     price: Option<PriceTable>,
@@ -53,9 +53,9 @@ pub(in crate::query) struct EmbeddingsClient {
 #[derive(Default)]
 pub(in crate::query) struct EmbeddingsSource {
     client: Option<EmbeddingsClient>,
-    /// Reason why the run stopped comparing texts by their embeddings.
+    /// Reason why the run stopped comparing texts by their embeddings; `None` if it did not stop.
     pub(super) failure: Option<String>,
-    /// Number of texts that the endpoint rejected, and the reason for the last one.
+    /// Number of texts that the endpoint rejected, and the reason for the last rejection.
     pub(super) rejected: Option<(usize, String)>,
 }
 
@@ -63,7 +63,7 @@ pub(in crate::query) struct EmbeddingsSource {
 pub(super) enum NoEmbeddings {
     /// A request failed.
     Request(ModelError),
-    /// The endpoint, its replies or the file of embeddings cannot be used.
+    /// The endpoint, its replies or the embeddings file cannot be used.
     Unusable(QueryError),
     /// The query fails, even if the embeddings are optional.
     QueryFailed(QueryError),
@@ -110,7 +110,7 @@ impl NoEmbeddings {
 }
 
 impl EmbeddingsSource {
-    /// Returns the endpoint and the file of embeddings, and opens them on first use.
+    /// Returns the endpoint and the embeddings file, which are opened on first use.
     pub(super) fn open_client(
         &mut self,
         query_run: &QueryRun<'_>,
@@ -133,7 +133,7 @@ impl EmbeddingsSource {
 }
 
 impl EmbeddingsClient {
-    /// Returns the texts without a stored embedding, each once.
+    /// Returns the texts without a stored embedding, without duplicates.
     pub(super) fn missing_texts<'t>(
         &self,
         texts: impl Iterator<Item = (PassageDigest, &'t str)>,
@@ -147,8 +147,8 @@ impl EmbeddingsClient {
         Ok(missing)
     }
 
-    /// Removes the texts of a batch that another process has stored since. Returns `None` if no
-    /// text is left.
+    /// Removes from a batch the texts whose embeddings another process has stored in the meantime.
+    /// Returns `None` if no text is left.
     fn remove_stored_texts(
         &self,
         batch: (DigestedTexts, u64),
@@ -159,7 +159,7 @@ impl EmbeddingsClient {
         if missing.len() == batch.0.len() {
             return Ok(Some(batch));
         }
-        // Fewer texts still fit in one batch.
+        // The remaining texts are fewer than before, so they still fit in one batch.
         Ok(split_into_batches(&missing, tokenizer).pop())
     }
 
@@ -229,7 +229,8 @@ impl QueryRun<'_> {
     }
 
     /// Requests missing embeddings and stores them. If they are required, splits a request that the
-    /// endpoint rejects. Returns the number of rejected texts, and the reason for the last one.
+    /// endpoint rejects. Returns the number of rejected texts, and the reason for the last
+    /// rejection.
     pub(super) fn request_embeddings(
         &self,
         client: &mut EmbeddingsClient,
@@ -462,7 +463,7 @@ impl EmbeddingsRequest {
         EmbeddingsOutcome { request, reply }
     }
 
-    /// Runs a request without long pauses.
+    /// Runs a request. Fails if the endpoint demands a long pause before a retry.
     async fn run_without_long_pauses(
         request: &RetryingRequest<'_>,
     ) -> Result<(Reply, Option<ReservationId>), RequestError> {
@@ -471,7 +472,7 @@ impl EmbeddingsRequest {
             let Err(RequestError::Model(ModelError::Temporary { wait, .. })) = &reply else {
                 break;
             };
-            // If the endpoint demands a long pause, compare by words instead.
+            // If the endpoint demands a long pause, give up; texts are then compared by words.
             let Some(pause) = wait.filter(|w| w.as_secs() < 10) else { break };
             tokio::time::sleep(pause).await;
             reply = request.run_once().await;

@@ -26,10 +26,11 @@ use hqdl_spec::Expansion;
 use hqdl_values::key::Entity;
 use hqdl_values::usage::Usage;
 
-/// Number of answers that are read at a time.
+/// Number of answers to read at a time.
 const READ_CHUNK: usize = 1000;
 
-/// Run of a query and its nested queries, with one budget. It starts with the first request.
+/// Run that a query and its nested queries share, with one budget. The run starts with the first
+/// request.
 pub struct LazyRun<'a> {
     request: Request<'a>,
     started: OnceCell<QueryRun<'a>>,
@@ -54,7 +55,7 @@ impl<'a> LazyRun<'a> {
         Ok(self.started.get_or_init(|| query_run))
     }
 
-    /// Returns notes for the user on missing embeddings.
+    /// Returns notes for the user about missing embeddings.
     #[must_use]
     pub fn embeddings_notes(&self) -> Vec<String> {
         self.started.get().map(QueryRun::missing_embeddings_notes).unwrap_or_default()
@@ -76,7 +77,7 @@ pub struct QueryRun<'a> {
     pub(in crate::query) request: Request<'a>,
     pub(in crate::query) runtime: tokio::runtime::Runtime,
     pub(in crate::query) run: Arc<ModelRun>,
-    /// Cost of the run in USD before it was resumed.
+    /// Cost in USD that the run had incurred before it was resumed.
     earlier_usd: f64,
     pub(in crate::query) embeddings: Mutex<EmbeddingsSource>,
     /// Expansions whose documents were loaded in this run.

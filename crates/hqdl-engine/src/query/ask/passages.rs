@@ -1,5 +1,5 @@
-//! Selects passages of a document that is too long for one question: those most similar to the
-//! question, in document order, as many as fit.
+//! Selects passages of a document that is too long for one question: the passages most similar to
+//! the question, as many as fit, in document order.
 
 use crate::query::cells::documents::Document;
 use crate::query::request::error::QueryError;
@@ -8,7 +8,7 @@ use hqdl_values::tokens::Tokenizer;
 
 /// Maximum number of tokens of a passage.
 const MAX_PASSAGE_TOKENS: u64 = 200;
-/// Number of tokens between two passages.
+/// Number of tokens of the separator between two passages.
 const SEPARATOR_TOKENS: u64 = 3;
 
 /// Function that returns the similarity of passages to a question.
@@ -26,14 +26,14 @@ pub(in crate::query) struct PassageSelector<'c> {
 }
 
 impl PassageSelector<'_> {
-    /// Returns the tokenizer. Load it only if tokens must be counted.
+    /// Loads the tokenizer. Loading is slow, so call this only if tokens must be counted.
     fn load_tokenizer(&self) -> Tokenizer {
         Tokenizer::for_model(self.model)
     }
 
     /// Returns true if the whole document fits.
     pub fn fits_entirely(&self, document: &Document) -> bool {
-        // Every token has at least one byte.
+        // A token has at least one byte, so the size in bytes bounds the number of tokens.
         document.approximate_size() as u64 <= self.max_tokens
             || self.load_tokenizer().count_tokens(&document.full_text()) <= self.max_tokens
     }
@@ -74,7 +74,7 @@ impl PassageSelector<'_> {
             })
             .collect();
         let mut order: Vec<usize> = (0..passages.len()).collect();
-        // Among passages of equal similarity, the beginnings of all texts come first.
+        // Among equally similar passages, passages at the beginning of their texts come first.
         order.sort_by(|a, b| {
             let sort_key = |n: usize| (passages[n].1, passages[n].0);
             combined[*b].total_cmp(&combined[*a]).then(sort_key(*a).cmp(&sort_key(*b)))

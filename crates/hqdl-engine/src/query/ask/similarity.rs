@@ -47,8 +47,8 @@ impl QueryRun<'_> {
         Ok(compute_word_similarities(question, passages))
     }
 
-    /// Returns notes on missing embeddings: texts were compared by words although the spec names a
-    /// model, or the endpoint rejected texts.
+    /// Returns notes about missing embeddings: texts that were compared by words although the spec
+    /// names a model, and texts that the endpoint rejected.
     pub(in crate::query) fn missing_embeddings_notes(&self) -> Vec<String> {
         let source = self.embeddings.lock().unwrap_or_else(PoisonError::into_inner);
         let failure = source.failure.as_ref().map(|why| {

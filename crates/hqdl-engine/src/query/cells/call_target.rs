@@ -19,19 +19,19 @@ pub enum CallTarget {
         /// Conversion of the value.
         conversion: ValueConversion,
     },
-    /// A cell of the document that is the call's value, identified by its digest.
+    /// A cell of the document that is the call's value. The document is identified by its digest.
     Document {
         /// Index of the expansion among those that the query uses.
         target: usize,
         /// Index of the column in the expansion.
         column: usize,
-        /// Columns of the questions that answer a document in parts, if it is too long for one
-        /// question; `None` if the passages most similar to the question are enough.
+        /// Columns of the questions about the parts of a document that is too long for one
+        /// question; `None` to show only the passages most similar to the question.
         reduction: Option<ReductionColumns>,
         /// Conversion of the value.
         conversion: ValueConversion,
     },
-    /// A cell of the rows in the call's contexts, identified by their digest.
+    /// A cell of the rows in the call's contexts. The rows are identified by their digest.
     Rows {
         /// Index of the expansion among those that the query uses.
         target: usize,
@@ -42,7 +42,7 @@ pub enum CallTarget {
     Embedding {
         /// Index of the expansion among those that the query uses.
         target: usize,
-        /// Whether the value is the similarity of two embeddings instead of an embedding.
+        /// Whether the call returns the similarity of two embeddings instead of an embedding.
         is_similarity: bool,
     },
     /// Whether two values of a join match.
@@ -53,7 +53,7 @@ pub enum CallTarget {
 }
 
 impl CallTarget {
-    /// Returns the conversion of the answers, or `None` if they are not the values of a model.
+    /// Returns the conversion of the answers; `None` for embeddings and pairs.
     #[must_use]
     pub fn conversion(&self) -> Option<&ValueConversion> {
         match self {
@@ -85,7 +85,8 @@ pub struct ValueConversion {
     pub is_untyped: bool,
     /// Regular expression that the value must match.
     pub regex: Option<Arc<regex::Regex>>,
-    /// Words for yes and no, if a truth value is returned as text.
+    /// Words for yes and no, in this order, that replace a truth value; `None` if the call returns
+    /// 1 or 0.
     pub yes_no_words: Option<[String; 2]>,
     /// Number of values that a list must have.
     pub item_count: Option<Quantifier>,

@@ -27,8 +27,8 @@ pub struct Contexts {
     model: String,
     /// Tokenizer. Loading it takes a while and is only necessary if a context may be too long.
     tokenizer: OnceLock<Tokenizer>,
-    /// Entities of known contexts. A call in a condition is evaluated for every row with the same
-    /// context.
+    /// Entities of the contexts seen so far, cached because a call in a condition is evaluated with
+    /// the same context for every row.
     entities: HashMap<ContextId, usize>,
     truncations: BTreeMap<usize, Truncated>,
 }
@@ -41,7 +41,7 @@ struct Truncated {
     rows: u64,
 }
 
-/// Error for contexts over the limit.
+/// Error for contexts that exceed the limit.
 #[derive(Debug, Clone, Copy)]
 pub struct ContextTooLong {
     call: usize,
@@ -83,14 +83,15 @@ impl Contexts {
     /// Truncates a call's contexts to the limit if necessary.
     ///
     /// # Errors
-    /// Returns [`ContextTooLong`] if they exceed the limit and must not or cannot be truncated.
+    /// Returns [`ContextTooLong`] if the contexts exceed the limit and must not or cannot be
+    /// truncated.
     pub fn truncate_to_limit(
         &mut self,
         call: usize,
         contexts: &mut [Value],
     ) -> Result<(), ContextTooLong> {
         let texts: Vec<String> = contexts.iter().map(Value::to_string).collect();
-        // Every token has at least one byte.
+        // A token has at least one byte, so the size in bytes bounds the number of tokens.
         if texts.iter().map(String::len).sum::<usize>() as u64 <= self.max_tokens {
             return Ok(());
         }
@@ -151,7 +152,7 @@ impl Contexts {
 
     /// Returns true if a whole document fits into one question.
     pub fn fits_document(&self, document: &Document) -> bool {
-        // Every token has at least one byte.
+        // A token has at least one byte, so the size in bytes bounds the number of tokens.
         document.approximate_size() as u64 <= self.max_document_tokens
             || self.tokenizer().count_tokens(&document.full_text()) <= self.max_document_tokens
     }
@@ -161,7 +162,7 @@ impl Contexts {
         *self.tokenizer.get_or_init(|| Tokenizer::for_model(&self.model))
     }
 
-    /// Returns a note per call about the amount truncated from its contexts.
+    /// Returns a note for each call whose contexts were truncated, with the truncated amount.
     #[must_use]
     pub fn truncation_notes(&self) -> Vec<(usize, String)> {
         let note = |(call, truncated): (&usize, &Truncated)| {

@@ -13,9 +13,9 @@ pub const DOCUMENTS_EXPANSION: &str = "documents";
 /// Name of the context of [`DOCUMENTS_EXPANSION`].
 pub const DOCUMENT_CONTEXT: &str = "text";
 
-/// Number of characters from the beginning of a document that its key contains.
+/// Number of leading characters of a document that are part of its key.
 const KEY_PREFIX_CHARS: usize = 32;
-/// Number of hexadecimal digits of the digest in its key.
+/// Number of hexadecimal digits of the digest that are part of a document's key.
 const KEY_DIGEST_DIGITS: usize = 24;
 
 /// A text, or the texts of an array.
@@ -27,7 +27,7 @@ pub struct Document {
 
 impl Document {
     /// Reads a value: the elements of a JSON array, or the text of any other value. Returns `None`
-    /// for NULL and if there is no text.
+    /// for NULL, and for a value without any text.
     ///
     /// # Errors
     /// Returns [`Unreadable`] for blobs and for text that is not UTF-8.
@@ -47,8 +47,8 @@ impl Document {
         Ok(Some(Self { texts }).filter(|d| !d.texts.is_empty()))
     }
 
-    /// Returns the key of the document: its beginning, which helps people, and a digest of its
-    /// content.
+    /// Returns the document's key: its beginning, so that people can recognize it, and a digest of
+    /// its content.
     #[must_use]
     pub fn entity_key(&self) -> String {
         let mut hasher = blake3::Hasher::new_derive_key("hqdl document v1");
@@ -87,7 +87,8 @@ fn parse_array(text: &str) -> Option<Vec<Json>> {
 /// Maximum size of the documents that one pass stores, in bytes.
 const MAX_STORED_BYTES: usize = 256 << 20;
 
-/// Documents that a pass demands. If they exceed the size limit, the next pass stores the rest.
+/// Documents that a pass demands. If the documents exceed the size limit, the next pass stores the
+/// rest.
 #[derive(Debug, Default)]
 pub struct StoredDocuments {
     stored: HashMap<usize, Document>,

@@ -17,7 +17,7 @@ pub struct EntityStore {
     expansion: Arc<Expansion>,
     /// Canonical bytes of all spellings. Several spellings can denote one entity (`1` and `1.0`).
     bytes: Vec<u8>,
-    /// End of each spelling in `bytes`, and its entity.
+    /// End offset of each spelling in `bytes`, and the spelling's entity.
     spellings: Vec<(u64, u32)>,
     /// First spelling of each entity.
     first_spellings: Vec<u32>,
@@ -25,7 +25,7 @@ pub struct EntityStore {
     by_entity: NumberIndex,
     /// Rows and entities that cannot be rebuilt from the canonical bytes.
     explicit: HashMap<u32, (Row, Entity)>,
-    /// Entity added last, because it is usually looked up next.
+    /// The most recently added entity, because it is usually looked up next.
     latest: Option<(usize, Entity)>,
 }
 
@@ -49,7 +49,7 @@ impl EntityStore {
         self.first_spellings.len()
     }
 
-    /// Returns the entity with these bytes.
+    /// Returns the entity that has a spelling with these bytes.
     pub fn find(&self, canonical_bytes: &[u8]) -> Option<usize> {
         let is_same = |spelling: u32| self.spelling(spelling) == canonical_bytes;
         let spelling = self.by_bytes.find(short_hash(canonical_bytes), is_same)?;
@@ -122,7 +122,7 @@ impl EntityStore {
     }
 }
 
-/// Index from a short hash to numbers, with linear probing.
+/// Hash index from short hashes to spelling numbers, with linear probing.
 #[derive(Default)]
 struct NumberIndex(HashMap<u32, u32>);
 

@@ -16,7 +16,7 @@ use crate::retrieval::passages::split_passages;
 
 /// Maximum number of answers that one question combines.
 pub const MAX_COMBINED: u64 = 8;
-/// Maximum number of tokens between two texts of a document.
+/// Maximum number of tokens of the separator between two texts of a document.
 const SEPARATOR_TOKENS: u64 = 3;
 
 /// Columns of the questions about the parts of a document, in addition to the question about a
@@ -37,13 +37,13 @@ pub fn combining_question(question: &str) -> String {
     format!("{question} (Each text answers this about a part of the texts: combine the answers.)")
 }
 
-/// Location of the answer about a whole document.
+/// Outcome of reducing a document: the location of the answer about the whole document.
 pub(in crate::query) enum Reduced {
     /// The cell that contains the answer, with the document if hqdl may have to ask for the cell.
     Cell(Demand, Option<Document>),
     /// Unknown: answers about parts are missing and have been demanded.
     Pending,
-    /// There is no answer.
+    /// The document has no answer.
     Nothing,
 }
 
@@ -63,7 +63,8 @@ pub(in crate::query) struct Reduction {
 /// A part of a document.
 #[derive(Debug)]
 pub struct DocumentPart {
-    /// Digest of the text before which the sequence was split; a smaller digest splits it earlier.
+    /// Digest of the part's first text. The sequence is split before texts with smaller digests
+    /// first.
     pub priority: u64,
     /// The part as a document.
     pub document: Document,
@@ -148,8 +149,8 @@ fn text_priority(text: &str) -> u64 {
 }
 
 /// Splits `(priority, weight)` items into ranges of at most `max_weight`. A range that is too heavy
-/// is split before the item with the smallest priority, excluding its first item. An item heavier
-/// than `max_weight` gets its own range.
+/// is split before the item with the smallest priority among all but its first item. An item
+/// heavier than `max_weight` gets its own range.
 #[must_use]
 pub fn split_sequence(items: &[(u64, u64)], max_weight: u64) -> Vec<Range<usize>> {
     let whole = 0..items.len();

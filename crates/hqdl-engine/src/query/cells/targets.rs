@@ -1,5 +1,5 @@
-//! Cells that calls ask for, in expansions of the spec and ad-hoc ones. They are found in the fact
-//! store or demanded from the model.
+//! Cells that calls ask for, in the spec's expansions and in ad-hoc expansions. The cells are found
+//! in the fact store or demanded from the model.
 //!
 //! A query looks up each cell once. If the cell is missing, the calls that need it demand it. After
 //! the request, the cell is known or failed, and is never demanded again.
@@ -31,7 +31,7 @@ pub struct Demand {
 
 impl Demand {
     /// Returns the demand of a cell from the indexes of its expansion, entity and column. A query
-    /// may record millions, so the indexes have 32 bits, as in [`EntityStore`].
+    /// may record millions of demands, so the indexes have 32 bits, as in [`EntityStore`].
     #[must_use]
     pub fn new(target: usize, entity: usize, column: usize) -> Self {
         Self { target: target as u32, entity: entity as u32, column: column as u32 }
@@ -43,7 +43,8 @@ impl Demand {
         self.target as usize
     }
 
-    /// Returns the index of the entity among those of the expansion that the query has encountered.
+    /// Returns the index of the entity among the entities of the expansion that the query has
+    /// encountered.
     #[must_use]
     pub fn entity(self) -> usize {
         self.entity as usize
@@ -92,14 +93,14 @@ pub struct TargetExpansion {
     pub expansion: Arc<Expansion>,
     /// Identities of the expansion's columns in the fact store.
     pub requirements: Arc<ExpansionRequirements>,
-    /// Position in the spec, for overrides.
+    /// Position of the expansion in the spec, for overrides; `None` for an ad-hoc expansion.
     pub in_spec: Option<usize>,
     entities: EntityStore,
     /// Cells of the entities, row by row.
     cells: Vec<Cell>,
-    /// Documents to ask about.
+    /// Documents of the entities that hqdl can ask about in this pass.
     documents: StoredDocuments,
-    /// Source of the cells if they are embeddings instead of facts.
+    /// Source of the cells if they are embeddings; `None` if they are facts.
     embeddings: Option<StoredEmbeddings>,
     /// Positions of the cells whose answer cannot be parsed. For all other cells, the model
     /// returned a value or "unknown".
@@ -112,7 +113,7 @@ pub struct TargetExpansion {
 /// Maximum number of records in `recent_records`.
 const MAX_RECENT_RECORDS: usize = 64;
 
-/// Numbers of cells that a query found or asked for.
+/// Counts of the cells that a query found or asked for.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Counts {
     /// Number of cells that the query asked for.
@@ -130,7 +131,7 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// Counts a cell whose state means that it has no value.
+    /// Counts a cell if its state means that it has no value.
     fn count_if_without_value(&mut self, state: State) {
         if !state.has_value() {
             self.without_value += 1;
@@ -164,7 +165,7 @@ impl TargetExpansion {
         }
     }
 
-    /// Returns the same expansion with embeddings as its cells.
+    /// Sets the source of the cells to stored embeddings.
     #[must_use]
     pub fn with_embeddings(self, embeddings: StoredEmbeddings) -> Self {
         Self { embeddings: Some(embeddings), ..self }
@@ -179,8 +180,8 @@ impl TargetExpansion {
         n
     }
 
-    /// Returns the entity whose key consists of the values in these bytes. Returns `None` if one of
-    /// them cannot be shown to the model.
+    /// Returns the entity whose key consists of the values in these bytes. Returns `None` if a
+    /// value cannot be shown to the model.
     pub fn intern_values(&mut self, canonical_bytes: &[u8]) -> Option<usize> {
         let known = self.entities.find(canonical_bytes);
         let n = known.or_else(|| self.entities.add_values(canonical_bytes));
@@ -298,7 +299,7 @@ impl TargetExpansion {
         &self.cells[self.cell_position(entity, column)]
     }
 
-    /// Reads the embedding of an entity after it was requested.
+    /// Reads an entity's embedding after the embedding has been requested.
     pub fn read_embedding(&mut self, entity: usize, counts: &mut Counts) {
         let at = self.cell_position(entity, 0);
         let text = self.entity_text(entity);

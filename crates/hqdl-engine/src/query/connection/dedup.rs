@@ -17,7 +17,7 @@ use hqdl_sql::blendsql::runtime::{
 use hqdl_values::value::Value;
 
 /// Registers the functions with a connection. `add_note` receives the text of each call, and a note
-/// on its clusters.
+/// about its clusters.
 ///
 /// # Errors
 /// Fails if `SQLite` rejects a registration.
@@ -44,7 +44,7 @@ pub fn register_dedup_functions(
         let text = value.canonical_text().map(Cow::into_owned);
         Ok(text.filter(|text| !text.is_empty()))
     })?;
-    // The most recently read clusters, because all rows of a query read the same ones.
+    // Cache the most recently read clusters, because all rows of a query read the same clusters.
     let latest: Mutex<(String, Clusters)> = Mutex::default();
     connection.create_scalar_function(CANONICAL_FUNCTION, 4, flags, move |ctx: &Context<'_>| {
         let value: Option<String> = ctx.get(2)?;
@@ -70,7 +70,7 @@ struct Clusters {
     pairs: u64,
     /// Number of candidate pairs without an answer.
     unanswered: u64,
-    /// Canonical value of each value that is not canonical itself.
+    /// Maps each non-canonical value to its canonical value.
     canonical: BTreeMap<String, String>,
     /// Pairs in the same cluster that the model judged to be different.
     conflicts: Vec<(String, String)>,
@@ -80,7 +80,7 @@ struct Clusters {
 const MAX_SHOWN: usize = 3;
 
 impl Clusters {
-    /// Describes the pairs that blocking excluded, and the conflicts.
+    /// Describes the conflicts, and the pairs that blocking excluded.
     fn format_note(&self, value_count: u64) -> String {
         let all = value_count * value_count.saturating_sub(1) / 2;
         let mut note = format!(
@@ -191,8 +191,9 @@ struct TrigramCache {
 const MAX_CACHED: usize = 100_000;
 
 impl TrigramCache {
-    /// Returns the share of common trigrams of two texts, from 0 to 1. As in `PostgreSQL`'s
-    /// `pg_trgm`, each word is in lower case, with two spaces before it and one after it.
+    /// Returns the share of trigrams that two texts have in common, from 0 to 1. As in
+    /// `PostgreSQL`'s `pg_trgm`, each word is in lower case, padded with two spaces before and one
+    /// space after.
     fn compute_similarity(&mut self, a: &str, b: &str) -> f64 {
         if self.by_text.len() > MAX_CACHED {
             self.by_text.clear();

@@ -1,8 +1,9 @@
 //! Read-only connection with a time limit and an interrupt, on which queries run.
 //!
 //! The file is opened read-only and `query_only` is set. An authorizer denies everything except
-//! reads, with lists of functions and pragmas. Until [`Guard::lock_temp`] the engine may register
-//! functions and create temporary tables. Nothing else is ever written.
+//! reads, and uses lists to decide which functions and pragmas are allowed. Until
+//! [`Guard::lock_temp`] the engine may register functions and create temporary tables. Nothing else
+//! is ever written.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU64, Ordering};
@@ -32,7 +33,8 @@ use hqdl_model::generate::StopReason;
 
 /// Number of `SQLite` VM instructions between two checks of the time limit: tens of microseconds.
 const OPS_PER_CHECK: i32 = 1000;
-/// Interval at which a running statement is checked, however long its instructions take.
+/// Interval at which the watchdog checks a running statement, regardless of how long its
+/// instructions take.
 const WATCH_INTERVAL: Duration = Duration::from_millis(50);
 /// Deadline of a connection without a time limit.
 const NO_DEADLINE: u64 = u64::MAX;
@@ -41,13 +43,14 @@ const NO_DEADLINE: u64 = u64::MAX;
 /// timeout can interrupt.
 static MAX_VALUE_BYTES: AtomicI32 = AtomicI32::new(128 << 20);
 
-/// Sets the maximum size of a value for all guarded connections opened later. This prevents one
-/// client of a server from using all memory.
+/// Sets the maximum size of a value for all guarded connections that are opened afterwards. This
+/// prevents one client of a server from using all memory.
 pub fn set_max_value_bytes(bytes: i32) {
     MAX_VALUE_BYTES.store(bytes, Ordering::Relaxed);
 }
 
-/// Functions that access something outside the database, in this build of `SQLite` or another.
+/// Functions that access something outside the database, whether or not this build of `SQLite` has
+/// them.
 const DENIED_FUNCTIONS: [&str; 8] = [
     "edit",
     "eval",
@@ -58,8 +61,8 @@ const DENIED_FUNCTIONS: [&str; 8] = [
     "writefile",
     "zipfile",
 ];
-/// Read-only pragmas, which are also available as `pragma_<name>` tables. Their argument never sets
-/// anything.
+/// Read-only pragmas, which are also available as `pragma_<name>` tables. Their arguments never
+/// change a setting.
 const READ_PRAGMAS: [&str; 16] = [
     "collation_list",
     "compile_options",
@@ -78,7 +81,7 @@ const READ_PRAGMAS: [&str; 16] = [
     "table_list",
     "table_xinfo",
 ];
-/// Pragmas that read if they have no argument and write if they have one.
+/// Pragmas that read without an argument and write with an argument.
 const ARGUMENTLESS_PRAGMAS: [&str; 9] = [
     "application_id",
     "data_version",
@@ -189,7 +192,7 @@ impl Guard {
         move || authorizer.is_disarmed.store(true, Ordering::Relaxed)
     }
 
-    /// Returns the reason if the timeout or the interrupt aborted a statement.
+    /// If the timeout or the interrupt aborted a statement, returns the corresponding error.
     #[must_use]
     pub fn abort_error(&self) -> Option<QueryError> {
         let abort_reason = self.authorizer.abort_reason.load(Ordering::Relaxed);
@@ -253,8 +256,8 @@ impl Guard {
 
     /// Starts a thread that aborts the running statement at its deadline, and ends when the
     /// returned sender is dropped. `SQLite` calls the progress handler only between instructions,
-    /// and a thousand instructions can build many values of 100 MB. It checks for interrupts at
-    /// each row.
+    /// and a thousand instructions can build many values of 100 MB. In contrast, `SQLite` checks
+    /// for interrupts at each row.
     fn start_watchdog(&self) -> Option<mpsc::Sender<()>> {
         self.timeout?;
         let (sender, ended) = mpsc::channel();
@@ -270,8 +273,8 @@ impl Guard {
         thread::Builder::new().spawn(watch).ok().map(|_| sender)
     }
 
-    /// Runs `work` with the time limit paused, so that time spent consuming the rows does not
-    /// count.
+    /// Runs `work` with the time limit paused, so that the time in which the caller consumes rows
+    /// does not count.
     pub fn with_timeout_paused<T>(&self, work: impl FnOnce() -> T) -> T {
         let deadline = self.authorizer.deadline.load(Ordering::Relaxed);
         if deadline == NO_DEADLINE {
@@ -381,7 +384,7 @@ impl Guard {
     }
 }
 
-/// Makes a connection read-only and abortable.
+/// Installs the hooks that make a connection read-only and abortable.
 fn install_hooks(
     connection: &mut Connection,
     authorizer: &Arc<Authorizer>,
@@ -418,7 +421,8 @@ fn install_hooks(
         match denial_reason(&access, authorizer.is_locked.load(Ordering::Relaxed)) {
             None => Authorization::Allow,
             Some(what) => {
-                // Keep the first denial, which concerns the user's text; the others follow from it.
+                // Keep the first denial, which concerns the user's text; later denials are its
+                // consequences.
                 authorizer
                     .denial
                     .lock()

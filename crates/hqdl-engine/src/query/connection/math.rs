@@ -48,7 +48,7 @@ const BINARY: [BinaryFunction; 5] = [
     ("power", f64::powf),
 ];
 
-/// Returns a logarithm. The logarithm of 0 is undefined here instead of infinite.
+/// Returns a logarithm. The logarithm of 0 is undefined (NaN) instead of infinite.
 fn log_of_positive(x: f64, log: fn(f64) -> f64) -> f64 {
     if x > 0.0 { log(x) } else { f64::NAN }
 }
@@ -110,7 +110,7 @@ fn real_or_null(r: f64) -> Value {
     if r.is_nan() { Value::Null } else { Value::Real(r) }
 }
 
-/// Returns the numeric value of a number, or of a text that represents a number as a whole.
+/// Returns the value of a number, or of a text that consists entirely of a number.
 fn parse_number(value: ValueRef<'_>) -> Option<SqlNumber> {
     match value {
         ValueRef::Integer(i) => Some(SqlNumber::Integer(i)),

@@ -15,7 +15,7 @@ pub(in crate::query) fn note_quoted_texts(statement: &str, connection: &Connecti
         return Vec::new();
     }
     let (mut statement, mut names) = (statement.to_owned(), Vec::new());
-    // Each iteration finds one such name.
+    // Each iteration finds one double-quoted name that `SQLite` reads as a text.
     for _ in 0..max_names {
         let Err(Error::SqlInputError { offset, .. }) = connection.prepare(&statement).map(drop)
         else {
@@ -32,7 +32,7 @@ pub(in crate::query) fn note_quoted_texts(statement: &str, connection: &Connecti
             names.push(name);
         }
     }
-    // Restore the default, on which the user's statement and the views may depend.
+    // Restore the default, because the user's statement and the views may depend on it.
     let _ = connection.set_db_config(DbConfig::SQLITE_DBCONFIG_DQS_DML, true);
     let note = |name: &String| {
         let text = sql::quote_text(name);

@@ -56,7 +56,7 @@ pub(in crate::query) struct KnownSchema {
     collations: HashSet<(String, String)>,
     /// Views that may have volatile results.
     random_views: HashSet<String>,
-    /// Views that join tables, or may do so.
+    /// Views that join tables or may join tables.
     join_views: HashSet<String>,
     limit_views: HashSet<String>,
     functions: HashMap<String, Vec<String>>,
@@ -87,8 +87,8 @@ impl KnownSchema {
             .map_err(failed)?;
         let mut unique_keys: HashMap<String, Vec<Vec<String>>> = HashMap::new();
         for (name, schema) in names {
-            // A view whose tables were dropped has no known key, nor have two tables with the same
-            // name.
+            // Treat a view whose tables were dropped, or two tables with the same name, as having
+            // no unique key.
             let own_keys = read_unique_keys(connection, &name, &schema).unwrap_or_default();
             unique_keys.entry(name.to_lowercase()).and_modify(Vec::clear).or_insert(own_keys);
             let read = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, row.get(1)?));
@@ -225,7 +225,8 @@ fn read_unique_keys(
     Ok(keys.map(|key| key.into_iter().map(|(column, _)| column).collect()).collect())
 }
 
-/// Returns the views of a database: the name in lower case, and the definition if it can be parsed.
+/// Returns the views of a database: each name in lower case, with the definition if it can be
+/// parsed.
 fn read_view_definitions(
     connection: &Connection,
 ) -> rusqlite::Result<Vec<(String, Option<ViewDefinition>)>> {
@@ -240,8 +241,8 @@ fn read_view_definitions(
     views.query_map([], read)?.collect()
 }
 
-/// Returns the names of the views whose query satisfies `holds`, and of all views that read one of
-/// these, directly or through other views. Views that cannot be parsed are included.
+/// Returns the names of the views whose query satisfies `holds`, and of all views that read such a
+/// view, directly or through other views. Views that cannot be parsed are included.
 fn views_with_property(
     views: &[(String, Option<ViewDefinition>)],
     holds: &dyn Fn(&Query) -> bool,

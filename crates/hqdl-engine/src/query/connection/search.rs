@@ -1,5 +1,5 @@
-//! The aggregate `hq_search(value, text, k, by, similarity)`: the `k` values of a group that match
-//! a text best, as a JSON array.
+//! The aggregate `hq_search(value, text, k, by, similarity)`: the `k` values of a group that best
+//! match a text, as a JSON array.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -15,7 +15,7 @@ use crate::retrieval::text_index::TextIndex;
 use hqdl_sql::blendsql::SEARCH;
 use hqdl_sql::blendsql::runtime::SEARCH_AGGREGATE;
 
-/// Constant of the reciprocal rank: the larger it is, the less the first ranks count.
+/// Constant `k` of reciprocal rank fusion: with a larger constant, the first ranks count less.
 const RANK_CONSTANT: f64 = 60.0;
 
 /// Registers the aggregate with a connection.
@@ -37,7 +37,7 @@ struct SearchAggregate {
 /// Values of a group collected so far.
 #[derive(Default)]
 struct SearchedValues {
-    /// Text, value, and similarity to the text that is searched for.
+    /// Values by their text, each with its similarity to the search text, if known.
     values: BTreeMap<String, (Json, Option<f64>)>,
     text: Option<String>,
     k: usize,

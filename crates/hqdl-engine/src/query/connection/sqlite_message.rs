@@ -1,5 +1,5 @@
-//! Explains `SQLite`'s messages about a query: replaces the names of hqdl's own functions with
-//! those of ingredients, and adds hints.
+//! Explains `SQLite`'s messages about a query: replaces the names of hqdl's own functions with the
+//! names of ingredients, and adds hints.
 
 use std::ops::Range;
 
@@ -28,7 +28,7 @@ pub(in crate::query) const AGGREGATES: [(&str, &str); 5] = [
 const KEYWORDS: [&str; 10] =
     ["SELECT", "FROM", "WHERE", "GROUP", "ORDER", "HAVING", "LIMIT", "JOIN", "UNION", "DISTINCT"];
 
-/// Parts of messages, and the hints for them.
+/// Fragments of `SQLite`'s messages, each with the hint for messages that contain it.
 const HINTS: [(&str, &str); 29] = [
     ("ends too early", "complete it, as in SELECT name FROM city"),
     (
@@ -91,7 +91,7 @@ const HINTS: [(&str, &str); 29] = [
 /// Message for an incomplete query.
 pub(in crate::query) const ENDS_TOO_EARLY: &str = "the query ends too early";
 
-/// Parts of `SQLite`'s messages, and their replacements in hqdl's messages.
+/// Fragments of `SQLite`'s messages, with their replacements in hqdl's messages.
 const OWN_MESSAGES: [(&str, &str); 4] = [
     ("unable to use function MATCH", "MATCH works only on a full-text table"),
     ("incomplete input", ENDS_TOO_EARLY),
@@ -99,7 +99,7 @@ const OWN_MESSAGES: [(&str, &str); 4] = [
         "the same number of result columns",
         "the combined SELECTs return different numbers of columns",
     ),
-    // `SQLite` reports this for no other part of a query.
+    // `SQLite` reports this only for LIMIT and OFFSET.
     ("datatype mismatch", "LIMIT or OFFSET is not a whole number"),
 ];
 
@@ -138,7 +138,7 @@ pub(in crate::query) fn restore_ingredient_names(message: &str) -> String {
     }
 }
 
-/// Returns a message about numbers of columns, or about a window function, in hqdl's own words.
+/// Rephrases a message about the number of columns or about a window function in hqdl's own words.
 fn restate_counts(message: &str) -> Option<String> {
     let count = |number: &str, noun| Some(count_noun(number.parse().ok()?, noun));
     // `table c has 1 values for 2 columns`
@@ -176,7 +176,7 @@ fn restate_counts(message: &str) -> Option<String> {
 
 /// A message from `SQLite` about a query.
 pub(in crate::query) struct SqliteMessage<'m> {
-    /// Message, with the names of ingredients.
+    /// Message, with the names of functions already replaced by those of ingredients.
     pub message: &'m str,
     /// Query that `SQLite` read.
     pub sql: &'m str,
@@ -310,7 +310,7 @@ impl SqliteMessage<'_> {
             return "brackets quote a name here; a list belongs where the call expects it"
                 .to_owned();
         }
-        // The column exists, but its rows are not visible where the query names it.
+        // The column exists, but its table is not visible where the query names the column.
         let has_column = |t: &String| {
             let columns = database.table_columns(t).unwrap_or_default();
             columns.iter().any(|(name, _)| name.eq_ignore_ascii_case(misspelt))
@@ -352,7 +352,7 @@ impl SqliteMessage<'_> {
     }
 }
 
-/// Returns whether a query contains a word, in any case.
+/// Returns true if a query contains a word, ignoring case.
 fn contains_word(sql: &str, word: &str) -> bool {
     let is_word = |c: char| c.is_alphanumeric() || c == '_';
     sql.split(|c| !is_word(c)).any(|written| written.eq_ignore_ascii_case(word))
@@ -367,7 +367,7 @@ fn suggest_dialect(function: &str) -> Option<String> {
     };
     let mut names: Vec<&str> =
         Dialect::ALL.into_iter().filter(|(_, d)| has_function(d)).map(|(name, _)| name).collect();
-    // The prompt of a Snowflake function is read first.
+    // `SQLite` reports the `PROMPT` inside a Snowflake function before the function itself.
     if name == "prompt" {
         names.push(Dialect::Snowflake.name());
     }
@@ -376,7 +376,7 @@ fn suggest_dialect(function: &str) -> Option<String> {
         .then(|| format!("`{name}` is a function of another dialect: use {}", flags.join(" or ")))
 }
 
-/// Returns the first names of a list, followed by `…` if there are more.
+/// Formats the first few names of a list, followed by `…` if there are more.
 fn format_first_names(names: &[String]) -> String {
     const NAMED: usize = 8;
     let more = if names.len() > NAMED { " …" } else { "" };

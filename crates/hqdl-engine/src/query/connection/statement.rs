@@ -94,7 +94,7 @@ fn name_spans<'s>(sql: &'s str, name: &'s str) -> impl Iterator<Item = Range<usi
         .filter(move |t| sql[t.clone()].trim_matches(quotes).eq_ignore_ascii_case(name))
 }
 
-/// Words of the clauses that hqdl's messages are about, by a part of the message.
+/// Fragments of hqdl's messages, each with the words that begin the clause the message is about.
 const CLAUSES: [(&str, &[&str]); 7] = [
     ("GROUP BY is not a result column", &["GROUP"]),
     ("ORDER BY is not a result column", &["ORDER"]),
@@ -104,12 +104,13 @@ const CLAUSES: [(&str, &[&str]); 7] = [
     ("MATCH works only", &["MATCH"]),
     ("generate_series needs", &["generate_series"]),
 ];
-/// Parts of hqdl's messages that quote the name that they are about.
+/// Fragments of hqdl's messages that quote the name in question.
 const QUOTING_MESSAGES: [&str; 2] = ["USING names", " has 1 value for "];
 /// Part of hqdl's message about a subquery with several columns.
 const SUBQUERY_MESSAGE: &str = "the subquery returns";
 
-/// Returns the span of the clause that a message is about, if the query has it once.
+/// Returns the span of the clause that a message is about, if the query has exactly one such
+/// clause.
 pub(in crate::query) fn clause_span(sql: &str, message: &str) -> Option<Range<usize>> {
     if QUOTING_MESSAGES.iter().any(|part| message.contains(part)) {
         return name_spans(sql, message.split('`').nth(1)?).next();
@@ -131,8 +132,8 @@ pub(in crate::query) fn token_span_at(sql: &str, at: usize) -> Option<Range<usiz
     Some(at + token.start..at + token.end)
 }
 
-/// Tokens of a query. An unclosed quote is one token that extends to the end; parsing the query
-/// reports it.
+/// Tokens of a query. An unclosed quote becomes one token that extends to the end; the parser
+/// reports the error.
 struct QueryTokens<'s> {
     sql: &'s str,
     at: usize,

@@ -1,5 +1,5 @@
-//! Upper bound on a query's embedding usage. The estimate compares texts by words and counts the
-//! texts that need an embedding.
+//! Computes an upper bound on a query's embedding usage. The estimate compares texts by words and
+//! counts the texts that need an embedding.
 
 use std::collections::{HashMap, HashSet};
 
@@ -32,8 +32,8 @@ impl ComparedTexts {
         compute_word_similarities(question, passages)
     }
 
-    /// Records texts whose embeddings a query reads. If they are not all requested together, each
-    /// may have its own request.
+    /// Records texts whose embeddings a query reads. If `is_single_request` is false, each text may
+    /// need its own request.
     pub fn add_embedded_texts(&mut self, texts: Vec<String>, is_single_request: bool) {
         let mut comparison = HashSet::new();
         for text in texts {
@@ -61,7 +61,7 @@ impl ComparedTexts {
         let tokenizer = Tokenizer::for_model(name);
         let requests = self.comparisons.iter().map(|comparison| {
             let texts = comparison.iter().filter_map(|d| Some((*d, *missing.get(d)?)));
-            // In the worst order, the texts need twice as many requests minus one.
+            // In the worst order, the texts need up to twice as many requests, minus one.
             (2 * split_into_batches(&texts.collect::<Vec<_>>(), tokenizer).len() as u64)
                 .saturating_sub(1)
         });

@@ -25,7 +25,7 @@ struct UsageBound {
     value_count: u64,
     /// Expected number of reasoning tokens per answer, by model.
     reasoning: BTreeMap<String, f64>,
-    /// Texts compared by the estimate, to count their embeddings.
+    /// Texts that the estimate has compared, for counting their embeddings.
     comparisons: RefCell<ComparedTexts>,
 }
 
@@ -67,8 +67,8 @@ impl Engine<'_, '_> {
         Ok((bound.value_count, bound.usage))
     }
 
-    /// Adds the pairs of a join. If one pass demands them, each value is sent once with its whole
-    /// list. Otherwise each pair may need its own request.
+    /// Adds the pairs of a join. If a single pass demands all pairs, each left value is sent once
+    /// with its whole list. Otherwise each pair may need its own request.
     fn add_join_pairs(
         &self,
         n: usize,
@@ -121,7 +121,8 @@ impl Engine<'_, '_> {
         Ok(())
     }
 
-    /// Adds the sorted demands of one expansion that one model answers, in requests of `rows` rows.
+    /// Adds the sorted demands that one model answers in one expansion, with `rows` rows per
+    /// request.
     fn add_model_entities(
         &self,
         target: &TargetExpansion,
@@ -132,7 +133,7 @@ impl Engine<'_, '_> {
     ) -> Result<(), QueryError> {
         let values = demands.len() as u64;
         bound.value_count += values;
-        // Additional requests are estimated with the entity that has the longest key.
+        // Estimate additional requests with the entity that has the longest key.
         let length =
             |n: usize| target.missing_row(n).row.key.iter().map(|v| v.to_string().len()).sum();
         let entities = || group_by_entity(demands).map(|demands| demands[0].entity());
@@ -202,9 +203,9 @@ impl Engine<'_, '_> {
     }
 }
 
-/// Returns the maximum number of requests for a number of entities if each may lack any subset of
-/// the columns. Entities with the same missing columns share requests, and only the last request of
-/// each subset may be partly filled.
+/// Returns the maximum number of requests for `entities` entities, each of which may lack any
+/// subset of the columns. Entities with the same missing columns share requests, and only the last
+/// request of each subset may be partly filled.
 fn max_partial_requests(entities: u64, columns: usize, rows: u32) -> u64 {
     let rows = u64::from(rows.max(1));
     let subsets = 1_u64.checked_shl(columns as u32).map_or(u64::MAX, |all| all - 1);
@@ -212,7 +213,7 @@ fn max_partial_requests(entities: u64, columns: usize, rows: u32) -> u64 {
 }
 
 impl UsageBound {
-    /// Adds a usage `times` times.
+    /// Adds a usage multiplied by `times`.
     fn add_usage(&mut self, usage: &Usage, times: u64) {
         self.usage.requests += usage.requests * times;
         self.usage.input_tokens += usage.input_tokens * times;

@@ -167,7 +167,7 @@ impl Engine<'_, '_> {
         }))
     }
 
-    /// Returns the documents that are compared with their questions before the first request.
+    /// Collects the documents that hqdl compares with their questions before the first request.
     fn collect_compared_documents(
         &mut self,
         rewritten: &RewrittenQuery,
@@ -183,7 +183,7 @@ impl Engine<'_, '_> {
         self.start_probe_pass(rewritten);
         let mut reader = CandidateReader::new(rule, &self.runtime, 1, (0, 0), true);
         match self.run_single_pass(rewritten, &mut reader) {
-            // There are too many candidates to order.
+            // The pass was aborted because there are too many candidates to order.
             Err(QueryError::Sql(_)) if lock_runtime(&self.runtime).pass.is_aborted => {}
             result => result?,
         }

@@ -1,5 +1,5 @@
-//! Finds the entity that the values of a call identify. Documents and the rows of contexts are not
-//! keys themselves; their digests identify them.
+//! Finds the entity that the values of a call identify. Documents and context rows are identified
+//! by their digests.
 
 use rusqlite::types::ValueRef;
 
@@ -11,8 +11,7 @@ use hqdl_values::Row;
 use hqdl_values::value::Value;
 
 impl CallRuntime {
-    /// Returns the entity that the values of a call identify, or `None` if they do not identify one
-    /// because of a NULL.
+    /// Returns the entity that the values of a call identify, or `None` if a NULL prevents that.
     pub(in crate::query) fn intern_value_entity(
         &mut self,
         target: usize,
@@ -35,7 +34,7 @@ impl CallRuntime {
                 return Err(function_error(media.refusal_reason()));
             }
         }
-        // Represent an image by its name from here on, so that its bytes need not be kept.
+        // Represent an image by its identity from here on, so that its bytes need not be kept.
         let images: Vec<Option<Value>> = if expansion.has_images() {
             let image_files = &expansion.image_files;
             let image = |(name, value): (&String, &ValueRef<'_>)| match value {

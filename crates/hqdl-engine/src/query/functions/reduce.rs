@@ -24,7 +24,7 @@ struct PartAnswer {
 }
 
 enum PartState {
-    /// The answer; `None` if the model does not know one.
+    /// The answer; `None` if the model does not know the answer.
     Known(Option<String>),
     Pending,
     Failed,
@@ -139,8 +139,8 @@ impl CallRuntime {
         Ok(PartAnswer { priority, state, digest: answers_digest(&answers) })
     }
 
-    /// Returns the document that consists of the answers, or the state of their combination if
-    /// there is no such document.
+    /// Returns the document that consists of the answers or, if there is no such document, the
+    /// state of the combination.
     fn build_answers_document(
         &mut self,
         reduction: Reduction,
@@ -172,7 +172,7 @@ impl CallRuntime {
         Ok(Combined::Document(document))
     }
 
-    /// Returns the answer about a document. Demands it if it is missing.
+    /// Returns the answer about a document. If the answer is missing, demands it.
     fn find_or_demand_answer(
         &mut self,
         reduction: Reduction,
@@ -203,8 +203,8 @@ impl CallRuntime {
         Ok(PartState::Failed)
     }
 
-    /// Demands the combination of answers that are not known yet, with a placeholder of the maximum
-    /// length.
+    /// Demands the combination of answers that are not known yet, represented by a placeholder
+    /// document of the maximum length.
     fn demand_longest_document(
         &mut self,
         reduction: Reduction,
@@ -212,7 +212,7 @@ impl CallRuntime {
         answers: &[PartAnswer],
     ) -> rusqlite::Result<()> {
         let id = blake3::Hash::from_bytes(answers_digest(answers)).to_hex();
-        // Make the placeholder long enough that it does not share a request.
+        // Make the placeholder so long that it does not share a request with other documents.
         let words = self.data.contexts.max_document_tokens().max(MIN_WORDS);
         let texts = vec![format!("{id}{}", " word".repeat(words as usize))];
         let document = Document { texts };
@@ -235,7 +235,7 @@ impl CallRuntime {
     }
 }
 
-/// Minimum number of words of a document that does not share a request.
+/// Number of words from which a document no longer shares a request with others.
 const MIN_WORDS: u64 = 100;
 
 /// Result of combining answers.

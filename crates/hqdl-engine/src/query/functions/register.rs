@@ -17,10 +17,11 @@ use crate::query::result::query_result::to_owned_value;
 use hqdl_sql::blendsql::runtime::Function;
 use hqdl_values::value::Value;
 
-/// Maximum number of arguments that need no allocation.
+/// Maximum number of arguments that are passed without an allocation.
 const INLINE_ARGUMENTS: usize = 8;
 
-/// `SQLite` must not evaluate a call before it is reached, so no function is deterministic.
+/// `SQLite` may evaluate a deterministic function before its expression is reached, so no function
+/// is declared deterministic.
 const FLAGS: FunctionFlags = FunctionFlags::SQLITE_UTF8;
 
 type ScalarFunction = fn(&mut CallRuntime, &[ValueRef<'_>]) -> rusqlite::Result<Sql>;
@@ -143,7 +144,7 @@ struct RowsAggregate {
 struct ContextRowsState {
     titles: Json,
     rows: Vec<Json>,
-    /// Value of the first row, if the row has only one.
+    /// Value of the first row, if the row has a single column.
     first: Option<Sql>,
     /// Error for a value that cannot be shown as text.
     unreadable: Option<String>,
@@ -237,7 +238,7 @@ impl Aggregate<GroupTexts, Option<String>> for TextsAggregate {
     }
 }
 
-/// Returns the error for a column of a context with a value that cannot be shown as text.
+/// Returns the error for a context column with a value that cannot be shown as text.
 fn unreadable_value_error(column: &str, why: &str) -> String {
     format!(
         "the column `{column}` of a context has a value that cannot be sent as text: {why}; remove the column, or ask about each image: LLMMap('…', t.{column}, image=true)"

@@ -40,8 +40,7 @@ pub(in crate::query) struct Engine<'r, 'a> {
     pub(in crate::query) complete_selects: Vec<usize>,
     /// Whether an unordered LIMIT is evaluated in similarity order.
     pub(in crate::query) similarity_ordering: bool,
-    /// Query over published tables; `None` once they turn out to be insufficient for the whole
-    /// query.
+    /// Query over published tables; `None` if they cannot answer the whole query.
     pub(super) stored_plan: Option<RewrittenQuery>,
     /// Reason why published tables do not answer the query.
     pub(in crate::query) no_stored_plan_reason: RefusalReason,
@@ -49,13 +48,13 @@ pub(in crate::query) struct Engine<'r, 'a> {
     pub(in crate::query) sql: String,
     /// Metadata of the nested queries that returned options.
     pub(super) nested_meta: Vec<Meta>,
-    /// Notes on the text of the query.
+    /// Notes about the text of the query.
     pub(super) notes: Vec<String>,
 }
 
 impl Engine<'_, '_> {
-    /// Returns the SQL to run. If `limit_pushdown_enabled` is true, applies LIMIT pushdown where
-    /// possible.
+    /// Returns the rewritten query. Applies LIMIT pushdown where possible if
+    /// `limit_pushdown_enabled` is true.
     pub(in crate::query) fn rewrite_query(&self, limit_pushdown_enabled: bool) -> RewrittenQuery {
         self.new_rewriter(limit_pushdown_enabled).rewrite(&self.parsed)
     }
@@ -258,7 +257,7 @@ impl Engine<'_, '_> {
         })
     }
 
-    /// Records the questions before hqdl asks them, with the origins of their values.
+    /// Records the ad-hoc questions and the origins of their values before hqdl asks them.
     pub(in crate::query) fn record_questions(
         &mut self,
         demands: &[Demand],
@@ -288,7 +287,7 @@ impl Engine<'_, '_> {
         Ok(())
     }
 
-    /// Returns the error if a context that is too long stopped the query.
+    /// Returns the error if an overlong context stopped the query.
     fn take_context_error(&self) -> Option<QueryError> {
         let too_long = lock_runtime(&self.runtime).data.failure.take()?;
         Some(too_long.query_error(&self.parsed.calls, &self.normalized.sql, &self.normalized))

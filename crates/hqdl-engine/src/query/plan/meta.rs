@@ -1,4 +1,4 @@
-//! Report on a query, in addition to its rows.
+//! Builds the report that accompanies a query's rows.
 
 use std::time::Instant;
 

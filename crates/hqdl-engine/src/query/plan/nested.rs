@@ -1,5 +1,5 @@
-//! Nested queries. A query that returns the options of a call may contain calls itself. It runs
-//! first, within the same run.
+//! Nested queries. A query that returns the options of a call may contain calls itself. The nested
+//! query runs first, within the same run.
 
 use rusqlite::types::ValueRef;
 
@@ -17,7 +17,7 @@ use hqdl_sql::blendsql;
 use hqdl_sql::blendsql::usage::{self, SelectOutputs};
 use hqdl_values::value::Value;
 
-/// Runs a nested query within the run of the outer one. If the outer query is only explained and no
+/// Runs a nested query within the outer query's run. If the outer query is only explained and no
 /// model is available, returns an estimate without rows.
 pub type NestedRunner =
     fn(&Request<'_>, Option<&LazyRun<'_>>) -> Result<(Meta, Option<RowBuffer>), QueryError>;
@@ -30,7 +30,7 @@ pub(in crate::query) struct NestedQueries<'n, 'a> {
     pub(in crate::query) lazy_run: Option<&'n LazyRun<'a>>,
     pub(in crate::query) run_nested: NestedRunner,
     pub(in crate::query) nested_meta: Vec<Meta>,
-    /// Number of temporary tables created.
+    /// Number of temporary tables created so far.
     pub(in crate::query) table_count: usize,
 }
 

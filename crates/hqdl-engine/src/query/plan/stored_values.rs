@@ -1,5 +1,5 @@
-//! Values of a column if all of them are known. A question may name one of these values even if the
-//! column has no value list.
+//! The distinct values of a column, if the values of all keys are known. A question may name such a
+//! value even if the column has no value list.
 
 use std::sync::Arc;
 
@@ -17,8 +17,8 @@ use hqdl_values::value::Value;
 /// Alias of an expansion's source.
 const SOURCE: &str = "hqdl_source";
 
-/// Returns the distinct values of a spec column, given by the position of its expansion and its own
-/// position. Returns `None` if the value of any key is unknown.
+/// Returns the distinct values of a spec column, which is given by the positions of its expansion
+/// and of the column in the expansion. Returns `None` if the value of any key is unknown.
 ///
 /// # Errors
 /// Returns [`QueryError`] if the sources or the facts cannot be read.

@@ -14,13 +14,14 @@ use hqdl_sql::blendsql::tree::ExprKind;
 use hqdl_sql::blendsql::{Argument, Call};
 use hqdl_values::sql;
 
-/// Maximum number of columns in a replaced row. `SQLite` rejects a result with more than 2,000.
+/// Maximum number of columns in a replaced row; one more than the 2,000 columns that `SQLite`
+/// accepts in a result.
 const MAX_COLUMNS: u32 = 2_001;
 
-/// Function that replaces a call, so that `SQLite` cannot infer its value.
+/// Function that replaces a call, so that `SQLite` cannot infer the call's value.
 const OPAQUE_FUNCTION: &str = "hqdl_opaque";
 
-/// Checks the query without its calls, and returns notes on it.
+/// Checks the query with its calls replaced, and returns notes about the query.
 ///
 /// # Errors
 /// Returns [`QueryError::Sql`] with a span if the query is invalid.
@@ -60,7 +61,7 @@ pub(in crate::query) fn validate_query(
     Ok(notes)
 }
 
-/// Returns for each call whether it is the list after an IN.
+/// Returns, for each call, whether it is the list after an IN.
 fn find_list_calls(parsed: &ParsedQuery) -> Vec<bool> {
     let mut list_flags = vec![false; parsed.calls.len()];
     parsed.query.visit_exprs(&mut |e| {

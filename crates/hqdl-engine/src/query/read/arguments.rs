@@ -26,7 +26,7 @@ pub(super) struct MacroNode<'t> {
 /// Names of an argument; messages use the first one.
 pub(super) type ArgumentNames<'n> = &'n [&'n str];
 
-/// Lists the arguments by their first names.
+/// Lists the arguments for a message, each under its first name.
 fn format_names(arguments: &[ArgumentNames<'_>]) -> String {
     let names: Vec<&str> = arguments.iter().filter_map(|names| names.first().copied()).collect();
     names.join(", ")
@@ -44,7 +44,7 @@ pub(super) fn write_keyword_arguments<const N: usize>(
 }
 
 impl<'t> MacroNode<'t> {
-    /// Returns the name as it is written.
+    /// Returns the macro's name as written in the query.
     pub fn name(&self) -> &'t str {
         self.written.name.text(self.text)
     }
@@ -89,8 +89,8 @@ impl<'t> MacroNode<'t> {
         self.error_at_name(format!("`{name}` needs {what}"), "in this call", "")
     }
 
-    /// Matches arguments by keyword or position; each may have several names. Also returns the
-    /// arguments with unknown keywords.
+    /// Matches arguments by keyword or position; an argument may have several names. Also returns
+    /// the arguments with unknown keywords.
     pub fn match_arguments(
         &self,
         arguments: &[ArgumentNames<'_>],
@@ -126,7 +126,7 @@ impl<'t> MacroNode<'t> {
         Ok((matched, others))
     }
 
-    /// Matches arguments by keyword or position, and rejects those with unknown keywords.
+    /// Matches arguments by keyword or position, and rejects arguments with unknown keywords.
     pub fn match_all_arguments<const N: usize>(
         &self,
         arguments: [ArgumentNames<'_>; N],

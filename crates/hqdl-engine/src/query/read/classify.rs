@@ -1,7 +1,7 @@
 //! Maps words in a query to the values of a column. If a column has a short list of values, then
 //! `=`, `IN` and `ANY` with a word that is not on the list match the values that mean the same. The
-//! model decides which values these are, once for each word and list. This is off unless the spec
-//! (`classify`) or the user enables it.
+//! model decides which values match, once for each word and list. This mapping is off unless the
+//! spec (`classify`) or the user enables it.
 
 use std::ops::Range;
 
@@ -58,7 +58,7 @@ struct ComparedColumn {
     column: Range<usize>,
     words: Vec<String>,
     negated: bool,
-    /// Whether the elements of an array are compared.
+    /// Whether the comparison is with the elements of an array column.
     array: bool,
 }
 
@@ -98,8 +98,8 @@ impl ComparedColumn {
         Some(Self { span, origin, column, words, negated, array })
     }
 
-    /// Returns SQL that compares the column with the values that its words mean; `None` if all
-    /// words are on the list.
+    /// Returns SQL that compares the column with the listed values that the words stand for; `None`
+    /// if all words are on the list.
     fn rewrite_comparison(&self, list: &[String], text: &str) -> Option<String> {
         let alike = |word: &str| {
             let mut same = list.iter().filter(|v| v.trim().eq_ignore_ascii_case(word.trim()));
@@ -150,14 +150,14 @@ fn parse_text_literal(text: &str) -> Option<String> {
         .then(|| token.unquoted_text(text))
 }
 
-/// Finds the lists of values of columns.
+/// Finds the value lists of columns.
 struct Lists<'l> {
     request: &'l Request<'l>,
     guard: &'l Guard,
 }
 
 impl Lists<'_> {
-    /// Returns the values of a column if they are a short list and `classify` applies to the
+    /// Returns the values of a column if there are only few values and `classify` applies to the
     /// column.
     fn find_values(&self, origin: &ColumnOrigin, array: bool) -> Option<Vec<String>> {
         let same = |a: &str, b: &str| a.eq_ignore_ascii_case(b);

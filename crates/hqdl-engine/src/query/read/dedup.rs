@@ -1,4 +1,4 @@
-//! Writes an `LLMDedup` as questions about pairs of values, and the clusters of the pairs.
+//! Rewrites `LLMDedup` as questions about pairs of values and an aggregate that clusters the pairs.
 //!
 //! | part | SQL |
 //! |---|---|
@@ -27,14 +27,14 @@ pub(super) const USAGE: (&str, &str) = (
 /// Question about a pair.
 const QUESTION: &str = "Do the two texts of {} mean the same thing?";
 
-/// Minimum similarity of a candidate pair by embeddings.
+/// Minimum embedding similarity of a candidate pair.
 const EMBEDDING_THRESHOLD: f64 = 0.6;
 
-/// Minimum similarity of a candidate pair by trigrams; the default of `pg_trgm`.
+/// Minimum trigram similarity of a candidate pair; the same as the default of `pg_trgm`.
 const TRIGRAM_THRESHOLD: f64 = 0.3;
 
 impl MacroNode<'_> {
-    /// Returns the edit that replaces a call for the canonical value of a row.
+    /// Returns the edit that replaces the call with the canonical value of a row.
     pub(super) fn rewrite_dedup(&self, has_embeddings: bool) -> Result<Edits, QueryError> {
         let arguments: [ArgumentNames<'_>; 7] = [
             &["value"],
@@ -86,7 +86,7 @@ impl MacroNode<'_> {
         Ok(edits)
     }
 
-    /// Returns the WHERE clause that candidate pairs meet.
+    /// Returns the WHERE clause that selects candidate pairs.
     fn block_condition(
         &self,
         threshold: Option<&WrittenArgument>,

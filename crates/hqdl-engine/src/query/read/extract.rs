@@ -1,5 +1,5 @@
-//! Writes an `LLMExtract` as one `LLMMap` per field of its schema. The fields of a value are asked
-//! for in one request, and each field is a separate fact.
+//! Rewrites `LLMExtract` as one `LLMMap` per field of its schema. One request asks for all fields
+//! of a value, and each field is stored as a separate fact.
 //!
 //! | written | read as |
 //! |---|---|
@@ -53,7 +53,7 @@ struct ExtractedField {
 }
 
 impl MacroNode<'_> {
-    /// Returns the edit that replaces an extraction with the `.field` after it.
+    /// Returns the edit that replaces an extraction, including the `.field` after it.
     pub(super) fn rewrite_extract(&self) -> Result<Edits, QueryError> {
         let mut positional = self.written.arguments.iter().filter(|a| a.keyword.is_none());
         let has_question = positional.next().is_some_and(|a| a.text_content(self.text).is_some());
@@ -81,7 +81,7 @@ impl MacroNode<'_> {
         Ok(edits)
     }
 
-    /// Writes one field, all as an object, or all as result columns.
+    /// Writes a single field, all fields as an object, or all fields as result columns.
     fn write_fields(
         &self,
         fields: &[ExtractedField],
@@ -96,7 +96,7 @@ impl MacroNode<'_> {
             return Ok(EditText::concat(["json_object(".into(), members, ")".into()]));
         };
         if member.is_symbol(b'*') {
-            // Several columns are only possible in a list of columns.
+            // `.*` yields several columns, so the call must be a whole result column.
             if !self.is_result_column {
                 let first = fields.first().map_or("field", |field| field.name.as_str());
                 return Err(QueryError::in_sql(
@@ -309,7 +309,7 @@ impl ExtractedField {
     }
 }
 
-/// Reads the values of an enum. NULL need not be listed.
+/// Reads the values of an enum. NULL is always allowed and need not be listed.
 fn read_options(name: &str, values: &[Json]) -> Result<Vec<Json>, String> {
     let values: Vec<Json> = values.iter().filter(|value| !value.is_null()).cloned().collect();
     if values.is_empty() {

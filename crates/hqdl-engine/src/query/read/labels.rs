@@ -1,4 +1,4 @@
-//! Writes an `LLMClassify` as an `LLMMap` whose options are the labels.
+//! Rewrites `LLMClassify` as an `LLMMap` whose options are the labels.
 //!
 //! | written | read as |
 //! |---|---|
@@ -34,7 +34,7 @@ struct Label {
 }
 
 impl MacroNode<'_> {
-    /// Returns the edits that make a classification an `LLMMap`.
+    /// Returns the edits that rewrite a classification as an `LLMMap`.
     pub(super) fn rewrite_classify(&self) -> Result<Edits, QueryError> {
         let arguments: [ArgumentNames<'_>; 8] = [
             &["value", "values"],
@@ -96,7 +96,7 @@ impl MacroNode<'_> {
         Ok(edits)
     }
 
-    /// Returns the value of an argument that is true or false.
+    /// Parses an argument that must be true or false.
     pub(super) fn parse_flag(
         &self,
         argument: &WrittenArgument,
@@ -188,7 +188,7 @@ impl MacroNode<'_> {
         Ok(Label { literal: number.clone(), name: number, about: None })
     }
 
-    /// Reads `'key': 'text'`. The text is `None` if it is NULL.
+    /// Reads `'key': 'text'`. The text is `None` for NULL.
     fn text_pair(&self, tokens: &[Token]) -> Option<(String, Option<String>)> {
         let [key, colon, value] = tokens else { return None };
         let is_text = |t: &Token| matches!(t.lexeme, Lexeme::Text | Lexeme::Quoted);
@@ -210,7 +210,7 @@ impl MacroNode<'_> {
         )
     }
 
-    /// Rejects an empty list, and blank and repeated labels.
+    /// Rejects an empty list, blank labels and repeated labels.
     fn check_labels(&self, labels: &[Label], options: &WrittenArgument) -> Result<(), QueryError> {
         if labels.is_empty() {
             let message = "the list of labels is empty";
@@ -235,7 +235,7 @@ impl MacroNode<'_> {
         Ok(())
     }
 
-    /// Returns options that combine those of a column or query with one more label.
+    /// Returns options that consist of the values of a column or query and one more label.
     fn union_with_label(
         &self,
         options: &WrittenArgument,
@@ -275,7 +275,7 @@ impl Label {
     }
 }
 
-/// Splits tokens at the commas that are in no brackets. A trailing comma ends the last item.
+/// Splits tokens at the commas outside of all brackets. A trailing comma ends the last item.
 fn split_items(tokens: &[Token]) -> Vec<&[Token]> {
     let mut depth = 0_usize;
     let is_comma = move |token: &Token| match token.lexeme {

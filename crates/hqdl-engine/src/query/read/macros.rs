@@ -1,6 +1,7 @@
-//! Macros: ingredients that hqdl rewrites to other ones or to plain SQL. A spec can define macros
-//! (`[[ingredient]]`); the others are older or narrower ingredients of `BlendSQL`. The parser finds
-//! the calls. Here each one yields edits, which can move or copy its arguments.
+//! Macros: ingredients that hqdl rewrites as other ingredients or as plain SQL. A spec can define
+//! macros (`[[ingredient]]`); the others are older or narrower ingredients of `BlendSQL`. The
+//! parser finds the calls. This module expands each call into edits, which can move or copy the
+//! call's arguments.
 //!
 //! | written | read as |
 //! |---|---|
@@ -53,7 +54,7 @@ const CAPTION: &str = "Describe what the image shows, in one sentence.";
 enum Macro<'s> {
     /// Defined by the spec.
     Own(&'s IngredientTable),
-    /// Name and return type of another ingredient.
+    /// Another ingredient, given by its name, with a fixed return type.
     Typed(&'static str, &'static str),
     /// Asks what an image shows.
     Caption,
@@ -192,7 +193,7 @@ pub fn describe_calls(has_embeddings: bool) -> String {
     text
 }
 
-/// Adds an example of a call to an error without a help.
+/// Adds an example of a call to an error without a hint.
 fn add_example(error: QueryError, name: &str) -> QueryError {
     let QueryError::Sql(mut problem) = error else { return error };
     let call = format!("{}(", name.to_lowercase());
@@ -207,7 +208,7 @@ fn add_example(error: QueryError, name: &str) -> QueryError {
 pub(in crate::query) struct MacroNames(Vec<(usize, Option<String>)>);
 
 impl MacroNames {
-    /// Returns the names of the macros in braces; other calls have none.
+    /// Returns the names of the macros in braces; the name of any other call is `None`.
     pub(in crate::query) fn of_calls(source: &SourceQuery) -> Self {
         let mut names: Vec<(usize, Option<String>)> = Vec::new();
         for call in source.parsed.calls.iter().filter(|call| call.is_in_braces()) {
@@ -289,7 +290,7 @@ fn find_macro<'s>(own: &'s [IngredientTable], name: &str) -> Option<Macro<'s>> {
 }
 
 impl Macro<'_> {
-    /// Returns how the calls of the macro are parsed.
+    /// Returns the signature by which the macro's calls are parsed.
     fn signature(self) -> MacroSignature {
         let (subject, has_question) = match self {
             Self::Typed("LLMQA", _) | Self::Summary => (Subject::Rows, true),
@@ -318,7 +319,7 @@ fn own_return_type(own: &IngredientTable) -> Option<String> {
     if own.kind.is_none() && !own.list {
         return None;
     }
-    // A type that calls cannot name is a text in calls.
+    // If calls cannot name the type, they use `str`.
     let kind = own.kind.unwrap_or_default().call_names().first().unwrap_or(&"str");
     Some(if own.list { format!("list[{kind}]") } else { (*kind).to_owned() })
 }
@@ -356,7 +357,7 @@ impl MacroNode<'_> {
         }
     }
 
-    /// Returns an edit of the name and the `(`.
+    /// Returns an edit that replaces the name and the `(`.
     fn replace_head(&self, head: &str) -> Edits {
         let mut edits = Edits::default();
         edits.replace(self.head_span(), head);
@@ -397,7 +398,7 @@ impl MacroNode<'_> {
         Ok(edits)
     }
 
-    /// Returns `words`, or an empty text if the call has the keyword.
+    /// Returns `words`, or an empty string if the call already has the keyword.
     fn keep_unless_keyword<'w>(&self, keyword: &str, words: &'w str) -> &'w str {
         if self.has_keyword(keyword) { "" } else { words }
     }
@@ -436,7 +437,8 @@ impl MacroNode<'_> {
                 &help,
             ));
         }
-        // The question contains the text of a literal, and a slot for any other argument.
+        // In the question, replace a literal argument with its text, and any other argument with a
+        // slot.
         let mut edits = Edits::default();
         let mut names: Vec<String> = Vec::new();
         let literal = |at: usize| {
@@ -569,7 +571,7 @@ impl MacroNode<'_> {
             .text_content(self.text)
             .ok_or_else(|| self.missing_argument_error("a text as its question"))?;
         let column = documents.column_names(self.text);
-        // A question with a slot is asked about the value of each row.
+        // A question with a slot is about the value of each row.
         if question_text.contains("{}") && column.is_some() {
             let mut edits = self.replace_head("LLMMap(");
             edits.replace(documents.span(), self.value_sql(documents));
@@ -592,7 +594,7 @@ impl MacroNode<'_> {
                 ));
             }
         };
-        // The column keeps its position, so that an error about it points there.
+        // Keep the column at its position, so that an error about the column points there.
         let (call, place) = (self.call.span.clone(), documents.span());
         let mut edits = Edits::default();
         edits.replace(call.start..place.start, "answer((WITH hq_document(hq_text) AS ");
@@ -602,7 +604,7 @@ impl MacroNode<'_> {
         Ok(edits)
     }
 
-    /// Rewrites a date filter to plain SQL; it makes no request.
+    /// Rewrites a date filter as plain SQL, which makes no request.
     fn rewrite_date_filter(&self) -> Result<Edits, QueryError> {
         let [value, start, end] = self.match_all_arguments([&["value"], &["start"], &["end"]])?;
         let Some(value) = value else { return Err(self.missing_argument_error("a column")) };
@@ -637,7 +639,7 @@ impl MacroNode<'_> {
     }
 }
 
-/// Returns a list's value as a literal of the query.
+/// Returns an option as an SQL literal.
 fn literal_to_sql(literal: &Literal) -> String {
     match literal {
         Literal::Boolean(true) => "1".to_owned(),

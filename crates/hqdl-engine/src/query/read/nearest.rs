@@ -1,4 +1,4 @@
-//! Writes `nearest` and `search` as aggregates over the values of a column.
+//! Rewrites `nearest` and `search` as aggregates over the values of a column.
 //!
 //! | written | read as |
 //! |---|---|
@@ -29,7 +29,7 @@ pub(super) const SEARCH_USAGE: (&str, &str) = (
     "`search` returns the JSON list of the values of a column that share the most words with a text",
 );
 
-/// Values that a call compares.
+/// Source of the values that a call compares.
 pub(super) enum ValueSource {
     /// Byte range of a query in parentheses.
     Query(Range<usize>),
@@ -38,7 +38,8 @@ pub(super) enum ValueSource {
 }
 
 impl ValueSource {
-    /// Returns a query for an aggregate over the distinct values, which are named `hq_value`.
+    /// Returns a query that evaluates an aggregate over the distinct values, which are named
+    /// `hq_value`.
     fn aggregate_sql(&self, aggregate: EditText) -> EditText {
         match self {
             Self::Query(query) => EditText::concat([
@@ -118,7 +119,7 @@ impl MacroNode<'_> {
         Ok(self.value_source(values)?.aggregate_sql(aggregate))
     }
 
-    /// Returns the error for values from the column of a subquery or of a table function.
+    /// Returns the error for values that come from a column of a subquery or table function.
     fn derived_values_error(&self, values: &WrittenArgument, column: &str) -> QueryError {
         let name = self.name();
         QueryError::in_sql(
@@ -163,8 +164,8 @@ impl MacroNode<'_> {
     }
 }
 
-/// Returns SQL for the similarity of a value to a text. It is NULL if `k` is 0, so that nothing is
-/// embedded.
+/// Returns SQL for the similarity of a value to a text. The SQL yields NULL if `k` is 0, so that no
+/// text is embedded.
 fn similarity_sql(text: &WrittenArgument, k: &WrittenArgument) -> EditText {
     EditText::concat([
         "CASE WHEN (".into(),

@@ -25,7 +25,7 @@ use hqdl_sql::blendsql::tree::{Body, Expr, ExprKind, Query, ResultColumn, Select
 use hqdl_sql::blendsql::{Argument, Call, SqlError, Subject};
 use hqdl_sql::{Edits, TranslatedQuery};
 
-/// Returns the query with these calls rewritten.
+/// Rewrites the calls whose queries have one row, and returns the resulting query.
 ///
 /// # Errors
 /// [`QueryError`] if a rewritten query cannot be read.
@@ -86,7 +86,7 @@ fn has_question_column(spec: &Spec, asked: &str) -> bool {
     })
 }
 
-/// Returns the edits that rewrite a call about the rows of a query, or `None` if it cannot be
+/// Returns the edits that rewrite a call about the rows of a query, or `None` if the call cannot be
 /// rewritten. `is_lone` is true if the call is the whole statement.
 fn rewrite_call(
     request: &Request<'_>,
@@ -126,7 +126,7 @@ fn rewrite_call(
     let mut edits = Edits::default();
     edits.replace(call.span.start..call.span.start, open);
     edits.replace(name_at..name_at + name.len(), "LLMMap");
-    // The query already has parentheses, so separate several columns only.
+    // The query is already in parentheses, so only the separators between columns need more.
     edits.replace(span.clone(), named.join("), ("));
     edits.replace(call.span.end..call.span.end, format!(" {}{close}", rest.trim()));
     Some(edits)
@@ -169,7 +169,7 @@ fn has_one_row(request: &Request<'_>, rows: &str) -> bool {
     ran.is_ok() && counted.rows == [[Sql::Integer(1)]]
 }
 
-/// Returns true if a column of the spec answers a call of a query with edits.
+/// Returns true if a column of the spec answers a call in the edited query.
 fn is_routed(
     request: &Request<'_>,
     query: &ReadQuery,

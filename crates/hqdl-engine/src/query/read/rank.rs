@@ -1,4 +1,5 @@
-//! Writes an `LLMRank` as the `LLMMap` of a score, and an `LLMTopK` as an aggregate over it.
+//! Rewrites `LLMRank` as an `LLMMap` that returns a score, and `LLMTopK` as an aggregate over the
+//! scores.
 //!
 //! | written | read as |
 //! |---|---|
@@ -28,7 +29,7 @@ pub(super) const TOP_USAGE: (&str, &str) = (
 const SCALE: &str = " (a number from 0 to 10; 10 is the best)";
 
 impl MacroNode<'_> {
-    /// Returns the edits that make a ranking the `LLMMap` of a score.
+    /// Returns the edits that rewrite a ranking as an `LLMMap` that returns a score.
     pub(super) fn rewrite_rank(&self) -> Result<Edits, QueryError> {
         let arguments: [ArgumentNames<'_>; 5] = [
             &["question", "criterion"],
@@ -50,7 +51,7 @@ impl MacroNode<'_> {
         Ok(edits)
     }
 
-    /// Returns the edit that replaces a call for the best values of a group.
+    /// Returns the edit that replaces an `LLMTopK` call with an aggregate.
     pub(super) fn rewrite_top_k(&self) -> Result<Edits, QueryError> {
         let arguments: [ArgumentNames<'_>; 5] =
             [&["question", "criterion"], &["value", "values"], &["k"], &["model"], &["image"]];
@@ -63,7 +64,7 @@ impl MacroNode<'_> {
         let k = EditText::from(k.span());
         let others = write_keyword_arguments([(model, "model"), (image, "image")]);
         let question = format_score_arguments(&criterion);
-        // The best 0 values need no score.
+        // If `k` is 0, no value is returned, so do not ask for scores.
         let best = |value: EditText| {
             EditText::concat([
                 format!("{BEST_AGGREGATE}(").into(),
@@ -96,7 +97,7 @@ impl MacroNode<'_> {
     }
 }
 
-/// Returns the question of a score and its type, as arguments.
+/// Returns the arguments of the `LLMMap`: the question that asks for a score, and the return type.
 fn format_score_arguments(criterion: &str) -> String {
     format!("{}, return_type='float'", sql::quote_text(&format!("{criterion}{SCALE}")))
 }

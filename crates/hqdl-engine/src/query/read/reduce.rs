@@ -50,7 +50,7 @@ impl MacroNode<'_> {
         EditText::concat([" FILTER (WHERE ".into(), filter.into(), ")".into()])
     }
 
-    /// Rejects a FILTER after a call whose values are those of a query.
+    /// Rejects a FILTER after a call whose values come from a query.
     pub(super) fn reject_filter_of_query(&self) -> Result<(), QueryError> {
         let Some(filter) = self.written.filter.clone() else { return Ok(()) };
         Err(QueryError::in_sql(

@@ -29,7 +29,7 @@ pub enum QueryError {
     /// The model is not set up.
     #[error(transparent)]
     Setup(#[from] SetupError),
-    /// The query needs an unknown value, but the request has no model.
+    /// The query needs a value that is not stored, but the request has no model.
     #[error("a call needs a model, but none is named")]
     NoModel,
     /// The run stopped before the query was complete. Answers received until then are kept.
@@ -73,7 +73,7 @@ impl QueryError {
         }))
     }
 
-    /// Returns the error for a file of embeddings that cannot be used.
+    /// Returns the error for an unusable embeddings file.
     pub(in crate::query) fn from_vector_file_error(error: &rusqlite::Error) -> Self {
         Self::in_sql(
             format!("hqdl cannot use its file of embeddings: {error}"),
@@ -83,7 +83,7 @@ impl QueryError {
         )
     }
 
-    /// Returns the error with its span in the query mapped to another text.
+    /// Returns the error with its span mapped to another text by `map`.
     #[must_use]
     pub fn map_span(self, map: impl FnOnce(Range<usize>) -> Range<usize>) -> Self {
         let Self::Sql(mut problem) = self else { return self };

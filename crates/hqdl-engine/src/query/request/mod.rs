@@ -26,11 +26,11 @@ use hqdl_values::value::Value;
 pub struct Request<'a> {
     /// The spec. It has no expansions if the user has no spec.
     pub spec: &'a Spec,
-    /// The database to query: the expanded copy, if there is one.
+    /// The database to query: the expanded copy if it exists, otherwise the source.
     pub database: &'a Path,
     /// The fact store.
     pub facts: &'a Facts,
-    /// The model. Without one, a query that needs a new value fails with
+    /// The model. Without a model, a query that needs a new value fails with
     /// [`NoModel`](error::QueryError::NoModel).
     pub model: Option<Arc<dyn Model>>,
     /// Text of the query.
@@ -39,23 +39,23 @@ pub struct Request<'a> {
     pub dialect: Dialect,
     /// Values of the query's parameters.
     pub params: Vec<(Param, Value)>,
-    /// Whether a literal that a low-cardinality column does not contain represents the values with
-    /// the same meaning. The spec can also enable this for a column.
+    /// Whether a literal that is missing from a low-cardinality column matches the column's values
+    /// with the same meaning. The spec can also enable this for a column.
     pub classify: bool,
     /// Whether to truncate a context that is too long instead of failing.
     pub truncate: bool,
-    /// Known values to ask for again.
+    /// Known values to ask for again; `None` to reuse all.
     pub refresh: Option<RefreshScope>,
-    /// Rows per request, if the user set it.
+    /// Rows per request; `None` to use the spec's setting.
     pub rows_per_request: Option<u32>,
-    /// Maximum time that `SQLite` may spend on one pass. Time spent waiting for the model does not
-    /// count.
+    /// Maximum time that `SQLite` may spend on one pass; `None` for no limit. Time spent waiting
+    /// for the model does not count.
     pub timeout: Option<Duration>,
     /// Name of the command in the journal.
     pub command: &'a str,
     /// Callback for progress events.
     pub listener: Listener,
-    /// Becomes true when the user interrupts the query.
+    /// Channel whose value becomes true when the user interrupts the query.
     pub interrupt: watch::Receiver<bool>,
     /// Counts the cost of the query, even if it fails.
     pub counted_cost: CountedCost,
@@ -111,7 +111,8 @@ impl<'a> Request<'a> {
     /// Loads the documents of an expansion, if it has any.
     ///
     /// # Errors
-    /// Returns [`QueryError::Evidence`] if they cannot be read, or an error of the spec's database.
+    /// Returns [`QueryError::Evidence`] if the documents cannot be read, or an error of the spec's
+    /// database.
     pub(in crate::query) fn load_evidence(&self, expansion: &Expansion) -> Result<(), QueryError> {
         if expansion.evidence.is_none() {
             return Ok(());

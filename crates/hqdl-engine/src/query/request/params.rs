@@ -10,7 +10,8 @@ use hqdl_values::value::Value;
 /// Identifies a parameter of a query.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Param {
-    /// By name: with its `:`, `@` or `$`, or without a prefix for any of them.
+    /// By name. A name with a prefix (`:`, `@` or `$`) matches only this prefix; a name without one
+    /// matches any prefix.
     Name(String),
     /// By position, starting at 1: `?` and `?1`.
     Position(usize),
@@ -48,7 +49,7 @@ impl std::fmt::Display for Param {
     }
 }
 
-/// Binds every parameter of a statement. Returns for each of `params` whether the statement uses
+/// Binds every parameter of a statement. Returns, for each of `params`, whether the statement uses
 /// it.
 ///
 /// # Errors

@@ -28,7 +28,7 @@ pub(in crate::query) struct SourceHeaders<'s> {
 }
 
 impl<'s> SourceHeaders<'s> {
-    /// Reads the headers of a query before it is rewritten.
+    /// Reads the headers of a query before the query is rewritten.
     pub(in crate::query) fn new(sql: &str, dialect: Dialect, sink: &'s mut dyn RowSink) -> Self {
         Self { sink, headers: parse_headers(sql, dialect).unwrap_or_default() }
     }
@@ -44,8 +44,8 @@ impl RowSink for SourceHeaders<'_> {
             self.headers.len() - stars <= renamed.len()
         };
         if is_matching {
-            // Columns before the first star are matched from the left, those after the last star
-            // from the right. Columns between two stars keep their names.
+            // Match the columns before the first star from the left, and the columns after the last
+            // star from the right. Columns between two stars keep their names.
             let source_text = |header: &SourceHeader| match header {
                 SourceHeader::Text(name) => Some(name.clone()),
                 SourceHeader::FromSqlite | SourceHeader::Star => None,
@@ -92,7 +92,7 @@ const OPERATORS: [&str; 19] = [
     "AND", "BETWEEN", "COLLATE", "DISTINCT", "ELSE", "ESCAPE", "FROM", "GLOB", "ILIKE", "IN", "IS",
     "LIKE", "MATCH", "NOT", "OR", "REGEXP", "SELECT", "THEN", "WHEN",
 ];
-/// Other keywords that are not an alias.
+/// Other keywords that are never an alias.
 const NO_ALIAS: [&str; 3] = ["END", "ISNULL", "NOTNULL"];
 
 /// Returns the headers of the first SELECT of a query; `None` if the query starts differently.
@@ -173,7 +173,7 @@ fn parse_header(sql: &str, item: &[Token], dialect: Dialect) -> Option<SourceHea
     {
         return Some(SourceHeader::Text(last.unquoted_text(sql)));
     }
-    // A call is named by its question, if it has one.
+    // If a call has a question, the question names the column.
     if first.lexeme == Lexeme::Open && is_enclosed_in_brackets(item) {
         let question = call_question(sql, item);
         return Some(SourceHeader::Text(question.unwrap_or_else(|| text.to_owned())));
@@ -186,7 +186,7 @@ fn parse_header(sql: &str, item: &[Token], dialect: Dialect) -> Option<SourceHea
     Some(SourceHeader::Text(text.to_owned()))
 }
 
-/// Returns true if the last token closes the bracket that the first one opens.
+/// Returns true if the last token closes the bracket that the first token opens.
 fn is_enclosed_in_brackets(item: &[Token]) -> bool {
     let mut depth = 0_usize;
     for (n, token) in item.iter().enumerate() {

@@ -38,7 +38,7 @@ pub struct Route {
     pub call: String,
     /// Kind of the route.
     pub route: RouteKind,
-    /// Name of the expansion; empty for an ad-hoc one without a name.
+    /// Name of the expansion; empty for an unnamed ad-hoc expansion.
     pub expansion: String,
     /// Name of the column that answers the call.
     pub column: String,
@@ -60,7 +60,7 @@ impl Route {
 pub struct Pass {
     /// Number of values that the pass needed and that were not known yet.
     pub demanded: u64,
-    /// Duration in seconds, without the requests that follow it.
+    /// Duration in seconds, excluding the requests after the pass.
     pub seconds: f64,
 }
 
@@ -74,14 +74,14 @@ pub struct Meta {
     pub values_asked: u64,
     /// Number of values known before the query.
     pub values_reused: u64,
-    /// Number of needed values that do not exist (unknown, refused, failed …), whether they were
-    /// asked for now or earlier. They are NULL in the rows.
+    /// Number of needed values without an answer (unknown, refused, failed …), whether hqdl asked
+    /// for them now or earlier. They are NULL in the rows.
     pub values_missing: u64,
     /// Number of missing values that the model reports as unknown.
     pub values_unknown: u64,
     /// Number of missing values that hqdl did not ask for, because the database is on a server.
     pub values_unanswered: u64,
-    /// Passes in order. The last one demands nothing.
+    /// Passes in order. The last pass demands nothing.
     pub passes: Vec<Pass>,
     /// Number of input tokens.
     pub input_tokens: u64,
@@ -102,11 +102,12 @@ pub struct Meta {
     /// Calls of an explained query whose values cannot be counted in advance. `values_asked` does
     /// not include them.
     pub unbounded: Vec<Unbounded>,
-    /// SELECTs of an explained query, with the optimization rules.
+    /// Plan of an explained query: its SELECTs, with the optimization rules.
     pub plan: DemandPlan,
     /// SQL that was run.
     pub sql: String,
-    /// Description of the confidence intervals of the aggregates, if the caller requested them.
+    /// Description of the aggregates' confidence intervals; `None` unless the caller requested
+    /// them.
     pub interval: Option<Json>,
 }
 
@@ -130,7 +131,7 @@ impl Meta {
     }
 
     /// Returns the object `meta` of `hqdl query --json`, whose format is stable. `passes` is the
-    /// number of passes, and `demand` lists how many values each of them demanded.
+    /// number of passes, and `demand` lists the number of values that each pass demanded.
     #[must_use]
     pub fn to_json(&self) -> Json {
         let mut json = json!({
@@ -176,8 +177,9 @@ impl Meta {
         })
     }
 
-    /// Returns the metadata of an explained query as `hqdl explain --json` prints it. `unbounded`
-    /// lists the calls that `values_asked` does not include, and `plan` describes each SELECT.
+    /// Returns the metadata of an explained query in the format of `hqdl explain --json`.
+    /// `unbounded` lists the calls that `values_asked` does not include, and `plan` describes each
+    /// SELECT.
     #[must_use]
     pub fn explained_to_json(&self) -> Json {
         let mut json = self.to_json();
@@ -191,8 +193,8 @@ impl Meta {
     }
 }
 
-/// Receiver of rows: the columns once, then every row, then the end. An I/O error of a method ends
-/// the query. A query calls the sink from its own thread.
+/// Receiver of rows: the columns once, then every row, then the end. If a method returns an I/O
+/// error, the query ends. A query calls the sink from its own thread.
 pub trait RowSink: Send {
     /// Receives the names of the columns. Called once before the first row, even if there are no
     /// rows.

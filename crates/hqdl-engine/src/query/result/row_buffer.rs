@@ -1,4 +1,4 @@
-//! Buffer for the rows of a pass, in case it is the last one.
+//! Buffers the rows of a pass, in case the pass is the last one.
 
 use rusqlite::types::{Value as Sql, ValueRef};
 

@@ -30,7 +30,7 @@ impl Calls {
         };
         let is_list = returns_list(call);
         let mut column = column_of(question, data_type, is_list);
-        // Use a text that the answer is compared with as an example of its format.
+        // Use a text that the answer is compared with as an example of the answer's format.
         column.example = usage.compared_with.iter().find_map(|c| match c {
             ComparedWith::Text(text) if data_type == Type::Text => Some(text.clone()),
             _ => None,
@@ -45,7 +45,7 @@ impl Calls {
         let at = self.add_column(target, column);
         self.record_question(target, at, usage);
         let prefers_integer = usage.stated_type.is_none() && data_type == Type::Real;
-        // A computed text may contain the rows of a group.
+        // A computed text may combine all rows of a group.
         let computed = own_usage.keys.first().is_none_or(|key| key.origin.is_none());
         let reduction = (computed && call.ingredient.needs_all_rows()).then(|| {
             let combining = combining_question(question);

@@ -1,5 +1,5 @@
-//! Parsing of a call's answers: their type, whether they are lists, and the pattern that they must
-//! match.
+//! Determines how a call's answers are parsed: their type, whether they are lists, and the pattern
+//! that they must match.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -38,7 +38,7 @@ pub(in crate::query) fn required_item_count(call: &Call) -> Option<Quantifier> {
     call.quantifier.filter(|q| returns_list(call) && (q.min > 0 || q.max.is_some()))
 }
 
-/// Returns the required number of values as text, which becomes part of the question.
+/// Formats the required number of values as text for the question.
 pub(in crate::query) fn format_item_count(call: &Call) -> String {
     match required_item_count(call) {
         Some(Quantifier { min, max: Some(max) }) if min == max => {
@@ -123,7 +123,7 @@ pub(in crate::query) fn answer_type(
     if usage.compared_with.contains(&ComparedWith::Truth) || is_yes_no(call, usage) {
         return Type::Boolean;
     }
-    // The answer need not be a whole number: 2.5 = 3 is false, not unknown.
+    // The type must allow fractions: `2.5 = 3` is false, not unknown.
     if usage.compared_with.contains(&ComparedWith::Number) {
         return Type::Real;
     }
@@ -191,8 +191,8 @@ fn is_yes_no(call: &Call, usage: &CallUsage) -> bool {
     }
 }
 
-/// Returns a call's words for yes and no, taken from the values that it is compared with. Returns
-/// `None` if the call is used as a truth value or a number.
+/// Returns a call's words for yes and no, taken from the values that the call is compared with.
+/// Returns `None` if the call is used as a truth value or a number.
 pub(in crate::query) fn yes_no_words(call: &Call, usage: &CallUsage) -> Option<[String; 2]> {
     let is_truth_or_number =
         |c: &ComparedWith| matches!(c, ComparedWith::Truth | ComparedWith::Number);

@@ -29,8 +29,8 @@ pub trait ValueListProvider {
     /// Returns the columns that a SELECT yields, with their lineage.
     fn analyze_select_outputs(&mut self, select: &str) -> SelectOutputs;
 
-    /// Returns the values of a spec column, given by its position, if the values of all keys are
-    /// known.
+    /// Returns the values of the spec column at a position; `None` if the value of any key is
+    /// unknown.
     ///
     /// # Errors
     /// Returns [`QueryError`] if the sources or the facts cannot be read.
@@ -106,7 +106,7 @@ pub(in crate::query) fn read_options(
     }
 }
 
-/// Maps an error in SQL that was assembled for a part of the query to that part. If the part was
+/// Maps an error in SQL that was built from a part of the query back to that part. If the part was
 /// copied to the offset `copied_at`, the span is exact. Otherwise it covers the whole part.
 fn remap_to_part(error: QueryError, part: &Range<usize>, copied_at: Option<usize>) -> QueryError {
     let QueryError::Sql(problem) = error else { return error };
@@ -120,8 +120,8 @@ fn remap_to_part(error: QueryError, part: &Range<usize>, copied_at: Option<usize
 }
 
 /// Returns the WITH clause for SQL that runs separately for a call: the common table expressions
-/// that the SQL names, directly or indirectly. It excludes those that contain the call or follow
-/// it.
+/// that the SQL names, directly or indirectly. Excludes common table expressions that contain or
+/// follow the call.
 fn build_with_clause(sql: &str, parsed: &ParsedQuery, call: &Call, separate_sql: &str) -> String {
     let all = &parsed.query.with;
     let contains_call =

@@ -1,5 +1,5 @@
-//! Checks that a column's values have the type that a call declares or is used as. The declaration
-//! applies to every route, so a column that cannot satisfy it does not answer the call.
+//! Checks that a column's values have the type that a call declares or that its usage requires. The
+//! declaration applies to every route, so a column that cannot satisfy it does not answer the call.
 
 use crate::query::route::answer_parsing::{answer_type, returns_list};
 use hqdl_spec::{Column, SLOTS, Type};
@@ -21,7 +21,7 @@ pub(in crate::query) enum Coercion {
 }
 
 impl Coercion {
-    /// Returns the SQL before and after the value.
+    /// Returns the SQL to write before and after the value, if a conversion is needed.
     pub(in crate::query) fn sql_wrapper(&self) -> Option<(String, String)> {
         match self {
             Self::Unchanged => None,
@@ -64,9 +64,10 @@ pub(in crate::query) fn is_condition(sql: &str) -> bool {
     }
 }
 
-/// Returns the conversion if a column's answer has the type that the call declares or is used as.
-/// One call may ask a question for a value, and another call for its truth. `computed` means that a
-/// binding computes the answer from the column. `options` are the call's options, if it has any.
+/// Returns the conversion for a column's answer, if the answer fits the type that the call declares
+/// or that its usage requires. One call may ask a question for a value, and another call for its
+/// truth. `computed` means that a binding computes the answer from the column. `options` are the
+/// call's options, if it has any.
 ///
 /// # Errors
 /// Returns the reason why the answer does not fit.
@@ -183,7 +184,7 @@ fn coerce_value(
         (Some(Type::Text), data_type) if data_type.is_text() => Coercion::Unchanged,
         (Some(declared_type), data_type) if declared_type == data_type => Coercion::Unchanged,
         (Some(Type::Real), Type::Integer) => Coercion::Real,
-        // A computed value may have a different type than the column.
+        // A computed value may have a different type from the column.
         (Some(declared_type), _) if computed && declared_type != Type::Boolean => {
             Coercion::Unchanged
         }

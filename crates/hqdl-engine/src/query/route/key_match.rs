@@ -1,8 +1,8 @@
 //! Decides whether the values of a call *are* an expansion's key.
 //!
 //! A column answers a call only if an ad-hoc question would be about the same entity. It is not
-//! enough that the values determine the key: `name || '1'` and `upper(name)` determine `name`, but
-//! are different subjects. So the values must be
+//! enough for the values to determine the key: `name || '1'` and `upper(name)` determine `name`,
+//! but are different subjects. So the values must be
 //!
 //! * parts of the key, each in an argument of its own, in the key's order: all of them, or some
 //!   that determine the rest in the source's rows, or
@@ -129,8 +129,8 @@ fn literal_text(literal: &str) -> Option<String> {
     Some(inner.replace("''", "'"))
 }
 
-/// Returns the label at the end of the text before a column, or an empty text if there is no label.
-/// Returns `None` if the text contains anything but separators and a label.
+/// Returns the label at the end of the text before a column, or an empty string if there is no
+/// label. Returns `None` if the text contains anything but separators and a label.
 fn trailing_label(text: &str, is_first: bool) -> Option<&str> {
     let mut label = text;
     if !is_first {

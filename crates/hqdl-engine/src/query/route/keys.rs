@@ -24,7 +24,7 @@ use hqdl_spec::{Expansion, SourceRows};
 use hqdl_sql::blendsql::lineage::Lineage;
 use hqdl_sql::blendsql::usage::{CallUsage, ColumnEquality};
 
-/// Returns the key of an expansion as SQL at the call.
+/// Returns an expansion's key as SQL that is valid at the position of the call.
 ///
 /// # Errors
 /// Returns the reason why the key cannot be determined.
@@ -58,15 +58,15 @@ pub(in crate::query) fn find_bound_key(
     Err(reason)
 }
 
-/// Result of matching the source's table instances with those of the query.
+/// Result of matching the source's table instances with the query's table instances.
 enum InstanceMatch {
     Unique(BTreeMap<usize, usize>),
     Ambiguous,
     NoMatch,
 }
 
-/// Matches the source's table instances with those of the query: the tables must be the same and
-/// joined in the same way. The match must include the instances of `first`.
+/// Matches the source's table instances with the query's table instances: the tables must be the
+/// same and joined in the same way. The match must include the instances of `first`.
 fn match_instances(source: &KeySource, first: &Lineage, usage: &CallUsage) -> InstanceMatch {
     let mut source_instances: Vec<(usize, &str)> = Vec::new();
     for (instance, table) in source.parts.iter().flat_map(|p| p.instances()) {
@@ -133,7 +133,8 @@ fn has_same_joins(
     })
 }
 
-/// Returns the key of an expansion whose sources have only parts of it; the other columns are NULL.
+/// Returns the key of an expansion whose sources each have only a part of the key; the other
+/// columns are NULL.
 fn find_bound_key_by_part(
     expansion: &Expansion,
     usage: &CallUsage,

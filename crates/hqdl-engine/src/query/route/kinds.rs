@@ -14,14 +14,14 @@ use hqdl_sql::blendsql::scope::ColumnOrigin;
 use hqdl_sql::blendsql::usage::{CallUsage, Key};
 use hqdl_values::key::ColumnIdentity;
 
-/// Maximum length in characters of an expression in an origin that the model sees.
+/// Maximum length, in characters, of an expression in an origin description for the model.
 const LONGEST_EXPRESSION: usize = 200;
 
 /// Columns of a database that share a kind, and the spec's descriptions of columns.
 #[derive(Debug, Clone, Default)]
 pub(in crate::query) struct Kinds {
     /// For each column, the lowercase names (such as `city.name`) of all columns of its kind. The
-    /// first one names the kind.
+    /// first column names the kind.
     shared: BTreeMap<String, Vec<String>>,
     /// Descriptions of columns in the spec.
     about: BTreeMap<String, String>,
@@ -60,8 +60,8 @@ impl Kinds {
         Self { shared: group_by_kind(&pairs), about }
     }
 
-    /// Sets a column's origin, which the model sees, the kinds of its values in its identity, and
-    /// the other identities under which answers are stored.
+    /// Sets a column's origin (shown to the model), the value kinds in its identity, and the other
+    /// identities under which its answers may be stored.
     pub fn set_column_identity(&self, column: &mut Column, usage: &CallUsage) {
         column.origin = self.describe_origins(&usage.keys);
         let kinds: Vec<Vec<String>> =
@@ -82,8 +82,8 @@ impl Kinds {
         column.fingerprint = column.meaning.fingerprint();
     }
 
-    /// Returns the names of the columns that share the kind of a call's value. The first one names
-    /// the kind.
+    /// Returns the names of the columns that share the kind of a call's value. The first column
+    /// names the kind.
     fn find_kind_columns(&self, key: &Key) -> Vec<String> {
         let Some(origin) = base_column(key) else { return Vec::new() };
         let name = qualified_name(&origin.table, &origin.column);
@@ -142,7 +142,7 @@ fn read_foreign_keys(connection: &Connection) -> rusqlite::Result<Vec<(String, S
 }
 
 /// Groups columns by kind, given pairs of columns of the same kind. Returns all columns of each
-/// column's kind. The kind is named after the column that is not the first element of any pair.
+/// column's kind. Each kind is named after its column that is not the first element of any pair.
 fn group_by_kind(pairs: &[(String, String)]) -> BTreeMap<String, Vec<String>> {
     let mut groups: BTreeMap<&String, BTreeSet<&String>> = BTreeMap::new();
     for (one, other) in pairs {

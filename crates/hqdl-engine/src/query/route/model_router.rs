@@ -19,7 +19,8 @@ use hqdl_values::Row;
 use hqdl_values::key::ColumnIdentity;
 use hqdl_values::value::Value;
 
-/// Maximum number of values of a list that the model sees. The model may answer with other values.
+/// Maximum number of values that the model sees from a value list. The model may answer with values
+/// that it did not see.
 const MAX_LISTED_VALUES: usize = 100;
 
 const PROMPT_ABOUT: &str = "Each row is a question about one thing and, in `columns`, what is known of \
@@ -72,7 +73,7 @@ impl<'b, 'a> ModelRouter<'b, 'a> {
         Self { request, model, lazy_run }
     }
 
-    /// Returns how a column of an expansion answers a question, if one does.
+    /// Returns how a column of an expansion answers a question, or why no column does.
     ///
     /// # Errors
     /// Returns [`QueryError`] if an error stops the run.
@@ -188,7 +189,8 @@ enum BindingReply {
     Failed,
 }
 
-/// The reply's column, operator and literal, each empty if it is missing, and its completion.
+/// The column, operator and literal in the reply (each empty if missing), and the reply's
+/// completion.
 struct LiteralAnswers {
     values: [String; 3],
     completion: i64,

@@ -1,5 +1,5 @@
-//! The key of a call in the rows of one source. It is read from the row, or looked up by the call's
-//! values.
+//! Finds the key of a call among the rows of one source. The key is read from the row, or looked up
+//! by the call's values.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,12 +14,12 @@ use hqdl_values::sql::quote_name;
 
 /// Key of a bound call.
 pub(in crate::query) struct BoundKey {
-    /// Key columns as SQL at the call.
+    /// Key columns as SQL that is valid at the position of the call.
     pub texts: Vec<String>,
-    /// Explanation for the route's reason.
+    /// Explanation that becomes part of the route's reason.
     pub why: String,
     /// Join with a published table: the source, the key columns qualified with their tables, and
-    /// the query table that has all of them.
+    /// the query's table that has all key columns, if there is one.
     pub stored: Option<(String, Vec<String>, Option<String>)>,
 }
 
@@ -72,7 +72,8 @@ impl KeyRelation {
     }
 }
 
-/// Returns the key from a source whose table instances are matched with those of the query.
+/// Returns the key from a source whose table instances are matched with the query's table
+/// instances.
 ///
 /// # Errors
 /// Returns the reason why the key cannot be determined.
@@ -188,7 +189,8 @@ impl<'k> CallKey<'k> {
         self.usage.available_columns.iter().find(is)
     }
 
-    /// Returns a part of the key as SQL at the call, if the row has it.
+    /// Returns a part of the key as SQL that is valid at the position of the call, if the row has
+    /// this part.
     fn part_sql(&self, part: &Arc<Lineage>) -> Option<String> {
         let own_value = self.values.iter().find(|(_, lineage)| lineage.is_same(part));
         own_value.map(|(text, _)| (*text).to_owned()).or_else(|| {
@@ -198,7 +200,8 @@ impl<'k> CallKey<'k> {
         })
     }
 
-    /// Returns the key from the row, if the row has the whole key and the values identify it.
+    /// Returns the key as read from the row, if the row has the whole key and the values identify
+    /// the key.
     fn key_from_row(
         &self,
         matched: KeyMatch,
@@ -233,7 +236,7 @@ impl<'k> CallKey<'k> {
         Ok(Some(BoundKey { texts, why: String::new(), stored }))
     }
 
-    /// Returns the key as a lookup by the values, which must determine it.
+    /// Returns SQL that looks up the key by the values, which must determine the key.
     fn key_from_lookup(
         &self,
         value_provider: &mut dyn ValueListProvider,
@@ -303,7 +306,7 @@ impl SourceEvaluator<'_> {
     }
 
     /// Translates expressions of the query to SQL over the source's rows. Returns `None` if the
-    /// source lacks one of the columns.
+    /// source lacks a column.
     fn translate_values(&self, all: &[&Lineage]) -> Option<Vec<String>> {
         let column = |of: usize, column: &str| {
             let (instance, _) = self.instance_map.iter().find(|(_, known)| **known == of)?;

@@ -12,7 +12,7 @@ use hqdl_values::tokens::Tokenizer;
 const COMPARED_TOKENS: u64 = 200;
 
 impl Engine<'_, '_> {
-    /// Orders the candidates if there are more than the query needs.
+    /// Orders the candidates by similarity if there are more candidates than the query needs.
     ///
     /// # Errors
     /// Returns [`QueryError`] if an error stops the run.

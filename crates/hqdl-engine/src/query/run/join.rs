@@ -1,7 +1,7 @@
 //! Joins by the model: finds the partners of each left value among the right values. Each left
 //! value is sent with the whole list, in as many requests as necessary. If the query sets
-//! `narrow=N`, the model sees only the N most similar values, and a note reports how many there
-//! were.
+//! `narrow=N`, the model sees only the N most similar values, and a note reports how many values
+//! the list had.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -21,10 +21,10 @@ use hqdl_values::Row;
 use hqdl_values::key::{ColumnIdentity, ListHash};
 use hqdl_values::value::Value;
 
-/// A list of at most this many values is never split, whatever its size in bytes.
+/// Lists with at most this many values are never split, regardless of their size in bytes.
 const MAX_UNSPLIT: usize = 200;
 /// Maximum number of values in a request for a longer list, and maximum size of these values in
-/// bytes. Endpoints do not accept larger response schemas.
+/// bytes. Endpoints reject larger response schemas.
 const MAX_LIST: (usize, usize) = (999, 14_999);
 
 /// Asks about all pairs of a join that a pass demanded. Returns the number of values asked for.
@@ -41,7 +41,7 @@ pub fn ask_about_pairs(
     let lookups = lock_runtime(runtime).data.joins[number].take_lookups();
     let by_list = group_by_list(number, join, &lookups, runtime, request);
     for (_, canonical_bytes, rights) in lookups {
-        // A value that the model does not see is not a partner.
+        // A value that the model does not see counts as no match.
         let mut runtime = lock_runtime(runtime);
         let known = runtime.data.joins[number].answers.entry(canonical_bytes).or_default();
         known.extend(rights.into_iter().map(|(_, canonical_bytes)| (canonical_bytes, false)));
@@ -104,7 +104,7 @@ pub(in crate::query) fn group_by_list(
 pub(in crate::query) struct PartnerQuestions {
     /// The expansion.
     pub targets: [TargetExpansion; 1],
-    /// Index of the entity of each left value.
+    /// Entity index of each left value.
     entities: Vec<usize>,
     /// Cells that are not known yet.
     pub demands: Vec<Demand>,
@@ -142,7 +142,7 @@ impl PartnerQuestions {
     }
 }
 
-/// Returns the text of a candidate. Values of the same entity (`Oslo` and `Oslo `) are one
+/// Returns the text of a candidate. Values of the same entity (`Oslo` and `Oslo `) count as one
 /// candidate.
 fn candidate_text(value: &Value) -> String {
     value.canonical_text().unwrap_or(Cow::Borrowed("NULL")).into_owned()

@@ -17,8 +17,8 @@ use hqdl_sql::blendsql::plan::LimitPushdown;
 
 /// Maximum number of values in the first batch, before any outcome is known.
 const FIRST_BATCH: u64 = 20;
-/// Number of rows to read after enough demands are known, because a later row may complete the
-/// result without a request.
+/// Minimum number of rows to read even if enough demands are known, because a later row may
+/// complete the result without a request.
 const MIN_ROWS_READ: u64 = 100_000;
 
 /// Sink that reads candidate rows.
@@ -26,10 +26,10 @@ pub struct CandidateReader<'r> {
     rule: &'r LimitPushdown,
     runtime: SharedRuntime,
     rows_per_request: u64,
-    /// Number of rows whose conditions were decided, and how many of them passed.
+    /// Number of rows whose conditions were decided, and number of these rows that passed.
     tested_rows: (u64, u64),
     columns: Vec<String>,
-    /// Rows in their order; with DISTINCT, one entry for all equal rows.
+    /// Rows in result order; with DISTINCT, equal rows share one entry.
     rows: Vec<CandidateRow>,
     /// With DISTINCT: position in `rows` by the row's canonical bytes.
     row_positions: HashMap<Vec<u8>, usize>,
@@ -40,26 +40,27 @@ pub struct CandidateReader<'r> {
     demands: Distinct<Demand>,
     /// Whether the order of the conditions is still being sampled.
     is_sampling: bool,
-    /// Whether no request was sent yet, so that rows may be certain because of earlier queries.
+    /// Whether no request has been sent yet. Rows may then be certain because of answers from
+    /// earlier queries.
     is_first_request: bool,
 }
 
-/// A row, or with DISTINCT all rows that are equal.
+/// A row or, with DISTINCT, a set of equal rows.
 struct CandidateRow {
     values: Vec<Sql>,
     rank: i64,
     state: RowState,
     /// Values of the columns with calls.
     call_values: Vec<Sql>,
-    /// Demands of the row; for equal rows, the demands of some of them.
+    /// Demands of the row; for a set of equal rows, the demands of some of the rows.
     demand_sets: Vec<Vec<Demand>>,
     /// Number of equal rows that failed.
     failed_count: usize,
 }
 
 impl CandidateRow {
-    /// Returns the demand sets to send: one for each equal row that has failed, but at least one and
-    /// at most `MAX_EXISTS_CANDIDATES`.
+    /// Returns the demand sets to send: one set for each equal row that has already failed, but at
+    /// least one set and at most `MAX_EXISTS_CANDIDATES`.
     fn sampled_demands(&self) -> &[Vec<Demand>] {
         &self.demand_sets
             [..self.demand_sets.len().min(self.failed_count.clamp(1, MAX_EXISTS_CANDIDATES))]
@@ -99,8 +100,8 @@ impl<'r> CandidateReader<'r> {
         }
     }
 
-    /// Returns the number of rows to ask about next, chosen so that about as many of them pass as
-    /// are still needed.
+    /// Returns the number of rows to ask about next, chosen so that the expected number of passing
+    /// rows is the number still needed.
     fn next_batch_size(&self, certain: u64) -> u64 {
         let missing_count = match self.rule.rows_needed {
             Some(need) => need.saturating_sub(certain).max(1),
@@ -110,7 +111,8 @@ impl<'r> CandidateReader<'r> {
         let batch_size = missing_count.saturating_mul(asked + 2) / (passed + 2).min(asked + 2);
         let batch_size = batch_size.clamp(1, FIRST_BATCH.max(missing_count).max(asked / 32));
         if self.rule.is_ranked {
-            // The most likely rows come first, and only few documents share a request.
+            // The rows are in similarity order, so the most likely rows come first, and few
+            // documents fit into a request.
             return batch_size;
         }
         batch_size.div_ceil(self.rows_per_request).saturating_mul(self.rows_per_request)
@@ -130,7 +132,7 @@ impl<'r> CandidateReader<'r> {
             || !may_skip_requests && self.pending_count >= self.next_batch_size(self.certain_count)
     }
 
-    /// Returns the outcome of the rows that were read.
+    /// Returns the outcome, given the rows that were read.
     pub fn into_outcome(mut self, sampler: &mut SelectivitySampler) -> CandidateOutcome {
         if self.rule.is_ranked {
             self.rows.sort_by_key(|row| row.rank);
@@ -153,7 +155,7 @@ impl<'r> CandidateReader<'r> {
             }
         }
         let is_full = chosen.len() as u64 >= need;
-        // Without an order, any rows are correct.
+        // Without an ORDER BY, any passing rows are a correct result.
         let is_complete = undecided.is_empty() || is_full && !self.rule.is_ordered;
         let pending_demands = |rows: &[&'_ CandidateRow], max_rows: u64| -> Vec<Vec<Demand>> {
             let all = rows.iter().flat_map(|row| row.sampled_demands()).filter(|d| !d.is_empty());
@@ -255,7 +257,7 @@ impl<'r> CandidateReader<'r> {
         *counter = counter.saturating_add_signed(by);
     }
 
-    /// Returns a row of the result, with the values of its calls filled in.
+    /// Converts a candidate row to a result row by filling in the values of its calls.
     fn result_row(&self, row: &CandidateRow) -> Vec<Sql> {
         let mut values = row.values.clone();
         // A preceding `*` expands to several columns.
@@ -294,7 +296,7 @@ impl RowSink for CandidateReader<'_> {
         let candidate = number(row.last());
         let rank = if self.rule.is_ranked { number(row.get(width)) } else { 0 };
         let candidate = lock_runtime(&self.runtime).pass.pending.candidates.remove(&candidate);
-        // With DISTINCT, count rows that failed, too.
+        // With DISTINCT, also count rows that failed.
         if let Some(candidate) = candidate {
             let values = row[..width].iter().map(|v| to_owned_value(*v)).collect();
             self.add_row(values, rank, candidate);

@@ -1,6 +1,6 @@
 //! Runs a query with calls in passes: run the SQL, collect the demands, send them to the model, and
-//! run again until nothing is pending. The rows of the last pass are the result, since all its
-//! values are known.
+//! run again until nothing is pending. The rows of the last pass are the result, because all values
+//! are known in that pass.
 
 pub mod candidate_order;
 pub mod join;

@@ -1,4 +1,4 @@
-//! Pass loop of a query: runs the SQL, chooses the next step, takes it, and repeats.
+//! Pass loop of a query: runs the SQL, chooses the next step, takes that step, and repeats.
 
 use std::collections::HashSet;
 use std::time::Instant;
@@ -18,11 +18,11 @@ use crate::query::run::selectivity_sampler::SelectivitySampler;
 use hqdl_sql::blendsql::plan::LimitPushdown;
 use hqdl_sql::blendsql::rewrite::RewrittenQuery;
 
-/// Ratio of distinct values to rows below which a condition is cheap. A cheap condition is
-/// evaluated first, without sampling the others.
+/// A condition is cheap if its ratio of distinct values to rows is below this. A cheap condition is
+/// evaluated first, without sampling the other conditions.
 const CHEAP_RATIO: f64 = 0.25;
 
-/// Runs passes until one is final, and sends its rows to the sink.
+/// Runs passes until a pass is final, and sends that pass's rows to the sink.
 pub fn run_passes(engine: &mut Engine<'_, '_>, sink: &mut dyn RowSink) -> Result<(), QueryError> {
     if let Some((stored_plan, buffer)) = engine.run_stored_plan()? {
         return engine.send_rows(&stored_plan, &buffer, sink);
@@ -68,7 +68,7 @@ enum Evaluation {
 enum PassEnd<'r> {
     /// The statement returned all its rows.
     Rows(RowBuffer),
-    /// The reader has read enough candidates, or all of them.
+    /// The reader has read enough candidates, or all candidates.
     Candidates(CandidateReader<'r>),
     /// The pass ended early, because it had recorded enough demands.
     Aborted,
@@ -83,7 +83,7 @@ enum PassStep<'r> {
     Send(Vec<Demand>),
     /// Order the candidates by similarity before hqdl asks about any of them.
     OrderCandidates(&'r LimitPushdown),
-    /// Evaluate a cheap condition first instead of sampling the others.
+    /// Evaluate a cheap condition first instead of sampling the other conditions.
     SkipSample,
     /// Evaluate the conditions in the order that the last answers suggest.
     Reorder,
@@ -93,7 +93,7 @@ enum PassStep<'r> {
     CompleteSubquery(usize),
     /// Run the whole query, because running the subquery separately makes no further progress.
     LeaveSubquery,
-    /// Run again, because other rows decided the demands that the aborted pass recorded.
+    /// Run again, because the demands that the aborted pass recorded are no longer needed.
     Repeat,
     /// Evaluate with fewer rules, because calls are pending but the pass recorded no demand.
     Relax,
@@ -104,10 +104,10 @@ struct PassLoop<'e, 'r, 'a> {
     engine: &'e mut Engine<'r, 'a>,
     sampler: SelectivitySampler,
     statement: Statement,
-    /// Offsets of the subqueries that are not run separately again.
+    /// Offsets of the subqueries that were already tried and are not run separately again.
     tried: Vec<usize>,
     evaluation: Evaluation,
-    /// Whether the conditions were reordered since the last request.
+    /// Whether the conditions have been reordered since the last request.
     is_reordered: bool,
 }
 
@@ -134,7 +134,7 @@ impl<'e, 'r, 'a> PassLoop<'e, 'r, 'a> {
     }
 
     /// Runs the statement once. Returns `None` for a subquery that cannot run separately. If the
-    /// query itself is invalid, running it as a whole reports the error.
+    /// query itself is invalid, running the whole query reports the error.
     fn run_pass<'q>(
         &self,
         rewritten: &'q RewrittenQuery,
@@ -285,7 +285,7 @@ impl<'e, 'r, 'a> PassLoop<'e, 'r, 'a> {
         inner.find(|inner| inner.calls.iter().any(is_pending)).map(|inner| inner.at)
     }
 
-    /// Makes the next passes apply fewer rules.
+    /// Makes the following passes apply fewer rules.
     fn relax_evaluation(&mut self) -> Result<(), QueryError> {
         self.evaluation = match self.evaluation {
             Evaluation::LimitPushdown => Evaluation::NoLimitPushdown,
@@ -308,8 +308,8 @@ impl Engine<'_, '_> {
         lock_runtime(&self.runtime).data.joins.iter().any(|join| !join.lookups.is_empty())
     }
 
-    /// Removes the demands of reductions if there are others, because more rows may still join
-    /// their groups.
+    /// Removes the demands of group reductions if there are other demands, because the answers to
+    /// those may add rows to the groups.
     fn defer_reductions(&self, demands: &mut Vec<Demand>) {
         let runtime = lock_runtime(&self.runtime);
         let reduced: HashSet<(usize, usize)> =
@@ -336,7 +336,8 @@ impl Engine<'_, '_> {
         })
     }
 
-    /// Sends the demands and those of the joins. Returns the number of demanded values.
+    /// Sends the demands, and the demanded pairs of the joins. Returns the number of demanded
+    /// values.
     fn send_demands(&mut self, demands: Vec<Demand>) -> Result<u64, QueryError> {
         let mut demanded = demands.len() as u64;
         let query_run = self.lazy_run.ok_or(QueryError::NoModel)?.get_or_start()?;
@@ -395,7 +396,8 @@ impl Engine<'_, '_> {
         group_sizes.chain(first.map(|rule| rule.condition_count)).max().unwrap_or(0)
     }
 
-    /// Returns the number of rows whose conditions were decided, and how many of them passed.
+    /// Returns the number of rows whose conditions were decided, and the number of these rows that
+    /// passed.
     fn count_tested_rows(&self, rewritten: &RewrittenQuery) -> (u64, u64) {
         let of = |at: &usize| self.statistics.selectivities.get(at);
         let seen = rewritten.predicates.keys().filter_map(of);

@@ -14,7 +14,7 @@ const FIRST_SAMPLE: (u64, u64) = (3, 10);
 /// Minimum number of rows in the second batch. Each further batch is a third larger, so that an
 /// order derived from a few rows is not applied to many rows at once.
 const SECOND_BATCH: u64 = 6;
-/// Sample size above which the batch doubles.
+/// Sample size above which each further batch doubles.
 const LARGE_SAMPLE: u64 = 200;
 
 /// Progress of the sampling.
@@ -35,7 +35,7 @@ impl SelectivitySampler {
     }
 
     /// Returns true if the next pass must record the demands of all conditions of a row, instead of
-    /// only those of the first undecided condition.
+    /// only the demands of the first undecided condition.
     pub fn should_probe_all(&self, rewritten: &RewrittenQuery) -> bool {
         let several = match &rewritten.limit_pushdown {
             Some(rule) => rule.rows_needed.is_none() && rule.condition_count > 1,
@@ -100,7 +100,7 @@ impl SelectivitySampler {
     /// Returns the demands of a sample of rows for each condition. A condition that fails decides
     /// its row, so only one condition is sampled per row.
     fn sample_each_condition(&self, rows: &[&[Demand]]) -> Vec<Demand> {
-        // With at most two rows per condition, a sample could not predict the other rows.
+        // With at most two rows per condition, a sample would not help to predict the other rows.
         if rows.len() <= 2 * self.condition_count {
             return rows.iter().filter_map(|r| r.first().copied()).collect();
         }
@@ -129,7 +129,7 @@ impl SelectivitySampler {
     /// Returns the demands of the first rows that fill whole requests. The remaining rows wait
     /// until more rows need the same columns.
     fn fill_requests(&self, rows: &[&[Demand]]) -> Vec<Demand> {
-        // Number of rows to ask about now, and all rows, by the demanded columns.
+        // By the set of demanded columns: the number of rows to ask about now, and all rows.
         let mut by_columns: BTreeMap<Vec<_>, (usize, Vec<&[Demand]>)> = BTreeMap::new();
         let max_rows = usize::try_from(self.batch_size).unwrap_or(usize::MAX);
         for (n, row) in rows.iter().enumerate() {
@@ -158,7 +158,7 @@ impl SelectivitySampler {
     }
 }
 
-/// Returns the random order of a row. It depends only on the row's entities.
+/// Returns a pseudorandom sort key for a row, which depends only on the row's entities.
 fn sampling_rank(demands: &[Demand]) -> u64 {
     let seed = foldhash::fast::FixedState::with_seed(7);
     let entities: BTreeSet<(usize, usize)> =

@@ -15,7 +15,7 @@ use crate::blendsql::tree::Expr;
 const MAX_DUPLICATED_BYTES: usize = 20_000;
 
 impl Emitter<'_> {
-    /// Returns SQL for the truth value of all conditions of a row.
+    /// Returns SQL for the combined truth value of a row's conditions.
     pub(super) fn write_truth(&mut self, condition: &Condition) -> String {
         let text = self.write_asking_truth(condition);
         if condition.call_count() < 2 {
@@ -63,7 +63,7 @@ impl Emitter<'_> {
         let mut texts = Vec::new();
         for part in parts.ordered_parts() {
             let text = self.write_asking_truth(part);
-            // Cached answers may decide a part whatever the order of evaluation is.
+            // Cached answers may decide a part regardless of the evaluation order.
             texts.push(if part.call_count() > 1 && text.len() <= MAX_DUPLICATED_BYTES {
                 sql::lookup_before_asking_sql(&self.write_cached_truth(part), &text, false)
             } else {

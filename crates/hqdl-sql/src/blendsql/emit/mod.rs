@@ -44,10 +44,10 @@ pub struct RewrittenQuery {
     pub sql: String,
     /// SELECTs that have conditions with calls.
     pub condition_groups: Vec<ConditionGroup>,
-    /// Conditions with calls, by their offset in the text, with the calls in their subqueries that
-    /// `SQLite` may run once for many rows.
+    /// Maps the text offset of each condition with calls to the calls in those of its subqueries
+    /// that `SQLite` may run only once for many rows.
     pub predicates: HashMap<usize, Vec<usize>>,
-    /// Rows that are needed of each group, by the index of a condition group.
+    /// Rows needed from each group, by the index of the condition group.
     pub needed_rows: HashMap<usize, NeededRows>,
     /// LIMIT rule for the outermost SELECT; `None` if all rows are needed.
     pub limit_pushdown: Option<LimitPushdown>,
@@ -305,7 +305,7 @@ pub fn column_sql(expr: &Expr, sql: &str) -> String {
     }
 }
 
-/// Returns the index of the result column of a compound that has the same text as an expression.
+/// If a result column of a compound has the same text as an expression, returns the column's index.
 fn find_result_column(sql: &str, expr: &Expr, query: &Query) -> Option<usize> {
     use crate::blendsql::scope::without_parens;
     match &query.body {

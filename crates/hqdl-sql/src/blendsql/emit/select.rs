@@ -125,7 +125,7 @@ impl Emitter<'_> {
         self.lookup_only = outer_lookup_only;
     }
 
-    /// Writes a value unless it is already written.
+    /// Writes a value unless it has already been written.
     fn push_new_value(&mut self, expr: &Expr, parts: &mut Vec<(Span, String)>) {
         if !parts.iter().any(|(span, _)| *span == expr.span) {
             self.push_value(expr, parts);
@@ -133,8 +133,8 @@ impl Emitter<'_> {
     }
 
     /// Writes the conditions without calls, if WHERE must be rewritten, followed by the conditions
-    /// with calls. If there is no WHERE, the conditions with calls follow those of the first join
-    /// that has calls.
+    /// with calls. If there is no WHERE clause, the conditions with calls are appended to the ON
+    /// clause of the first join with calls.
     fn write_conditions(
         &self,
         core: &SelectCore,
@@ -180,7 +180,7 @@ impl Emitter<'_> {
         }
     }
 
-    /// Joins unchanged conditions and an optional rewritten one with AND.
+    /// Joins unchanged conditions and optional rewritten conditions with AND.
     fn join_with_and(&self, plain: &[&Expr], more: Vec<String>) -> String {
         let mut all: Vec<String> =
             plain.iter().map(|e| format!("({})", self.source_text(e))).collect();

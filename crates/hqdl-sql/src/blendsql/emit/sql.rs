@@ -13,8 +13,8 @@ const MAX_NESTING: usize = 32;
 const MAX_ARGUMENTS: usize = 100;
 
 /// Returns SQL for a mark: the number of calls that are pending before the arguments of a call are
-/// evaluated, plus one. If the number has changed when the call runs, one of its arguments is
-/// pending.
+/// evaluated, plus one. If the number has changed by the time the call runs, an argument of the
+/// call is pending.
 pub(super) fn pending_mark_sql() -> String {
     Function::PendingMark.call_sql::<&str>(&[])
 }
@@ -65,7 +65,7 @@ pub(super) fn is_not_null_sql(value: &str) -> String {
     format!("({value}) IS NOT NULL")
 }
 
-/// Returns SQL for the number of rows for which a condition returns 1.
+/// Returns SQL that counts the rows for which a condition returns 1.
 pub(super) fn count_rows_sql(condition: &str) -> String {
     format!("count(*) FILTER (WHERE {condition})")
 }
@@ -81,25 +81,25 @@ pub(super) fn predicate_truth_sql(at: usize, condition: &str, wanted: bool) -> S
     ])
 }
 
-/// Returns SQL for the truth value of an AND that evaluates its second part only if the first is
-/// true.
+/// Returns SQL for the truth value of an AND that evaluates its second part only if the first part
+/// is true.
 pub(super) fn and_then_sql(first: &str, rest: &str) -> String {
     format!("CASE {first} WHEN 1 THEN {rest} WHEN 2 THEN 2 ELSE 0 END")
 }
 
-/// Returns SQL for the truth value of an OR that evaluates its second part only if the first is not
-/// true.
+/// Returns SQL for the truth value of an OR that evaluates its second part only if the first part
+/// is not true.
 fn or_else_sql(first: &str, rest: &str) -> String {
     format!("CASE {first} WHEN 1 THEN 1 WHEN 2 THEN 2 ELSE {rest} END")
 }
 
-/// Returns SQL for the truth value of an AND that evaluates each part only if all parts before it
-/// are true.
+/// Returns SQL for the truth value of an AND that evaluates each part only if all earlier parts are
+/// true.
 pub(super) fn all_of_sql(parts: Vec<String>) -> String {
     short_circuit_sql(parts, and_then_sql, 0)
 }
 
-/// Returns SQL for the truth value of an OR that evaluates each part only if no part before it is
+/// Returns SQL for the truth value of an OR that evaluates each part only if no earlier part is
 /// true.
 pub(super) fn any_of_sql(parts: Vec<String>) -> String {
     short_circuit_sql(parts, or_else_sql, 1)
@@ -131,7 +131,7 @@ pub(super) fn guard_truth_sql(plain: &str, rest: &str) -> String {
 }
 
 /// Returns SQL that decides the truth from cached answers if possible and otherwise makes requests.
-/// `of_row` is true for all conditions of a row and false for a part of them.
+/// `of_row` is true if the SQL covers all conditions of a row, and false if it covers only some.
 pub(super) fn lookup_before_asking_sql(known: &str, asking: &str, of_row: bool) -> String {
     format!(
         "CASE {} WHEN 1 THEN 1 WHEN 0 THEN 0 ELSE {asking} END",
@@ -155,14 +155,14 @@ pub(super) fn value_of_first_rows_sql(number: &str, last: u64, value: &str) -> S
     format!("CASE WHEN {number} <= {last} THEN {value} END")
 }
 
-/// Same as [`value_of_first_rows_sql`] for a number. Includes all rows that are equal in the order
-/// of the window, because any of them can be first.
+/// Same as [`value_of_first_rows_sql`] for a probe, with 0 for the other rows. Counts by rank, so
+/// it includes all ties in the window's order: `row_number` may put any of them first.
 pub(super) fn probe_of_first_rows_sql(number: &str, last: u64, probe: &str) -> String {
     let window = number.find('(').map_or(number, |at| &number[at..]);
     format!("(CASE WHEN rank{window} <= {last} THEN {probe} ELSE 0 END)")
 }
 
-/// Returns SQL for a call's cached answer without waiting for a missing one.
+/// Returns SQL for a call's cached answer without waiting for a missing answer.
 pub(super) fn lookup_only_sql(answer: &str) -> String {
     Function::EndLookup.call_sql(&[&Function::BeginLookup.call_sql(&["2"]), answer])
 }
@@ -174,7 +174,7 @@ pub(super) fn known_true_sql(truth: &str) -> String {
 }
 
 /// Returns SQL that evaluates all conditions and yields their combined truth value. Conditions
-/// without calls come first, because they can guard the others from an error.
+/// without calls come first, because they can prevent errors in the others.
 pub(super) fn evaluate_all_sql(all: bool, plain: &[String], with_calls: &[String]) -> String {
     let (function, decisive) = if all { (Function::All, 0) } else { (Function::Any, 1) };
     let mut with_calls = with_calls.to_vec();
@@ -210,7 +210,7 @@ fn qualified_name(column: &ScopeColumn) -> String {
     column.table.as_ref().map_or_else(|| name.clone(), |t| format!("{}.{name}", quote_name(t)))
 }
 
-/// Returns a FROM source as a subquery that `SQLite` does not flatten.
+/// Wraps a FROM source in a subquery that `SQLite` does not flatten.
 pub(super) fn materialization_fence_sql(source: &str, conditions: &[String]) -> String {
     let filter = match conditions {
         [] => String::new(),
@@ -219,8 +219,8 @@ pub(super) fn materialization_fence_sql(source: &str, conditions: &[String]) -> 
     format!("SELECT * FROM {source}{filter} LIMIT -1")
 }
 
-/// Returns the condition that a row's columns are among `rows` if `keeps` is true, and otherwise
-/// the condition that they are not. With `keeps`, the condition also holds for a row with NULL.
+/// Returns a condition that requires a row's columns to be in `rows` if `keeps` is true, and not to
+/// be in `rows` otherwise. With `keeps`, the condition also holds for a row with NULL.
 pub(super) fn membership_condition_sql(columns: &[&str], rows: &str, keeps: bool) -> String {
     let is_member = format!("({}) IN ({rows})", columns.join(", "));
     if !keeps {
@@ -240,7 +240,7 @@ pub(super) fn record_row_sql(condition_group: usize, truth: &str, values: &[&str
 }
 
 /// Returns SQL that yields the value of an EXISTS or IN and records its rows together. If there is
-/// an operand, only rows with the operand's value matter.
+/// an operand, only rows that equal the operand matter.
 pub(super) fn record_subquery_sql(
     is_decisive: bool,
     once: bool,
@@ -282,7 +282,8 @@ pub(super) fn limit_value_sql(value: &str) -> String {
     Function::Limit.call_sql(&[&pending_mark_sql(), value])
 }
 
-/// Returns SQL that yields a value and records whether it is pending, for [`unless_pending_sql`].
+/// Returns SQL that yields a value and records for [`unless_pending_sql`] whether the value is
+/// pending.
 pub(super) fn remember_pending_sql(value: &str) -> String {
     Function::RememberPending.call_sql(&[&pending_mark_sql(), value])
 }

@@ -28,11 +28,11 @@ pub struct PublishedColumn {
     pub key_columns: Vec<String>,
     /// SQL of the key at the position of the call, with qualified columns.
     pub key_sql: Vec<String>,
-    /// Table of the query that has all columns of the key, if there is one.
+    /// Table of the query that contains all key columns; `None` if no single table does.
     pub query_table: Option<String>,
     /// SQL of the value over the columns of the published table.
     pub value: String,
-    /// Columns that the value uses; the value is unknown if one of them is NULL.
+    /// Columns that the value uses; the value is unknown if any of these columns is NULL.
     pub value_columns: Vec<String>,
 }
 

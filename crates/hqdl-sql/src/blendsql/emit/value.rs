@@ -48,8 +48,8 @@ impl<'q> Emitter<'q> {
         sql::count_rows_sql(&sql::record_row_sql(condition_group, &truth, &groups))
     }
 
-    /// Wraps an EXISTS or IN whose rows are recorded one by one, so that one row that passes can
-    /// decide it.
+    /// Wraps an EXISTS or IN whose rows are recorded one by one, so that a single passing row can
+    /// decide the result.
     fn wrap_exists(&mut self, query: &Query, text: String) -> String {
         let Body::Core(core) = &query.body else { return text };
         let select = self.plan.select(core.span.start);
@@ -132,7 +132,7 @@ impl<'q> Emitter<'q> {
                     && args[0].has_call()
                     && args[1..].iter().any(Expr::has_call) =>
             {
-                // Evaluate an argument only if those before it are NULL and not pending.
+                // Evaluate an argument only if all earlier arguments are NULL and not pending.
                 let mut texts = Vec::new();
                 for arg in args {
                     let text = sql::remember_pending_sql(&self.write_value(arg));

@@ -1,5 +1,5 @@
 //! `SUQL`'s `answer(text, 'question')` and `summary(text)`, which ask a question about each
-//! document. They are functions, written without braces.
+//! document. Both are functions and written without braces.
 
 use super::{Ingredient, Subject};
 

@@ -79,8 +79,8 @@ pub(in crate::blendsql) const KEYWORDS: [(&str, Keyword); 36] = [
     ("sep", Keyword::Tuning),
 ];
 
-/// Returns true if `[` after `keyword=` begins a list. For SQL arguments it begins a quoted
-/// identifier. A macro can have SQL arguments with other keywords.
+/// Returns true if `[` after `keyword=` begins a list. In an SQL argument, `[` begins a quoted
+/// identifier instead. Keywords that only macros have may take SQL arguments.
 pub(in crate::blendsql) fn accepts_list(keyword: &str, is_macro: bool) -> bool {
     match find_keyword(keyword) {
         Some(Keyword::Value | Keyword::Context | Keyword::Left | Keyword::Right) => false,
@@ -96,8 +96,8 @@ pub(in crate::blendsql) fn find_keyword(keyword: &str) -> Option<Keyword> {
         .map(|(_, meaning)| *meaning)
 }
 
-/// Returns the keyword of each argument that has an effect on the ingredient; of several synonyms,
-/// the first.
+/// Returns the keywords that have an effect on the ingredient. Only the first of several synonyms
+/// is listed.
 pub(in crate::blendsql) fn accepted_argument_names(ingredient: &dyn Ingredient) -> String {
     let mut seen: Vec<Keyword> = Vec::new();
     let mut names: Vec<&str> = Vec::new();

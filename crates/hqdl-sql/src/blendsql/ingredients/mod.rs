@@ -1,5 +1,5 @@
-//! Ingredients, one per file: accepted arguments, subject and answer type. To add one, write its
-//! file and add it to [`all_ingredients`].
+//! Ingredients, one per file: accepted arguments, subject and answer type. To add an ingredient,
+//! create its file and add the ingredient to [`all_ingredients`].
 
 mod answer;
 mod join;
@@ -27,16 +27,16 @@ use hqdl_values::Type;
 /// Subject of a call, which determines the cache key of its answers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub enum Subject {
-    /// Each distinct value or row of values has one answer.
+    /// One answer per distinct value or row of values.
     #[default]
     Value,
-    /// Each distinct document has one answer, keyed by the digest of the text.
+    /// One answer per distinct document, keyed by the digest of the document's text.
     Document,
-    /// All rows of the queries together have one answer, keyed by their digest.
+    /// A single answer for all rows of the queries together, keyed by the rows' digest.
     Rows,
-    /// Each pair of values of two columns has one answer: whether the values match.
+    /// One answer per pair of values from two columns: whether the values match.
     Pair,
-    /// Each distinct text has one embedding.
+    /// One embedding per distinct text.
     Embedding,
 }
 
@@ -49,7 +49,7 @@ pub trait Ingredient: Sync {
     /// queries.
     fn usage(&self) -> (&'static str, &'static str);
 
-    /// Returns the subject of its questions.
+    /// Returns the subject of the ingredient's questions.
     fn subject(&self) -> Subject;
 
     /// Returns true if the ingredient accepts this keyword argument.
@@ -85,7 +85,7 @@ pub trait Ingredient: Sync {
         None
     }
 
-    /// Returns the question for a call that does not specify one.
+    /// Returns the default question for a call that does not specify a question.
     fn default_question(&self) -> &'static str {
         ""
     }
@@ -112,8 +112,8 @@ pub fn all_ingredients() -> [IngredientRef; 5] {
     [&LlmMap, &LlmQa, &LlmValidate, &LlmJoin, &LlmReduce]
 }
 
-/// Describes every call that a query can contain without embeddings, one per line: an example, what
-/// it returns, and its keyword arguments.
+/// Describes every call that does not need embeddings, one per line: an example, what it returns,
+/// and its keyword arguments.
 #[must_use]
 pub fn describe_calls() -> String {
     let functions: [IngredientRef; 2] = [&AnswerFunction, &SummaryFunction];

@@ -1,5 +1,5 @@
-//! `embed(text)` and `similarity(text, text)`, which read the embeddings of texts. They are functions,
-//! written without braces.
+//! `embed(text)` and `similarity(text, text)`, which read the embeddings of texts. Both are
+//! functions and written without braces.
 
 use super::{Ingredient, Subject};
 

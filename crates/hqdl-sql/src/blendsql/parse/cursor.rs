@@ -16,8 +16,8 @@ const MAX_DEPTH: usize = 1000;
 #[derive(Default)]
 pub(super) struct LegacySyntax {
     pub edits: Edits,
-    /// Columns `'t::c'` whose table has not been found yet, as the indices of a call and of one of
-    /// its values.
+    /// Columns `'t::c'` whose table has not been found yet, as call indices and value indices
+    /// within the call.
     pub columns: Vec<(usize, usize)>,
 }
 
@@ -42,14 +42,14 @@ pub(super) struct QueryParser<'s> {
     pub text_end: usize,
     /// Number of enclosing nodes.
     pub depth: usize,
-    /// Height of the highest node that was completed inside the current one.
+    /// Height of the highest node that was completed inside the current node.
     pub height: usize,
     /// Edits that replace the syntax of earlier versions; `None` if that syntax is not accepted.
     pub legacy: Option<LegacySyntax>,
 }
 
 impl QueryParser<'_> {
-    /// Returns the next token. A call is one token.
+    /// Returns the next token. A call counts as a single token.
     pub fn peek(&self) -> Option<Token> {
         self.token_at(self.at)
     }
@@ -159,7 +159,7 @@ impl QueryParser<'_> {
         }
     }
 
-    /// Returns true for the `x` of `x'…'`.
+    /// Returns true if the token is the `x` of a blob literal `x'…'`.
     pub fn begins_blob(&self, token: Token) -> bool {
         token.is_word(self.sql, "x") && self.sql.as_bytes().get(token.end) == Some(&b'\'')
     }

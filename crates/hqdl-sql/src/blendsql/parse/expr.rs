@@ -5,7 +5,7 @@ use crate::blendsql::lexer::{Lexeme, Token, is_word_byte};
 use crate::blendsql::parse::cursor::QueryParser;
 use crate::blendsql::tree::{Expr, ExprKind, ExprOperator, MatchOperator, WindowSpec};
 
-/// Precedence of an operator; a higher one binds tighter.
+/// Operator precedence; a higher precedence binds tighter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Precedence {
     Or,

@@ -87,8 +87,8 @@ impl QueryParser<'_> {
         Ok(FromItem { source, name, join, on: None, using: Vec::new(), natural })
     }
 
-    /// Parses a table, function, subquery or join in parentheses, and returns the name that it has
-    /// without an alias.
+    /// Parses a table, function, subquery or parenthesized join. Also returns the name by which the
+    /// query can refer to it without an alias.
     fn parse_from_source(&mut self) -> Result<(FromSource, Option<String>), SqlError> {
         if self.is_server {
             self.eat_word("LATERAL");

@@ -21,8 +21,8 @@ use crate::translated::Edits;
 use hqdl_values::sql::quote_name;
 
 impl LegacySyntax {
-    /// Writes text before and after a node. An outer node is completed after its inner ones, so
-    /// that its text is outside of theirs.
+    /// Writes text before and after a node. Outer nodes are completed after inner nodes, so the
+    /// outer text encloses the inner text.
     fn surround_span(&mut self, span: &Span, before: String, after: &str) {
         self.edits.insert_first(span.start, before);
         self.edits.replace(span.end..span.end, after);
@@ -65,8 +65,9 @@ impl QueryParser<'_> {
         self.legacy.as_ref().map_or(0, |legacy| legacy.columns.len())
     }
 
-    /// Finds the tables of the columns from index `first` on in the FROM clause of their SELECT. A
-    /// column whose table has an alias is renamed. The others may belong to an enclosing SELECT.
+    /// Finds the tables of the columns from index `first` on in the FROM clause of their SELECT. If
+    /// the table has an alias, the column is renamed. Columns without a table may belong to an
+    /// enclosing SELECT.
     pub(super) fn resolve_legacy_columns(&mut self, first: usize, from: &[FromItem]) {
         let Some(legacy) = self.legacy.as_mut() else { return };
         for (n, value) in legacy.columns.split_off(first) {

@@ -34,7 +34,7 @@ pub struct ParsedQuery {
 }
 
 impl ParsedQuery {
-    /// Returns for each call whether it is inside a CTE that reads itself.
+    /// Returns, for each call, whether it is inside a recursive CTE.
     #[must_use]
     pub fn calls_in_recursive_ctes(&self) -> Vec<bool> {
         let mut spans: Vec<Span> = Vec::new();
@@ -51,8 +51,8 @@ impl ParsedQuery {
 /// Settings that decide how a query's text is parsed.
 #[derive(Clone, Copy)]
 pub struct Syntax<'a> {
-    /// Returns true if the database has a table of this name. A text `'t::c'` in a call is a column
-    /// if the table `t` exists, whatever the column's name is.
+    /// Returns true if the database has a table with the given name. A text `'t::c'` in a call is a
+    /// column if the table `t` exists, regardless of the column name.
     pub is_table: &'a dyn Fn(&str) -> bool,
     /// Whether the query may contain syntax that only `PostgreSQL` has.
     pub is_server: bool,
@@ -136,7 +136,7 @@ fn flatten_call(mut call: Call, all: &mut Vec<Call>) -> usize {
 }
 
 impl QueryParser<'_> {
-    /// Parses the whole text. The boolean is true if it is a single call.
+    /// Parses the whole text. The returned flag is true if the text is a single call.
     fn parse_statement(&mut self) -> Result<(Query, bool), SqlError> {
         while self.eat_symbol(b';') {}
         let Some(first) = self.peek() else {

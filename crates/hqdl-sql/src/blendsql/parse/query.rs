@@ -89,7 +89,7 @@ impl QueryParser<'_> {
         }
     }
 
-    /// Parses one SELECT or VALUES. Also returns its end, which excludes ORDER BY and LIMIT.
+    /// Parses one SELECT or VALUES. Also returns the end offset, before any ORDER BY and LIMIT.
     fn parse_select_or_values(&mut self) -> Result<(Query, usize), SqlError> {
         let start = self.next_start();
         if self.eat_word("VALUES") {
@@ -256,7 +256,7 @@ impl QueryParser<'_> {
         Ok(window)
     }
 
-    /// Parses the start or the end of a frame. Returns its expression, if it has one.
+    /// Parses the start or the end of a frame. Returns the expression of the bound, if any.
     fn parse_frame_bound(&mut self) -> Result<Option<Expr>, SqlError> {
         if self.is_word("CURRENT") && self.is_word_after(1, "ROW") {
             self.at += 2;

@@ -18,7 +18,7 @@ use crate::blendsql::parse::cursor::QueryParser;
 use crate::blendsql::parse::expr::Precedence;
 use crate::blendsql::tree::Expr;
 
-/// Types whose name may precede a text.
+/// Types whose name may precede a string literal.
 const TYPES: [&str; 12] = [
     "DATE",
     "TIME",
@@ -33,11 +33,13 @@ const TYPES: [&str; 12] = [
     "JSON",
     "JSONB",
 ];
-/// Operators that compare a text with a pattern, ordered so that none is a prefix of a later one.
+/// Operators that compare a text with a pattern, ordered so that no operator is a prefix of a later
+/// one.
 const PATTERN_OPERATORS: [&str; 8] = ["!~~*", "!~~", "!~*", "!~", "~~*", "~~", "~*", "~"];
-/// Binary operators that `SQLite` does not have, so that none is a prefix of a later one.
+/// Binary operators that `SQLite` does not have, ordered so that no operator is a prefix of a later
+/// one.
 const BINARY_OPERATORS: [&str; 8] = ["@>", "<@", "&&", "#>>", "#>", "#-", "^@", "^"];
-/// Functions whose arguments are separated by words, with these words.
+/// Functions whose arguments are separated by words instead of commas, and those words.
 const WORD_SEPARATED: [(&str, &[&str]); 5] = [
     ("extract", &["FROM"]),
     ("overlay", &["PLACING", "FROM", "FOR"]),
@@ -101,13 +103,13 @@ impl QueryParser<'_> {
         }
     }
 
-    /// Parses the arguments of a function, which words may separate.
+    /// Parses a function's arguments, which may be separated by words instead of commas.
     pub(super) fn parse_server_arguments(&mut self, function: &str) -> Result<Vec<Expr>, SqlError> {
         let separators =
             WORD_SEPARATED.iter().find(|(name, _)| self.is_server && *name == function);
         let Some((_, separators)) = separators else { return self.read_list(Self::parse_expr) };
         if function == "extract" {
-            // The field is a word or a text, and not a column.
+            // The field is a keyword or a string, not a column.
             self.advance();
             self.expect_word("FROM")?;
         } else if function == "trim" {

@@ -16,9 +16,9 @@ pub(crate) struct VisibleCte {
     pub name: String,
     /// Whether the CTE joins tables and `SQLite` may flatten it.
     pub may_join_tables: bool,
-    /// Whether the CTE has a LIMIT, or reads a source that has one.
+    /// Whether the CTE has a LIMIT, or reads a source with a LIMIT.
     pub may_have_limit: bool,
-    /// Whether its results are volatile, or it reads a volatile source.
+    /// Whether the CTE computes a volatile result or reads a volatile source.
     pub is_volatile: bool,
 }
 
@@ -103,8 +103,8 @@ impl<'q> Analysis<'q> {
     }
 
     /// Returns true if an expression's value depends on a call. The call can be in the expression
-    /// itself or in a result column referenced by alias. It can also be in a subquery that yields a
-    /// column, or in the source of a subquery's rows.
+    /// itself, in a result column referenced by alias, in a subquery that yields a column, or in
+    /// the source of a subquery's rows.
     pub fn depends_on_call(&self, expr: &Expr, scope: &Scope<'_>) -> bool {
         let mut found = needs_rewrite(expr, &self.cte_calls);
         self.resolver().visit_expr(expr, scope, true, &mut |e, at, _| match &e.kind {
@@ -134,7 +134,7 @@ impl<'q> Analysis<'q> {
         found
     }
 
-    /// Returns true if a subquery of an expression has a call, or reads rows that depend on one.
+    /// Returns true if a subquery of an expression has a call, or reads rows that depend on a call.
     pub fn subquery_has_calls(&self, expr: &Expr) -> bool {
         let (exprs, query) = expr.children();
         query.is_some_and(|q| !self.reachable_calls(q).is_empty())
@@ -277,7 +277,7 @@ impl<'q> Analysis<'q> {
         }
     }
 
-    /// Returns true if a query has a LIMIT, or reads a source that has one.
+    /// Returns true if a query has a LIMIT, or reads a source with a LIMIT.
     pub fn has_limit(&self, query: &Query) -> bool {
         query.limit.is_some()
             || match &query.body {
@@ -302,8 +302,8 @@ impl<'q> Analysis<'q> {
         found
     }
 
-    /// Returns the aggregates in subqueries that belong to this SELECT: all columns in their
-    /// arguments, ORDER BY and FILTER are columns of this SELECT or an outer one.
+    /// Returns the aggregates that are in subqueries but belong to this SELECT, because all columns
+    /// in their arguments, ORDER BY and FILTER are columns of this SELECT or an outer SELECT.
     pub fn outer_aggregates(
         &self,
         core: &SelectCore,
@@ -335,8 +335,8 @@ impl<'q> Analysis<'q> {
         found
     }
 
-    /// Collects the calls in subqueries of an expression that do not report for each row whether
-    /// they are pending: `SQLite` runs an uncorrelated subquery only once.
+    /// Collects the calls in an expression's subqueries that do not report for every row whether
+    /// they are pending, because `SQLite` runs an uncorrelated subquery only once.
     pub fn collect_shared_calls(&self, expr: &Expr, scope: &Scope<'_>, found: &mut Vec<usize>) {
         if !self.shared_source_calls.is_empty()
             && self.depends_on_call(expr, scope)
@@ -367,9 +367,9 @@ impl<'q> Analysis<'q> {
         }
     }
 
-    /// Returns the calls on which the rows of a query's FROM clause depend. `SQLite` may compute
-    /// these rows once, for the first row that needs them. Calls in the query's conditions report
-    /// for themselves whether they are pending.
+    /// Returns the calls that the rows of a query's FROM clause depend on. `SQLite` may compute
+    /// these rows once, for the first row that needs them. Calls in the query's conditions are
+    /// excluded, because they report for each row whether they are pending.
     fn calls_in_from(&self, query: &Query) -> Vec<usize> {
         match &query.body {
             Body::Core(core) => core.from.iter().flat_map(|i| self.calls_in_source(i)).collect(),
@@ -395,14 +395,14 @@ impl<'q> Analysis<'q> {
         calls
     }
 
-    /// Returns the text of a byte range on one line.
+    /// Returns the text of a byte range on one line, with runs of whitespace collapsed.
     pub fn text_on_one_line(&self, span: &Span) -> String {
         let text = self.sql.get(span.clone()).unwrap_or_default();
         text.split_whitespace().collect::<Vec<_>>().join(" ")
     }
 }
 
-/// Returns the calls on which the rows of each common table expression depend.
+/// Returns the calls that the rows of each common table expression depend on.
 fn collect_cte_calls(query: &Query) -> Vec<(String, Vec<usize>)> {
     let mut all: Vec<(String, Vec<&Query>)> = Vec::new();
     query.visit_ctes(&mut |cte| match all
@@ -414,7 +414,7 @@ fn collect_cte_calls(query: &Query) -> Vec<(String, Vec<usize>)> {
     });
     let mut cte_calls: Vec<(String, Vec<usize>)> =
         all.iter().map(|(name, _)| (name.clone(), Vec::new())).collect();
-    // A CTE can read another one that is declared later, so iterate until nothing changes.
+    // A CTE can read another CTE that is declared later, so iterate until nothing changes.
     let mut changed = true;
     while changed {
         changed = false;
@@ -548,8 +548,8 @@ pub(crate) fn find_decisive_select_by_syntax(
     Ok((query, core))
 }
 
-/// Returns the count in a comparison with a number, and the number of counted rows that decide it.
-/// The count can be a function or a scalar subquery.
+/// If an expression compares a count with a number, returns the count and the number of counted
+/// rows that decide the comparison. The count can be a function or a scalar subquery.
 pub(crate) fn find_compared_count<'e>(
     operator: &str,
     left: &'e Expr,

@@ -4,8 +4,8 @@ use crate::blendsql::plan::ScopeColumn;
 use crate::blendsql::plan::analysis::has_field;
 use crate::blendsql::scope::{Scope, Table};
 
-/// Returns a column of each table in the scope that depends on no answer. A condition that
-/// references them all waits for complete rows of these tables.
+/// Returns one column from each table in the scope; none of the columns depends on an answer. A
+/// condition that references all of them waits for complete rows of these tables.
 pub(crate) fn join_barrier(scope: &Scope<'_>) -> Vec<ScopeColumn> {
     join_barrier_for_tables(&scope.tables, scope)
 }

@@ -1,4 +1,4 @@
-//! Calls of a query as the engine has routed them.
+//! SQL for the calls of a query, as determined by the engine's routing.
 
 use crate::blendsql::ingredients::Subject;
 use crate::blendsql::runtime::Function;
@@ -8,7 +8,7 @@ use crate::blendsql::runtime::Function;
 pub struct CallSite {
     /// SQL before the answer.
     pub sql_before: String,
-    /// Arguments as SQL; `None` for the arguments in the query.
+    /// Arguments as SQL; `None` to use the query's own arguments.
     pub argument_sql: Option<Vec<String>>,
     /// SQL after the answer.
     pub sql_after: String,

@@ -32,12 +32,12 @@ pub struct Predicate {
     pub expr: Expr,
     /// Whether the condition must be true; otherwise it must be false.
     pub wanted: bool,
-    /// Indices of the calls in the condition, including those in its subqueries.
+    /// Indices of the calls in the predicate, including calls in its subqueries.
     pub calls: Vec<usize>,
     /// Whether the predicate's value depends on a call.
     pub depends_on_call: bool,
-    /// Whether calls are in a subquery or behind a name, so that it cannot be looked up without
-    /// making requests.
+    /// Whether calls are hidden in a subquery or behind an alias, so that the predicate cannot be
+    /// looked up without making requests.
     pub has_hidden_calls: bool,
     /// Whether evaluating the predicate may fail.
     pub may_fail: bool,
@@ -64,7 +64,7 @@ impl Condition {
         Self::All(Parts::new(parts))
     }
 
-    /// Returns the condition that an expression is true, or that it is false.
+    /// Returns the condition that an expression is true or, if `wanted` is false, that it is false.
     pub(crate) fn from_expr(
         expr: &Expr,
         wanted: bool,
@@ -164,7 +164,7 @@ pub(crate) fn split_conjuncts(expr: &Expr) -> Vec<&Expr> {
     }
 }
 
-/// Functions that never fail, whatever their arguments.
+/// Functions that never fail, regardless of their arguments.
 const INFALLIBLE_FUNCTIONS: [&str; 31] = [
     "char",
     "coalesce",

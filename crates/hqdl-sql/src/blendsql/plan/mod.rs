@@ -17,7 +17,7 @@ use std::fmt;
 use crate::blendsql::plan::condition::{Condition, Predicate};
 use crate::blendsql::tree::{Expr, Span};
 
-/// Precondition of a rule that is not met.
+/// The unmet precondition of a rule.
 pub type RefusalReason = &'static str;
 
 /// Plan of a query.
@@ -33,7 +33,7 @@ pub struct DemandPlan {
     pub(crate) context_titles: BTreeMap<usize, Option<Vec<String>>>,
     /// Conditions inside values, by their byte range.
     pub(crate) value_conditions: BTreeMap<(usize, usize), ValueCondition>,
-    /// Calls on which the rows of each common table expression depend.
+    /// Calls that the rows of each common table expression depend on.
     pub(crate) cte_calls: Vec<(String, Vec<usize>)>,
 }
 
@@ -46,11 +46,11 @@ pub struct SelectPlan {
     pub text: String,
     /// Indices of the calls in this SELECT, without those in nested SELECTs.
     pub calls: Vec<usize>,
-    /// Conditions of WHERE and of the inner joins with calls, split at AND.
+    /// Conditions of WHERE, and of the inner joins that have calls, split at AND.
     pub conjuncts: Vec<Conjunct>,
     /// Conditions with calls that are evaluated last.
     pub truth: Option<Condition>,
-    /// HAVING, if a call or a moved condition is in it.
+    /// HAVING condition, if it contains a call or a moved condition.
     pub having: Option<Condition>,
     /// ON conditions with calls that cannot move to WHERE.
     pub outer_joins: Vec<OuterJoin>,
@@ -60,20 +60,20 @@ pub struct SelectPlan {
     pub barrier: Vec<ScopeColumn>,
     /// Sources that are read completely before a call is evaluated.
     pub fences: Vec<SourceFence>,
-    /// Number of rows that are needed, if the LIMIT rule applies.
+    /// Number of needed rows; `None` if the LIMIT rule does not apply.
     pub limit: Option<LimitPushdown>,
-    /// Rows of each group that must pass; `None` if every row that passes is needed.
+    /// Passing rows needed from each group; `None` if every passing row is needed.
     pub needed: Option<NeededRows>,
     /// Counts of calls that are compared with a number.
     pub counted: Vec<CountedCalls>,
-    /// Rows for which results with calls are evaluated; `None` for all rows.
+    /// Restriction to the rows for which results with calls are evaluated; `None` for all rows.
     pub value_guard: Option<ValueGuard>,
     /// Restrictions of the SELECT's rows that apply before a call is evaluated.
     pub memberships: Vec<Membership>,
-    /// Effect of a single row on the EXISTS or IN around this SELECT, if a single row can decide
-    /// it.
+    /// Effect of a single row on the EXISTS or IN around this SELECT; `None` if a single row cannot
+    /// decide it.
     pub decisive: Option<DecisiveRows>,
-    /// Value by which the rows of an IN are candidates.
+    /// Value column of an IN's subquery; rows with the same value are equivalent candidates.
     pub candidate_value: Option<Span>,
     /// Outcomes of the rules.
     pub rules: Vec<RuleOutcome>,
@@ -104,7 +104,7 @@ pub enum ConditionClause {
 /// Stage at which a condition is evaluated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ConditionStage {
-    /// In its original place, for a condition without calls.
+    /// Where the query has it; only for a condition without calls.
     InPlace,
     /// Immediately before the calls, for a condition without calls.
     BeforeCalls,
@@ -153,11 +153,11 @@ pub struct ScopeColumn {
 pub struct SourceFence {
     /// Offset of the table or query.
     pub at: usize,
-    /// Conditions on this source alone, which move inside.
+    /// Conditions on this source alone, which move inside the fence.
     pub conditions: Vec<Expr>,
 }
 
-/// The first rows that a SELECT needs of each group.
+/// The first rows that a SELECT needs from each group.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct NeededRows {
     /// Offset of the query that returns these rows; the arms of a UNION ALL share it.
@@ -166,7 +166,7 @@ pub struct NeededRows {
     pub groups: Vec<Span>,
     /// Order of the rows in a group.
     pub order: Vec<OrderKey>,
-    /// Number of rows of a group that must pass, or number of groups; see `part`.
+    /// Number of passing rows needed from each group, or number of groups; see `part`.
     pub count: u64,
     /// Part of the rows that the query needs.
     pub part: NeededPart,
@@ -175,10 +175,10 @@ pub struct NeededRows {
 /// Part of the rows of a SELECT that the query needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum NeededPart {
-    /// The first rows of each group. If several rows are equal in the order, any of them.
+    /// The first rows of each group. Ties in the order are broken arbitrarily.
     #[default]
     FirstRows,
-    /// The first rows of each group, and all rows that are equal to the last of them in the order.
+    /// The first rows of each group, and all rows that tie with the last of these rows.
     FirstRowsWithTies,
     /// All rows of the groups that have the most rows, or the fewest.
     WholeGroups {
@@ -227,15 +227,16 @@ pub struct OrderKey {
     pub nulls_first: bool,
 }
 
-/// Restricts a SELECT to rows whose columns equal those of one of the member rows, or of none of
-/// them.
+/// Restricts a SELECT to the rows whose columns match a member row, or to the rows whose columns
+/// match none.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Membership {
     /// Columns of the SELECT.
     pub columns: Vec<Span>,
     /// The member rows.
     pub rows: MemberRows,
-    /// Whether the SELECT keeps the rows that equal a member row; otherwise it keeps the others.
+    /// Whether the SELECT keeps the rows that match a member row, instead of the rows that match
+    /// none.
     pub keeps: bool,
 }
 
@@ -244,7 +245,7 @@ pub struct Membership {
 pub enum MemberRows {
     /// Rows of a query.
     Query(Span),
-    /// The groups of the SELECT itself, from its FROM clause to its end.
+    /// Groups of the SELECT itself, found by the text from its FROM clause to its end.
     Groups {
         /// Byte range after the result columns.
         after: Span,
@@ -258,18 +259,20 @@ pub struct DecisiveRows {
     pub makes_true: bool,
     /// Whether `SQLite` runs the query only once for all outer rows.
     pub runs_once: bool,
-    /// Left operand of an IN whose outer rows each wait only for the rows with their own value.
+    /// Left operand of an IN, if each outer row waits only for the inner rows that equal its
+    /// operand.
     pub operand: Option<Span>,
 }
 
 /// A condition inside a value.
 #[derive(Debug, Clone)]
 pub(crate) struct ValueCondition {
-    /// Offset of the innermost SELECT around the condition; `usize::MAX` if there is none.
+    /// Offset of the innermost SELECT around the condition; `usize::MAX` if there is no such
+    /// SELECT.
     pub select: usize,
     /// The condition that the value is true.
     pub holds: Condition,
-    /// The condition that the value is false, if NULL and false differ.
+    /// The condition that the value is false; `None` if NULL and false need not be distinguished.
     pub fails: Option<Condition>,
 }
 
@@ -285,9 +288,9 @@ pub struct SubqueryLimit {
 /// Plan of a query that needs only some of its rows.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct LimitPushdown {
-    /// Rows of the result plus the rows that OFFSET skips; `None` without a LIMIT.
+    /// Number of rows in the result plus the rows that OFFSET skips; `None` without a LIMIT.
     pub rows_needed: Option<u64>,
-    /// Rows that OFFSET skips.
+    /// Number of rows that OFFSET skips.
     pub rows_skipped: u64,
     /// Whether an ORDER BY determines which rows come first.
     pub is_ordered: bool,
@@ -297,17 +300,18 @@ pub struct LimitPushdown {
     pub is_ranked: bool,
     /// Indices of the query's result columns whose values the candidate rows store.
     pub held_columns: Vec<usize>,
-    /// Number of result columns in the query.
+    /// Number of result columns of the query.
     pub column_count: usize,
     /// Number of conditions with calls.
     pub condition_count: usize,
     /// Indices of calls in subqueries of the held values that `SQLite` may run once for many rows.
-    /// Their requests are recorded with the first of these rows only.
+    /// Their requests are recorded only with the first of these rows.
     pub shared_calls: Vec<usize>,
     pub(in crate::blendsql) star_position: Option<usize>,
     /// Whether the rows are groups.
     pub(in crate::blendsql) is_grouped: bool,
-    /// Calls about documents with the byte range of the document, for the similarity order.
+    /// Calls about documents, each with the byte range of its document; used for the similarity
+    /// order.
     pub(in crate::blendsql) documents: Vec<(usize, Span)>,
 }
 
@@ -370,7 +374,8 @@ impl DemandPlan {
         self.find_or_add_select(at).rules.push(outcome);
     }
 
-    /// Sorts the SELECTs in text order, and each SELECT's applied rules before the others.
+    /// Sorts the SELECTs in text order, and within each SELECT the applied rules before the
+    /// rejected rules.
     pub(crate) fn sort_selects(&mut self) {
         self.selects.sort_by_key(|s| s.at);
         for select in &mut self.selects {

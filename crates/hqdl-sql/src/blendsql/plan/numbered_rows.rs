@@ -1,4 +1,4 @@
-//! Sources of which a SELECT uses only the first rows in a window's order: `… FROM (SELECT …,
+//! Sources from which a SELECT uses only the first rows in a window's order: `… FROM (SELECT …,
 //! row_number() OVER (…) AS n FROM …) AS s WHERE s.n = 1`.
 
 use crate::blendsql::plan::analysis::Analysis;
@@ -18,7 +18,7 @@ pub(crate) struct NumberedRows<'s> {
     pub window: &'s WindowSpec,
     /// Greatest number that is used.
     pub last: u64,
-    /// Whether the SELECT is the outermost one, which reads its sources once.
+    /// Whether the SELECT is the outermost SELECT, which reads its sources only once.
     pub runs_once: bool,
 }
 

@@ -1,13 +1,13 @@
-//! Rule: for one side of INTERSECT or EXCEPT, hqdl asks only about the rows that can pass the other
-//! side.
+//! Rule: for each side of an INTERSECT or EXCEPT, hqdl asks only about the rows that the other side
+//! does not already exclude from the result.
 //!
 //! Precondition: the other side has no calls, no random values and no reference to outer rows. The
 //! side itself is a SELECT whose conditions have calls, without groups or aggregates. Its results
 //! are plain columns without a custom collation.
 //!
 //! Effect: a row of an INTERSECT that is not in the other side is dropped first, as is a row on the
-//! right of an EXCEPT that is not on its left. A row on the left of an EXCEPT that is on its right
-//! is dropped, too. Rows with NULL are kept, because IN does not find them.
+//! right of an EXCEPT that is not on its left. A row on the left of an EXCEPT that also occurs on
+//! the right is dropped, too. Rows with NULL are kept, because IN does not match NULL.
 
 use crate::blendsql::aggregates::{has_window, is_aggregate};
 use crate::blendsql::plan::select_scope::{RowUse, SelectScope};
@@ -17,7 +17,7 @@ use crate::blendsql::plan::{
 use crate::blendsql::scope::without_parens;
 use crate::blendsql::tree::{CompoundOperator, Expr, ExprKind, Query, Span};
 
-/// Restricts the SELECT to rows that can pass the other side.
+/// Restricts the SELECT to rows that the other side does not exclude from the result.
 pub(crate) fn restrict_to_other_side(
     plan: &mut DemandPlan,
     select: &SelectScope<'_>,

@@ -15,7 +15,7 @@ use crate::blendsql::plan::{CountCondition, DemandPlan, RuleResult};
 /// Estimated cost of a condition, and the probability that it is true.
 #[derive(Clone, Copy)]
 struct ConditionEstimate {
-    /// Number of values to ask about.
+    /// Expected cost per row; see [`call_cost`].
     cost: f64,
     /// Probability that the condition is true.
     holds: f64,
@@ -58,7 +58,7 @@ pub(crate) fn order_conditions(plan: &mut DemandPlan, select: &SelectScope<'_>) 
     }
 }
 
-/// Orders the parts of the conditions that belong to no SELECT.
+/// Orders the parts of conditions that are outside of all SELECTs.
 pub(crate) fn order_conditions_outside_selects(plan: &mut DemandPlan, analysis: &Analysis<'_>) {
     let values = plan.value_conditions.values_mut().filter(|v| v.select == usize::MAX);
     for value in values {
@@ -93,7 +93,7 @@ fn evaluation_order(
         parts.iter().map(|p| estimate_condition(p, analysis)).collect();
     if has_hidden {
         // Conditions that cannot be checked in advance must have the same order in every run.
-        // Otherwise a later run would make requests that an earlier one did not make.
+        // Otherwise a later run could make requests that the earlier run avoided.
         for estimate in estimates.iter_mut().filter(|o| o.cost > 0.0) {
             *estimate = ConditionEstimate { cost: 1.0, holds: 0.5 };
         }
@@ -112,17 +112,18 @@ fn evaluation_order(
     order
 }
 
-/// Returns the probability that a condition decides the row, per value asked about.
+/// Returns the probability that a condition decides the row, per unit of cost.
 fn decision_priority(estimate: &ConditionEstimate, is_all: bool) -> f64 {
     let decides = if is_all { 1.0 - estimate.holds } else { estimate.holds };
     if estimate.cost == 0.0 { f64::INFINITY } else { decides / estimate.cost }
 }
 
-/// Returns the number of values per row that a call asks about; several rows may share a value.
+/// Returns the relative cost of a call per row: the number of distinct values per row, weighted by
+/// the call's subject.
 fn call_cost(call: usize, analysis: &Analysis<'_>) -> f64 {
     let one = match analysis.sites[call].subject {
         Subject::Pair => 5.0,
-        // An embedding costs a small part of an answer.
+        // An embedding costs a small fraction of an answer.
         Subject::Embedding => 0.01,
         _ => 1.0,
     };

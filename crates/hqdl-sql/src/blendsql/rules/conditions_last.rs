@@ -22,7 +22,7 @@ use crate::blendsql::plan::{
 use crate::blendsql::scope::Scope;
 use crate::blendsql::tree::{Expr, ExprKind, FromItem, FromSource, JoinKind, Query, SelectCore};
 
-/// Plans the conditions with calls, and what must be evaluated before them.
+/// Plans the conditions with calls, and the conditions that must be evaluated before them.
 pub(crate) fn evaluate_conditions_last(
     plan: &mut DemandPlan,
     select: &SelectScope<'_>,
@@ -178,8 +178,8 @@ fn add_fences(
     }
 }
 
-/// Returns the conditions without calls that reference a single table, per table. Returns an empty
-/// list if a join is RIGHT or FULL.
+/// Returns, for each table, the conditions without calls that reference only that table. Returns an
+/// empty list if a join is RIGHT or FULL.
 fn single_table_conditions(
     planned: &SelectPlan,
     select: &SelectScope<'_>,
@@ -206,7 +206,7 @@ fn single_table_conditions(
     conditions
 }
 
-/// Returns the only table whose columns a condition references.
+/// Returns the table that a condition references, if it references exactly one.
 fn find_single_table(
     condition: &Expr,
     select: &SelectScope<'_>,
@@ -245,7 +245,7 @@ fn has_own_call(query: &Query, core: &SelectCore) -> bool {
     exprs.chain(&core.group).chain(&core.having).chain(order).any(Expr::has_call)
 }
 
-/// Returns the number of scope tables of a FROM entry.
+/// Returns the number of tables that a FROM entry adds to the scope.
 fn count_tables(item: &FromItem) -> usize {
     match &item.source {
         FromSource::Join(items) if item.name.is_none() => items.iter().map(count_tables).sum(),

@@ -76,8 +76,8 @@ fn collect_counts<'e>(
         && exprs.into_iter().all(|e| collect_counts(e, select, counts))
 }
 
-/// Returns true if each row reports the pending calls of the expression by itself: no call asks
-/// about pairs, is in a subquery, or is behind a name.
+/// Returns true if each row reports the expression's pending calls itself: no call asks about
+/// pairs, is in a subquery, or is hidden behind an alias.
 fn reports_own_pending_calls(call: &Expr, select: &SelectScope<'_>) -> bool {
     let SelectScope { analysis, scope, .. } = *select;
     let mut asks_pairs = false;

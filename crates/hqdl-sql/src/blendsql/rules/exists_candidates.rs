@@ -6,10 +6,10 @@
 //! that is known to pass decides an EXISTS, or an IN for the row's value, whatever the other rows
 //! are. For IN, the value of the rows must be a column that depends on no call.
 //!
-//! An outer row waits only for the inner rows with its own value if two conditions are met. Only
-//! the truth of the IN matters, and its operand and the value are columns that are equal only with
-//! equal bytes. A LIMIT on the outer rows then asks only about the inner rows that its first rows
-//! need.
+//! If two conditions are met, an outer row of an IN waits only for the inner rows that equal its
+//! operand: only the truth value of the IN matters, and both sides are columns that `SQLite`
+//! compares byte by byte. A LIMIT on the outer rows then asks only about the inner rows that its
+//! first rows need.
 
 use crate::blendsql::plan::analysis::{
     find_candidate_value, find_decisive_select, is_legacy_column,

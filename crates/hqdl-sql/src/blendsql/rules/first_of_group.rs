@@ -9,14 +9,14 @@
 //!   results.
 //! * Its result is one of the following. (a) Only `max` and `min` of one column in one direction,
 //!   which need the first row by that column. (b) Comparisons of `count(*)` with a number, which
-//!   need at most one row more than the number. (c) Only grouping columns, which need any row of
+//!   need at most one more row than that number. (c) Only grouping columns, which need any row of
 //!   the group. (d) The first rows of a LIMIT. (e) An arm of a UNION ALL with a LIMIT. (f) Numbers
 //!   of its rows by `row_number()` or `rank()`, of which the outer WHERE uses only the first. It
 //!   has no other window function and no LIMIT.
 //! * Grouping, order and results depend on no call and have no custom collation.
-//! * More than one row per group is needed only in the outermost query, or in (f) in a source of
-//!   it, because these run once per pass. Another SELECT can run several times, and its rows would
-//!   be counted repeatedly.
+//! * More than one row per group is needed only in the outermost query, or for (f) in one of its
+//!   sources, because these run once per pass. Another SELECT can run several times, and its rows
+//!   would be counted repeatedly.
 //!
 //! Effect: a row whose conditions are undecided does not pass for now. A group is decided if enough
 //! of its rows pass and no undecided row precedes them, because the unknown rows then cannot change
@@ -169,7 +169,7 @@ fn find_needed_rows(select: &SelectScope<'_>) -> Result<NeededRows, RefusalReaso
     Ok(needed)
 }
 
-/// Determines which rows are needed for the first numbers of a window.
+/// Determines which rows are needed to assign the first numbers of a window.
 fn require_window_rows(
     select: &SelectScope<'_>,
     numbered: NumberedRows<'_>,
@@ -192,7 +192,7 @@ fn require_window_rows(
     Ok(())
 }
 
-/// Returns the number of rows from the first one to the last one that LIMIT and OFFSET select.
+/// Returns the number of rows up to the last row that LIMIT and OFFSET select.
 pub(crate) fn count_limited_rows(
     select: &SelectScope<'_>,
     limited: &Query,

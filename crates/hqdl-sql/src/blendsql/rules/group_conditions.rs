@@ -2,9 +2,9 @@
 //! the HAVING conditions without calls.
 //!
 //! Precondition: the SELECT has a GROUP BY and a HAVING condition without calls. No custom
-//! collation applies, because texts that are equal under it are different texts for the model. The
-//! condition uses grouping columns unchanged, without subqueries and functions. Then its value is
-//! the same for all rows of a group.
+//! collation applies, because the model may answer differently about texts that are equal under it.
+//! The condition uses grouping columns unchanged, without subqueries and functions. Then its value
+//! is the same for all rows of a group.
 
 use crate::blendsql::plan::condition::{Condition, split_conjuncts};
 use crate::blendsql::plan::select_scope::SelectScope;
@@ -12,7 +12,7 @@ use crate::blendsql::plan::{ConditionStage, DemandPlan, RuleResult};
 use crate::blendsql::scope::{Scope, without_parens};
 use crate::blendsql::tree::{Expr, ExprKind};
 
-/// Moves conditions on grouping columns after those of HAVING, and plans HAVING.
+/// Moves conditions on grouping columns after the HAVING conditions, and plans HAVING.
 pub(crate) fn move_group_conditions(plan: &mut DemandPlan, select: &SelectScope<'_>) -> RuleResult {
     let planned = plan.find_or_add_select(select.offset());
     let mut having: Vec<&Expr> = select.core.having.iter().flat_map(split_conjuncts).collect();
@@ -52,7 +52,7 @@ fn depends_only_on_group(expr: &Expr, select: &SelectScope<'_>) -> bool {
     let grouped: Vec<_> = core
         .group
         .iter()
-        // Texts that are equal under a custom collation differ for the model.
+        // The model sees texts that are equal under a custom collation as different.
         .filter(|g| !resolver.may_have_custom_collation(g, scope))
         .filter_map(|g| match &without_parens(g).kind {
             ExprKind::Column { table, column } => resolve(table.as_deref(), column, scope),

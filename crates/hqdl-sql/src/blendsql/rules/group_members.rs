@@ -6,8 +6,8 @@
 //! is no DISTINCT, OFFSET, window function, random value, outer aggregate or custom collation.
 //!
 //! Effect: the groups are found first, without their results, and rows of other groups are dropped.
-//! Rows whose grouping column is NULL are kept, because IN does not find them. HAVING, ORDER BY and
-//! LIMIT still apply, so extra rows do no harm.
+//! Rows whose grouping column is NULL are kept, because IN does not match NULL. HAVING, ORDER BY
+//! and LIMIT still apply, so extra rows do no harm.
 
 use crate::blendsql::aggregates::{has_window, is_aggregate_call};
 use crate::blendsql::plan::select_scope::SelectScope;

@@ -10,7 +10,7 @@
 //! number of those that pass, and at most that number plus the undecided ones. If enough other
 //! groups certainly precede a group, it is not returned, whatever its undecided rows are. A pass is
 //! final once all other groups are decided. Groups with equal numbers do not precede each other, so
-//! the further terms of ORDER BY need not be known.
+//! the remaining terms of ORDER BY need not be known.
 
 use crate::blendsql::plan::analysis::is_row_count;
 use crate::blendsql::plan::select_scope::SelectScope;

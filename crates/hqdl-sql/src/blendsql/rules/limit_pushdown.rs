@@ -26,10 +26,10 @@
 //!
 //! A nested SELECT is standalone if it has a LIMIT, references no outer row and is not volatile. In
 //! addition, its sources have no calls, its rows are not groups, and each row reports its own
-//! pending calls. It is run separately when an iteration reaches it and waits for it. After that
-//! its rows are *complete*: in its original position, a row that is not known to pass fails, and
-//! the query waits for no value. The remaining rows are the first ones, because everything before
-//! them is known. Without an ORDER BY, any rows that pass are valid.
+//! pending calls. hqdl runs it separately when an iteration reaches it and needs its rows. After
+//! that its rows are *complete*: in its original position, a row that is not known to pass fails,
+//! and the query waits for no value. The remaining rows are the first ones, because everything
+//! before them is known. Without an ORDER BY, any rows that pass are valid.
 
 use crate::blendsql::aggregates::{has_window, is_aggregate};
 use crate::blendsql::ingredients::Subject;
@@ -40,7 +40,7 @@ use crate::blendsql::scope::{Table, without_parens};
 use crate::blendsql::terms::{Clause, ResolvedTerm, read_integer, resolve_term, term_expr};
 use crate::blendsql::tree::{Expr, ExprKind, ResultColumn, SelectCore};
 
-/// Plans the number of needed rows, or adds a nested SELECT to those that run separately.
+/// Plans the number of needed rows, or adds a nested SELECT to the SELECTs that run separately.
 pub(crate) fn push_down_limit(plan: &mut DemandPlan, select: &SelectScope<'_>) -> RuleResult {
     let calls = plan.find_or_add_select(select.offset()).conditions_with_calls();
     let is_nested = select.offset() != select.analysis.root;
@@ -245,8 +245,8 @@ fn has_alias_in_conditions(select: &SelectScope<'_>) -> bool {
     found
 }
 
-/// Returns the number of rows in a LIMIT or OFFSET; `None` if it is not an integer literal or is
-/// negative.
+/// Returns the number of rows in a LIMIT or OFFSET; `None` if the expression is negative or not an
+/// integer literal.
 pub(crate) fn parse_row_count(expr: &Expr, sql: &str) -> Option<u64> {
     u64::try_from(read_integer(expr, sql)?).ok()
 }

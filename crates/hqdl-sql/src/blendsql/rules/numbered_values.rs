@@ -3,9 +3,9 @@
 //!
 //! Precondition: the source numbers its rows with `row_number()` or `rank()`, and a condition of
 //! the outer WHERE limits this number. No join of the outer SELECT is RIGHT or FULL. In the source,
-//! only results have calls, but not the number, and nothing else uses these results. No call asks
-//! about all rows together. The source has no DISTINCT, no random values and no other window
-//! function. The results have no type affinity, because the guard around them has none.
+//! calls occur only in results other than the row number, and nothing else uses these results. No
+//! call asks about all rows together. The source has no DISTINCT, no random values and no other
+//! window function. The results have no type affinity, because the guard around them has none.
 //!
 //! Effect: for all other rows the results are NULL. The outer WHERE excludes these rows.
 
@@ -42,7 +42,8 @@ pub(crate) fn restrict_to_first_rows(
     }
 }
 
-/// Checks that only results have calls, and that no other row needs them.
+/// Checks that calls occur only in results, and that rows beyond the first ones do not need these
+/// results.
 fn check_results(select: &SelectScope<'_>) -> Result<(), RefusalReason> {
     let SelectScope { analysis, query, core, .. } = *select;
     let results = core.columns.iter().filter_map(|c| Some((c.alias.as_ref(), c.expr.as_ref()?)));
@@ -80,7 +81,8 @@ fn check_results(select: &SelectScope<'_>) -> Result<(), RefusalReason> {
     if asks_pairs { Err("a result asks about all rows together") } else { Ok(()) }
 }
 
-/// Returns true if a comparison with the expression may convert the other side to its type.
+/// Returns true if comparing a value with the expression may convert the value to the expression's
+/// type.
 fn may_have_affinity(expr: &Expr, select: &SelectScope<'_>) -> bool {
     match &without_parens(expr).kind {
         ExprKind::Call(n, _) => {

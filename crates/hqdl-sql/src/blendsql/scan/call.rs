@@ -254,7 +254,7 @@ impl CallParts {
         Ok(())
     }
 
-    /// Parses the question, which a value can follow without a comma.
+    /// Parses the question. A value may follow it without a comma.
     fn read_question(
         &mut self,
         sql: &str,

@@ -1,5 +1,5 @@
-//! Builds the call of a macro: its arguments as they are written, those that are values, and what
-//! follows the braces.
+//! Builds the call of a macro: its arguments as written, the arguments that are values, and the
+//! suffix after the braces.
 
 use crate::blendsql::argument::{self, begins_query, span_of_tokens, strip_parens};
 use crate::blendsql::ingredients::Keyword;
@@ -27,7 +27,7 @@ impl Scanner<'_> {
         for (n, argument) in arguments.iter_mut().enumerate() {
             call.values.extend(self.macro_value(argument, signature.has_question && n == 0)?);
             self.read_answer_argument(argument, &mut call);
-            // A text is a column only where the macro reads it as one.
+            // A string is a column only if the macro reads it as a column.
             for token in &mut argument.tokens {
                 if token.lexeme == Lexeme::LegacyColumn {
                     token.lexeme = Lexeme::Text;
@@ -167,8 +167,8 @@ impl Scanner<'_> {
             .with_help("use GROUP BY, and join its rows to the others"))
     }
 
-    /// Returns the next token without moving past it. The error of a token that cannot be read is
-    /// reported when it is read.
+    /// Returns the next token without moving past it. If the token is invalid, the error is
+    /// reported when the token is read.
     fn peek_token(&mut self) -> Option<Token> {
         let start = self.at;
         let token = self.next_token(Brackets::Name).ok().flatten();

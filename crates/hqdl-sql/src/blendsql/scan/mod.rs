@@ -316,8 +316,8 @@ impl Scanner<'_> {
     }
 }
 
-/// Returns true if a name in brackets is a list: no name begins with a quote or a brace, or consists
-/// of numbers.
+/// Returns true if a bracketed token is a list instead of a name: it begins with a quote or a
+/// brace, or consists of numbers.
 fn begins_list(sql: &str, token: Token) -> bool {
     let inside = token.text(sql).strip_prefix('[').filter(|_| token.lexeme == Lexeme::Name);
     inside.is_some_and(|inside| {
@@ -383,7 +383,7 @@ fn opening_bracket(close: u8) -> u8 {
     }
 }
 
-/// Tracks for each parenthesis depth whether `VALUES` expects a row next.
+/// Tracks, for each parenthesis depth, whether `VALUES` expects a row next.
 #[derive(Default)]
 struct ValuesRowTracker {
     outer_levels: Vec<bool>,

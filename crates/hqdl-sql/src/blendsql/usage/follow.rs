@@ -16,7 +16,7 @@ use crate::blendsql::tree::{
 use crate::blendsql::usage::groups::{GroupValues, picks_arbitrary_rows};
 use crate::blendsql::usage::{CallUsage, ColumnEquality, ComparedWith, SelectOutputs};
 
-/// Maximum nesting of recursive queries whose recursive arm is followed twice.
+/// Maximum nesting depth of recursive queries up to which the recursive arm is followed twice.
 const MAX_REPEATED_DEPTH: usize = 3;
 
 /// A table column with its possible values.
@@ -26,7 +26,7 @@ pub(in crate::blendsql) struct FlowField {
     pub flow: Flow,
 }
 
-/// A table of a FROM clause, as names refer to it.
+/// A table of a FROM clause, under the name by which the query refers to it.
 #[derive(Debug)]
 pub(in crate::blendsql) struct NamedTable {
     pub name: Option<String>,
@@ -50,12 +50,12 @@ pub(in crate::blendsql) struct SelectNames<'p> {
     parent: Option<&'p SelectNames<'p>>,
     pub tables: Vec<NamedTable>,
     ctes: Vec<(String, Option<Vec<FlowField>>)>,
-    /// Aliases of result columns, which conditions may use.
+    /// Aliases of result columns, which conditions may reference.
     aliases: Vec<FlowField>,
     /// Lineages of the GROUP BY terms while group expressions are followed, otherwise empty.
     pub group_terms: Vec<Arc<Lineage>>,
     /// Values that are unique within each group, while group expressions are followed. `None` if
-    /// the rows are not groups, or if `SQLite` does not choose an arbitrary row.
+    /// the rows are not groups, or if `SQLite` does not pick an arbitrary row per group.
     pub groups: Option<GroupValues<'p>>,
 }
 
@@ -100,7 +100,7 @@ impl<'p> SelectNames<'p> {
     }
 
     /// Returns the instances whose rowid a name can refer to. Only a database table has a rowid, so
-    /// all columns of this table belong to one row.
+    /// all columns of the named table come from one row.
     fn instances_of_rowid(&self, table: Option<&str>) -> BTreeSet<usize> {
         let named = self.tables.iter().filter(|t| table.is_none_or(|n| t.has_name(n)));
         let named: Vec<&NamedTable> = named.collect();
@@ -112,7 +112,7 @@ impl<'p> SelectNames<'p> {
         instances
     }
 
-    /// Returns true if a group of this SELECT may have several values of its column.
+    /// Returns true if a group of this SELECT may contain several values of the column.
     pub fn has_several_values(&self, table: Option<&NamedTable>, field: &FlowField) -> bool {
         let Some(groups) = &self.groups else { return false };
         let at = table.and_then(|of| self.tables.iter().position(|t| std::ptr::eq(t, of)));
@@ -146,7 +146,7 @@ pub(in crate::blendsql) struct FlowAnalysis<'q> {
     pub equalities: Vec<ColumnEquality>,
     instance_count: usize,
     recursion_depth: usize,
-    /// Number of enclosing aggregates, which read rows and not groups.
+    /// Number of enclosing aggregates, whose arguments are evaluated per row instead of per group.
     pub aggregate_depth: usize,
     /// Indices of the calls whose arguments are being followed.
     pub enclosing_calls: Vec<usize>,
@@ -181,8 +181,8 @@ impl<'q> FlowAnalysis<'q> {
         SelectOutputs { columns, equalities: self.equalities }
     }
 
-    /// Returns the columns of a query. `recursive_cte` is the CTE that it defines, if it is
-    /// recursive.
+    /// Returns the columns of a query. `recursive_cte` is the CTE that the query defines, if that
+    /// CTE is recursive.
     pub fn follow_query(
         &mut self,
         query: &Query,
@@ -513,8 +513,8 @@ impl<'q> FlowAnalysis<'q> {
                         _ => None,
                     }
                 };
-                // If a subquery compares two outer columns, they are not equal in the subquery's
-                // rows.
+                // If a subquery compares two outer columns, the equality need not hold for the
+                // outer rows, so do not record it.
                 if let (Some((left, left_is_own)), Some((right, right_is_own))) =
                     (column(left), column(right))
                     && (left_is_own || right_is_own)

@@ -117,11 +117,12 @@ impl FlowAnalysis<'_> {
         flow
     }
 
-    /// Records the SELECTs whose rows or GROUP BY terms this expression reads. For them, `SQLite`
-    /// chooses no arbitrary row.
+    /// Records the SELECTs whose rows or GROUP BY terms this expression reads. `SQLite` does not
+    /// pick an arbitrary row for these SELECTs.
     fn record_rows_read(&mut self, expr: &Expr, names: &SelectNames<'_>) {
         if is_aggregate_call(expr) {
-            // An aggregate belongs to the innermost SELECT that has one of its columns.
+            // An aggregate belongs to the innermost SELECT that provides any of the aggregate's
+            // columns.
             let mut found: Vec<&SelectNames<'_>> = Vec::new();
             visit_own_exprs(expr, &mut |e| {
                 if let ExprKind::Column { table, column } = &e.kind {
@@ -137,7 +138,7 @@ impl FlowAnalysis<'_> {
         self.reads_rows_of.extend(names.self_and_enclosing().filter(is_term).map(names_id));
     }
 
-    /// Returns the flow of a name. If its column has several values per group, records that for the
+    /// Returns the flow of a name. If the column has several values per group, records this for the
     /// enclosing calls.
     fn follow_name(&mut self, table: Option<&str>, column: &str, names: &SelectNames<'_>) -> Flow {
         if let Some((select, of, field)) = names.find_with_select(table, column)
@@ -476,7 +477,7 @@ fn available_columns(instances: &[usize], names: &SelectNames<'_>) -> Vec<Availa
             else {
                 continue;
             };
-            // The name may refer to a nearer table.
+            // In an inner scope, the name may refer to a different table.
             let named = names.find_column(table.name.as_deref(), &field.name);
             if instances.contains(instance)
                 && named.is_some_and(|(_, same)| std::ptr::eq(same, field))

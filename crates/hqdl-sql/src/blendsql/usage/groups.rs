@@ -40,7 +40,8 @@ impl GroupValues<'_> {
 
     /// Returns true if a group has only one value of this lineage.
     pub fn has_single_value(&self, lineage: &Lineage) -> bool {
-        // A literal has no instance, and one from a LEFT JOIN's subquery is NULL in some rows.
+        // A literal has no instance, and a literal from a LEFT JOIN's subquery is NULL in some
+        // rows.
         let mut is_single = !lineage.instances().is_empty();
         lineage.visit_columns(&mut |instance, _, column| {
             is_single &= self.single_row_instances.contains(&instance)
@@ -54,9 +55,9 @@ impl GroupValues<'_> {
         self.single_row_instances.extend(instances);
     }
 
-    /// Adds the columns and instances that have one value or row per group: columns that joins
-    /// equate with GROUP BY columns, and tables with a unique key among these columns. `tables` are
-    /// the FROM instances with their tables.
+    /// Adds the columns with one value per group, which are the columns that joins equate with
+    /// GROUP BY columns, and the instances with one row per group, which are the tables with a
+    /// unique key among these columns. `tables` are the FROM instances with their tables.
     ///
     /// All rows of a group agree in these columns under the columns' own collations, and no two
     /// rows of a table agree in a whole unique key.
@@ -105,9 +106,9 @@ impl GroupValues<'_> {
     }
 }
 
-/// Returns true if `SQLite` chooses an arbitrary row for each group of this SELECT: it has GROUP BY
-/// or aggregates. With a single `max` or `min`, `SQLite` chooses the row with the maximum or
-/// minimum instead.
+/// Returns true if `SQLite` takes column values from an arbitrary row of each group, because the
+/// SELECT has GROUP BY or aggregates. With a single `max` or `min`, `SQLite` chooses the row with
+/// the maximum or minimum instead.
 pub(in crate::blendsql) fn picks_arbitrary_rows(query: &Query, core: &SelectCore) -> bool {
     let mut names: Vec<String> = Vec::new();
     let exprs = core.columns.iter().filter_map(|c| c.expr.as_ref());

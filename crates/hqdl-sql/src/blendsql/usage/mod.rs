@@ -3,8 +3,8 @@
 //!
 //! Answer types are inferred from *flows* (`flow.rs`). The flow of an expression is the set of its
 //! possible values. Names pass flows on: aliases, columns of subqueries and of common table
-//! expressions. If a value is compared, or occurs where a number or a truth value is required, this
-//! is recorded for the calls in its flow.
+//! expressions. If a value is compared, or occurs where a number or a truth value is required, the
+//! analysis records this for the calls in the value's flow.
 //!
 //! The usage is recorded as if each value had its natural type in `SQLite`. A comparison with a
 //! column provides no type unless it is an ordering, because `SQLite` applies the column's affinity
@@ -119,7 +119,7 @@ pub struct CallUsage {
     pub is_ordered: bool,
     /// Indices of the calls that the answer is compared with.
     pub compared_calls: Vec<usize>,
-    /// Answer type that a CAST states, or the return type of another call with the same question.
+    /// Answer type stated by a CAST, or the return type of another call with the same question.
     pub stated_type: Option<ReturnType>,
     /// Return type of a call that the answer is compared with.
     pub compared_type: Option<ReturnType>,
@@ -144,7 +144,7 @@ pub struct CallUsage {
 }
 
 impl CallUsage {
-    /// Returns this usage with the base columns of its values taken from `through`.
+    /// Returns this usage with the base columns of its value arguments copied from `through`.
     #[must_use]
     pub fn with_base_columns(&self, through: &Self) -> Self {
         let mut usage = self.clone();
@@ -174,7 +174,7 @@ pub fn analyze_calls(
     follow::FlowAnalysis::new(sql, &parsed.calls, schema).analyze_calls(&parsed.query)
 }
 
-/// Returns the result columns of a SELECT and the equalities between their tables.
+/// Returns the result columns of a SELECT and the equalities between columns of its tables.
 #[must_use]
 pub fn analyze_outputs(sql: &str, parsed: &ParsedQuery, schema: &dyn Schema) -> SelectOutputs {
     follow::FlowAnalysis::new(sql, &parsed.calls, schema).analyze_outputs(&parsed.query)

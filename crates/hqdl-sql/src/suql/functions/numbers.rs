@@ -27,7 +27,7 @@ pub(super) fn register(connection: &Connection) -> rusqlite::Result<()> {
         (ValueRef::Integer(a), ValueRef::Integer(b)) => Ok(Sql::Integer(a.wrapping_rem(b))),
         _ => Ok(Sql::Real(to_float(v[0])? % to_float(v[1])?)),
     })?;
-    // Rounds half to even, as for binary floating-point numbers.
+    // `PostgreSQL` rounds binary floating-point numbers half to even.
     make("suql_even", 1, |v| Ok(Sql::Real(to_float(v[0])?.round_ties_even() + 0.0)))?;
     make("suql_round", 2, |v| {
         let places = integer_argument(v[1])?.clamp(-400, 400) as i32;
@@ -72,7 +72,7 @@ pub(super) fn register(connection: &Connection) -> rusqlite::Result<()> {
     Ok(())
 }
 
-/// Rounds a number like a NUMERIC: by its decimal digits, half away from zero.
+/// Rounds a number like a NUMERIC: based on its decimal digits, with ties away from zero.
 pub(super) fn round_numeric(of: f64, places: i32) -> f64 {
     let decimal = format!("{}", of.abs());
     let (whole, part) = decimal.split_once('.').unwrap_or((&decimal, ""));

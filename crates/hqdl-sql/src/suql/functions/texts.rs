@@ -125,8 +125,8 @@ struct RegexInput {
 }
 
 impl RegexInput {
-    /// Reads the arguments of a call: a text and a pattern, and at the indices `start` and `flags`
-    /// the start position and the flags.
+    /// Reads the arguments of a call: the text, the pattern, the start position at index `start`,
+    /// and the flags at index `flags`.
     fn from_arguments(v: &[ValueRef<'_>], start: usize, flags: usize) -> rusqlite::Result<Self> {
         let [of, pattern, ..] = v else {
             return Err(function_error("expected a text and a regular expression".to_owned()));

@@ -24,7 +24,7 @@ const UNSUPPORTED_PARTS: [&str; 9] = ["TZH", "TZM", "TZ", "OF", "RM", "BC", "AD"
 /// Formats a date or timestamp; `None` if the text is not a date.
 ///
 /// # Errors
-/// Returns the message for an unsupported part of the format.
+/// Returns an error message if the format has an unsupported part.
 pub(super) fn format_date(text: &str, format: &str) -> Result<Option<String>, String> {
     let Some(at) = crate::suql::date_functions::parse_timestamp(text) else { return Ok(None) };
     let (mut output, mut rest, mut is_padded) = (String::new(), format, true);
@@ -63,8 +63,8 @@ fn strip_prefix_ignore_case<'t>(text: &'t str, part: &str) -> Option<&'t str> {
     start.eq_ignore_ascii_case(part).then(|| &text[part.len()..])
 }
 
-/// Formats the first part of a format; returns the output and the rest of the format. Longer parts
-/// precede their prefixes.
+/// Formats the first part of a format; returns the output and the rest of the format. Longer
+/// patterns are tried before their prefixes.
 fn format_part(at: DateTime, format: &str, is_padded: bool) -> Option<(String, &str)> {
     let hour = |h: i8| i64::from(if h % 12 == 0 { 12 } else { h % 12 });
     let week = at.date().iso_week_date();
@@ -112,7 +112,7 @@ fn format_part(at: DateTime, format: &str, is_padded: bool) -> Option<(String, &
     };
     let half = if at.hour() < 12 { "am" } else { "pm" };
     let dotted = if at.hour() < 12 { "a.m." } else { "p.m." };
-    // Names are padded to the length of the longest one.
+    // Names are padded to the length of the longest name.
     let names: [(&str, &str, usize); 8] = [
         ("MONTH", month, 9),
         ("MON", &month[..3], 3),
@@ -171,7 +171,7 @@ fn ordinal_suffix(number: &str, lower: bool) -> &'static str {
 /// Formats a number with a format of `9`, `0`, `.`, `,` and `FM`.
 ///
 /// # Errors
-/// Returns the message for an unsupported part of the format.
+/// Returns an error message if the format has an unsupported part.
 pub(super) fn format_number(of: f64, format: &str) -> Result<Option<String>, String> {
     let (is_padded, digits) = match strip_prefix_ignore_case(format, "FM") {
         Some(rest) => (false, rest),
@@ -203,7 +203,7 @@ pub(super) fn format_number(of: f64, format: &str) -> Result<Option<String>, Str
     let sign = if of < 0.0 && !zero { "-" } else { " " };
     let mut body = String::new();
     let mut left = whole_digits;
-    // From the first zero of the format, all digits are shown.
+    // All digits are shown from the first `0` of the format onwards.
     let mut has_begun = false;
     for c in whole.chars() {
         if c == ',' {

@@ -18,7 +18,7 @@ use hqdl_sql::blendsql::runtime::Function;
 const MAX_CANDIDATES: usize = 20_000;
 /// Maximum size of all candidates together, in bytes.
 const MAX_TOTAL_BYTES: usize = 128 << 20;
-/// Number of bytes of a document to which the comparison is limited.
+/// Maximum number of bytes of a document that are compared.
 const MAX_COMPARED_BYTES: usize = 32 << 10;
 
 /// Digest of the documents of a row.
@@ -26,7 +26,7 @@ type DocumentsDigest = [u8; 32];
 /// Documents of a row, each with the number of its call.
 type RowDocuments = Vec<(usize, Document)>;
 
-/// Candidate rows, with their order once it is known.
+/// Candidate rows, and their order once it is known.
 #[derive(Default)]
 pub struct Candidates {
     ranks: HashMap<DocumentsDigest, i64>,
@@ -71,7 +71,7 @@ impl Candidates {
     }
 
     /// Orders the candidates by the sum of their documents' similarities to the questions. The
-    /// similarity of a document is that of its most similar passage.
+    /// similarity of a document is the similarity of its most similar passage.
     ///
     /// # Errors
     /// Fails if `compare` fails.

@@ -35,7 +35,8 @@ impl CallRuntime {
                 Operand::Text(entity) => Some(*entity),
                 Operand::Embedding(_) => None,
             });
-            // One of two texts is usually the same for all rows.
+            // One of the two texts is usually the same for all rows, so count by the larger entity
+            // number.
             self.pass.call_stats[call].count_row(texts.max().unwrap_or(0));
         }
         let mut missing = Vec::new();
@@ -76,7 +77,7 @@ impl CallRuntime {
         }
     }
 
-    /// Reads an argument: a text, or an embedding. Returns `None` if there is nothing to embed.
+    /// Reads an argument: a text, or an embedding. Returns `None` if there is no text to embed.
     fn read_operand<'v>(
         &mut self,
         target: usize,
@@ -93,7 +94,7 @@ impl CallRuntime {
             ValueRef::Text(text) if text.trim_ascii().is_empty() => Ok(None),
             _ => {
                 let entity = self.intern_value_entity(target, 0, &[value])?;
-                // A text can consist of blanks outside ASCII.
+                // A text can consist entirely of non-ASCII whitespace.
                 let is_blank =
                     |entity: &usize| self.data.targets[target].entity_text(*entity).is_empty();
                 let is_text = matches!(value, ValueRef::Text(text) if !text.is_ascii());

@@ -40,13 +40,14 @@ pub type JoinLookup = (Value, Vec<u8>, Vec<(Value, Vec<u8>)>);
 /// Values of both sides of a join seen so far.
 #[derive(Debug, Default)]
 pub struct JoinPairs {
-    /// Answered pairs: left value → right value → whether they match.
+    /// Whether two values match, for each answered pair, by left value and then by right value.
     pub answers: HashMap<Vec<u8>, HashMap<Vec<u8>, bool>>,
     /// Pairs demanded in this pass.
     pub lookups: Vec<JoinLookup>,
     lookup_positions: HashMap<Vec<u8>, usize>,
     lookup_pairs: HashSet<(usize, Vec<u8>)>,
-    /// Length of the longest list that `narrow` shortened; 0 if it shortened none.
+    /// Length, before shortening, of the longest list that `narrow` shortened; 0 if it shortened
+    /// none.
     pub narrowed_from: usize,
 }
 
@@ -79,11 +80,11 @@ pub struct QueryData {
     pub contexts: Contexts,
     /// Reductions of documents that are too long.
     pub reductions: Reductions,
-    /// Notes on the clusters of each `LLMDedup`.
+    /// Notes about the clusters of each `LLMDedup` call, by the call's text.
     pub cluster_notes: BTreeMap<String, String>,
     /// Error for a context whose length stops the query.
     pub failure: Option<ContextTooLong>,
-    /// Numbers of cells reused and asked for.
+    /// Numbers of cells that were reused or asked for.
     pub counts: Counts,
     /// Answers that do not match the regular expression of their call.
     pub mismatched: HashSet<Demand>,
@@ -98,7 +99,7 @@ pub struct StatementSettings {
     measures_selectivity: bool,
     /// Calls in the subqueries of each condition, by the condition's position.
     predicate_calls: HashMap<usize, Vec<usize>>,
-    /// First rows that each group needs, by condition group.
+    /// Rows needed from each group, by condition group.
     needed_rows: HashMap<usize, NeededRows>,
     /// Whether demands are recorded even in lookup-only mode, for all conditions of a row.
     pub probes_all_conditions: bool,
@@ -110,8 +111,8 @@ pub struct StatementSettings {
     pub bounds_requests: bool,
     /// Whether the statement reads published tables. An unknown value then ends the pass.
     pub reads_stored_tables: bool,
-    /// Whether each call is in a recursive common table expression. Such an expression may produce
-    /// rows forever while the call is pending.
+    /// For each call, whether it is in a recursive common table expression, which may produce rows
+    /// forever while the call is pending.
     pub is_recursive: Vec<bool>,
     /// Maximum number of pending recursive calls in a pass.
     max_recursive_pending: u64,
@@ -125,11 +126,12 @@ pub struct PassState {
     /// Rows of the SELECTs that need only the first passing rows.
     pub needed: NeededGroups,
     /// Outcomes of conditions, by position and by whether calls were only looked up. Lookups cover
-    /// all rows; the others cover only rows left undecided.
+    /// all rows; other evaluations cover only the rows that lookups left undecided.
     pub selectivities: HashMap<(usize, bool), Selectivity>,
-    /// Rows that reached each call, and their distinct values.
+    /// For each call, the number of rows that reached it and the number of distinct values in these
+    /// rows.
     pub call_stats: Vec<CallStats>,
-    /// Number of pending calls so far, excluding those that no row depends on.
+    /// Number of pending calls so far, excluding calls that no row depends on.
     pub pending_count: i64,
     /// Number of pending calls, by call number.
     pub pending_by_call: Vec<u64>,
@@ -231,7 +233,7 @@ impl CallRuntime {
             return Err(function_error("no such call"));
         }
         if mark != 0 && mark != self.pass.pending_count + 1 {
-            // One of the arguments is itself a pending call.
+            // An argument of the call depends on a pending call.
             self.count_pending_call(call);
             return Ok(Sql::Null);
         }
@@ -330,7 +332,8 @@ impl CallRuntime {
         Ok(())
     }
 
-    /// Records a value that cannot be shown to the model, once per target and column or join.
+    /// Records a value that cannot be shown to the model. A value is recorded once per target and
+    /// column, or once per join.
     pub(in crate::query) fn record_unreadable(
         &mut self,
         asked_by: (usize, usize),
@@ -464,8 +467,8 @@ impl CallRuntime {
         });
         let is_pending = integer_argument(values, 2) != self.pass.pending_count + 1;
         if has_pending_inner && !is_pending {
-            // An earlier row that read the pending call discarded it. Count it again, because a
-            // pass with an undecided condition must not be the last one.
+            // The pending call was discarded with the earlier row that read it. Count it again,
+            // because a pass with an undecided condition must not be the last pass.
             self.pass.pending_count += 1;
         }
         if has_pending_inner || is_pending {

@@ -1,5 +1,5 @@
-//! Rows of SELECTs that need only the first passing rows, grouped by the plan's groups. The plan
-//! decides which SELECTs these are (`rules::first_of_group`).
+//! Rows of SELECTs that need only the first passing rows of each group. The plan decides which
+//! SELECTs these are (`rules::first_of_group`).
 //!
 //! An undecided row does not pass for now. Its group is decided once enough rows pass and no
 //! undecided row precedes them. If ties are needed, no undecided row may equal them either. The
@@ -108,7 +108,7 @@ impl GroupRows {
     /// of rows that are still missing.
     fn into_undecided_demands(mut self) -> (Vec<Vec<Demand>>, u64) {
         let order = std::mem::take(&mut self.order);
-        // Sort passing rows first among ties, where any passing row is a valid result.
+        // If any passing row among ties is a valid result, sort passing rows first.
         let with_ties = self.with_ties;
         self.rows.sort_by(|a, b| {
             let by_state = a.passes.cmp(&b.passes);

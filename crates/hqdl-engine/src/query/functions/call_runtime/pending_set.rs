@@ -3,8 +3,8 @@
 //! A frame is opened, the condition is evaluated, and the frame is closed, all while `SQLite`
 //! evaluates one expression. The recorded demands therefore depend only on the row and the known
 //! values, not on the number or order of rows. They determine which requests are sent next. They
-//! affect the result of a condition only for EXISTS and IN: one certain row decides these, whatever
-//! rows are pending.
+//! affect the result of a condition only for EXISTS and IN, because one certain row decides these
+//! regardless of pending rows.
 
 use foldhash::HashMap;
 use indexmap::{IndexMap, IndexSet};
@@ -17,7 +17,7 @@ use crate::query::result::query_result::to_owned_value;
 #[cfg(doc)]
 use hqdl_sql::blendsql::runtime::Function;
 
-/// Maximum number of rows of an EXISTS, or of one value of an IN, to ask about at once.
+/// Maximum number of rows to ask about at once, per EXISTS or per value of an IN.
 pub const MAX_EXISTS_CANDIDATES: usize = 20;
 /// Maximum number of rows with different demands that one pass records.
 pub(super) const MAX_PENDING_ROWS: usize = 1_000_000;
@@ -28,7 +28,7 @@ pub type Distinct<T> = IndexSet<T, foldhash::fast::RandomState>;
 /// The rows of an EXISTS or IN that have the same value.
 #[derive(Debug, Default)]
 struct ExistsCandidates {
-    /// Whether one row is certain, so that other rows with this value change nothing.
+    /// Whether a row is certain, so that other rows with this value do not change the result.
     is_certain: bool,
     /// Whether at least one row is pending.
     has_pending: bool,
@@ -54,8 +54,8 @@ impl ExistsCandidates {
         }
     }
 
-    /// Returns the demands to send: those of one row, or of more rows if some have failed. Returns
-    /// no demands if a row is certain.
+    /// Returns the demands to send: the demands of one row, or of more rows if some rows have
+    /// already failed. Returns no demands if a row is certain.
     fn into_demands(self) -> impl Iterator<Item = Demand> {
         let max_rows = self.sample_size();
         self.demand_sets.into_iter().take(max_rows).flatten()
@@ -103,7 +103,8 @@ struct PendingFrame {
     /// Whether the frame covers all rows of an EXISTS or IN instead of one row.
     is_subquery: bool,
     pending_count: i64,
-    /// Numbers of pending calls before the row, if the row's group decides whether it is pending.
+    /// Number of pending calls before the row, by call number; `None` unless the row's group
+    /// decides whether the row is pending.
     pending_by_call: Option<Vec<u64>>,
     demands: Vec<Demand>,
     call_values: Vec<Sql>,
@@ -113,8 +114,8 @@ struct PendingFrame {
     pending_in_rows: i64,
 }
 
-/// Demands of rows with undecided conditions, by condition group. Rows with equal demands are
-/// stored once. There may be a million, most of them with one demand.
+/// Demands of rows with undecided conditions, by condition group. Rows with equal demands share one
+/// entry. There may be a million rows, most of them with a single demand.
 #[derive(Default)]
 pub struct PendingRows {
     with_one_demand: Distinct<(u32, Demand)>,
@@ -153,11 +154,12 @@ pub struct PendingSet {
     /// Candidates for the first rows, by number, until they are read.
     pub candidates: HashMap<i64, Candidate>,
     candidate_count: i64,
-    /// Subqueries that run only once and have pending rows, because `SQLite` caches their result.
-    /// The values are demands that were not recorded yet.
+    /// Subqueries with pending rows that run only once, because `SQLite` caches their result. Each
+    /// value contains the demands that have not been recorded yet.
     cached_subqueries: HashMap<usize, Vec<Demand>>,
-    /// Rows of the subqueries whose outer rows wait only for the rows with their own value. `None`
-    /// if calls outside of the rows' conditions are pending, so that all outer rows wait.
+    /// Rows of the subqueries in which an outer row waits only for the inner rows with its own
+    /// value. `None` if calls outside of the inner rows' conditions are pending, so that every
+    /// outer row waits.
     rows_by_value: HashMap<usize, Option<RowsByValue>>,
 }
 
@@ -286,8 +288,8 @@ impl CallRuntime {
             && !self.settings.no_short_circuit
         {
             self.pass.pending_count = frame.pending_count;
-            // The value is decided only for this row, because other rows are compared with the same
-            // cached rows.
+            // The value is decided only for this outer row; other outer rows are compared with the
+            // same cached rows.
             if runs_once && frame.rows.values().any(|value| value.has_pending && !value.is_certain)
             {
                 let missing =
@@ -314,8 +316,8 @@ impl CallRuntime {
         Ok(value)
     }
 
-    /// Records the demands of a subquery's rows that have the operand's value, if `SQLite` runs the
-    /// subquery once. Returns false if the outer row must wait for all rows.
+    /// If `SQLite` runs the subquery only once, records the demands of the subquery's rows that
+    /// equal the operand. Returns false if the outer row must wait for all rows.
     fn wait_for_operand(&mut self, frame: &mut PendingFrame, operand: ValueRef<'_>) -> bool {
         let pending_in_frame = self.pass.pending_count - frame.pending_count;
         let pending = &mut self.pass.pending;

@@ -1,5 +1,5 @@
-//! Groups of a SELECT that returns only those with the most rows, or the fewest. The plan decides
-//! which SELECTs these are (`rules::largest_groups`).
+//! Groups of a SELECT that returns only the groups with the most rows, or with the fewest. The plan
+//! decides which SELECTs these are (`rules::largest_groups`).
 //!
 //! An undecided row does not pass for now. A group has at least as many rows as pass, and at most
 //! that many plus its undecided rows. It is not returned if enough other groups certainly precede
@@ -73,11 +73,12 @@ impl WholeGroups {
 
     /// Returns the demands to send, or `None` if all groups that may be returned are decided.
     ///
-    /// hqdl asks about the leading groups first: those with the most rows if all undecided rows
-    /// pass, or with the fewest if none does. Each of them must be decided or excluded, whatever
-    /// the other groups are. The number of a group's rows doubles with each request, but is at most
-    /// the number that can exclude the group. Other groups fill a request, or add an eighth to the
-    /// decided rows, so that many groups of similar size need few passes.
+    /// hqdl asks about the leading groups first: the groups with the most rows if all undecided
+    /// rows pass, or with the fewest rows if none of them passes. Each leading group must be
+    /// decided or excluded, regardless of the other groups. The number of a group's rows doubles
+    /// with each request, but is at most the number that can exclude the group. Other groups fill a
+    /// request, or add an eighth to the decided rows, so that many groups of similar size need few
+    /// passes.
     pub fn take_demands(&mut self, request_size: usize) -> Option<Vec<Demand>> {
         let mut groups: Vec<(Vec<u8>, GroupCounts)> = std::mem::take(&mut self.groups)
             .into_iter()
@@ -125,8 +126,8 @@ impl WholeGroups {
         }
     }
 
-    /// Returns how many more rows must fail to exclude a group, or must pass if the groups with the
-    /// fewest rows are needed; 0 if the group is already excluded.
+    /// Returns how many more rows must fail in order to exclude a group; if the groups with the
+    /// fewest rows are needed, how many more must pass. Returns 0 if the group is already excluded.
     fn count_rows_to_exclude(&self, group: &GroupCounts, bound: u64) -> u64 {
         if self.largest {
             group.max_passing_rows().saturating_add(1).saturating_sub(bound)
@@ -135,7 +136,7 @@ impl WholeGroups {
         }
     }
 
-    /// Returns the position of a group among the leading ones.
+    /// Returns the sort key by which the leading groups come first.
     fn rank(&self, group: &GroupCounts) -> (u64, u64) {
         if self.largest {
             (u64::MAX - group.max_passing_rows(), u64::MAX - group.passed)

@@ -1,5 +1,5 @@
-//! Binds calls to spec columns that answer their questions, and finds the query columns that make
-//! up the key.
+//! Binds calls to the spec columns that answer their questions, and finds the query's columns that
+//! make up the key.
 
 use crate::query::cells::call_target::{CallTarget, ValueConversion};
 use crate::query::request::error::QueryError;
@@ -93,7 +93,7 @@ impl Calls {
     }
 
     /// Wraps a call in the SQL of its binding, and demands the other columns that the binding
-    /// reads. Returns how a published table can still answer the call, if it can.
+    /// reads. Returns how a published table can answer the call; `None` if it cannot.
     fn wrap_in_binding(
         &mut self,
         n: usize,
@@ -138,7 +138,7 @@ impl Calls {
     }
 }
 
-/// Column that answers a question, with its binding and key.
+/// Column that answers a call's question, with the binding and the key.
 pub(in crate::query) struct BoundColumn {
     pub(in crate::query) expansion: usize,
     column: usize,
@@ -153,7 +153,8 @@ pub(in crate::query) struct BoundColumn {
 }
 
 impl BoundColumn {
-    /// Returns the column, and the other columns that the SQL of its binding reads.
+    /// Returns the columns that the answer depends on: the bound column, and the other columns that
+    /// the binding's SQL reads.
     pub(in crate::query) fn read_columns<'e>(
         &self,
         expansion: &'e Expansion,
@@ -165,8 +166,8 @@ impl BoundColumn {
         expansion.columns.iter().enumerate().filter(is_read).map(|(_, column)| column)
     }
 
-    /// Returns how a published table answers the call, if the call has the key of the table's
-    /// source.
+    /// Returns how a published table answers the call; `None` if the call does not have the key of
+    /// the table's source.
     fn stored_call(&self, column: &Column) -> Option<StoredCall> {
         let (source, keys, table) = self.keys.stored.clone().filter(|_| column.many.is_none())?;
         Some(StoredCall {
@@ -262,8 +263,8 @@ pub(in crate::query) fn find_bound_column(
     Ok(nearest_reason.map_or(Ok(None), Err))
 }
 
-/// Asks the model which column answers a call's question. The inner `Err` is the reason why none
-/// does, if the model was asked.
+/// Asks the model which column answers a call's question. The inner `Err` is the reason why no
+/// column answers it, if the model was asked.
 ///
 /// # Errors
 /// Returns [`QueryError`] if the model cannot be asked.
@@ -318,7 +319,7 @@ pub(in crate::query) fn route_by_model(
     Ok(Err(reason))
 }
 
-/// Returns the SQL before the list of a list column, which applies the binding to the list's
+/// Returns the SQL that precedes the list of a list column and applies the binding to the list's
 /// values.
 fn list_binding_sql(binding: &str, filled: String, column: &str) -> String {
     let trimmed = binding.trim();

@@ -22,7 +22,7 @@ pub(super) struct TargetChooser<'c, 'm, 'a> {
     pub(super) spec: &'c Spec,
     /// Usage of each call as written in the query.
     pub(super) own_usages: &'c HashMap<usize, CallUsage>,
-    /// Usage of each call, combined with that of equal calls.
+    /// Usage of each call, combined with the usages of equal calls.
     pub(super) usages: &'c HashMap<usize, CallUsage>,
     /// The same usages over the tables behind the views, if the query reads a view.
     pub(super) through: Option<&'c HashMap<usize, CallUsage>>,
@@ -77,7 +77,7 @@ impl<'c> TargetChooser<'c, '_, '_> {
         self.through.and_then(|through| through.get(&n))
     }
 
-    /// Returns the spec column that answers a call, or the reason why none does.
+    /// Returns the spec column that answers a call, or the reason why no column answers it.
     fn find_column(
         &mut self,
         n: usize,

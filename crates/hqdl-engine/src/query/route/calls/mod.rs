@@ -87,7 +87,7 @@ pub struct NewQuestion {
 pub struct PlannedExpansion {
     /// Kinds of the values that the expansion asks about.
     pub kinds: Vec<String>,
-    /// Position in the spec; `None` if the query created it.
+    /// Position of the expansion in the spec; `None` for an ad-hoc expansion.
     pub in_spec: Option<usize>,
     /// The expansion.
     pub expansion: Expansion,
@@ -102,8 +102,8 @@ pub struct JoinCall {
     pub left_name: String,
     /// Number of the call.
     pub call_number: usize,
-    /// Maximum number of right values that the model sees, those most similar to the left value
-    /// (`narrow=N`).
+    /// Maximum number of right values that the model sees (`narrow=N`), chosen by similarity to the
+    /// left value; `None` for no limit.
     pub narrow: Option<usize>,
     /// Name of the model in the spec; `None` for the default model.
     pub model: Option<String>,
@@ -162,7 +162,7 @@ impl Calls {
         Ok(chooser.calls)
     }
 
-    /// Returns the reason why a column cannot answer a call because they name different models.
+    /// If a column cannot answer a call because the two name different models, returns the reason.
     fn explain_model_mismatch(
         &self,
         n: usize,
@@ -233,7 +233,7 @@ impl Calls {
         let question = fill_slots(&call.question, &names) + &format_item_count(call);
         let mut column =
             build_ad_hoc_column(&question, data_type, values, returns_list(call), &names);
-        // Use a text that the answer is compared with as an example of its format.
+        // Use a text that the answer is compared with as an example of the answer's format.
         column.example = usage.compared_with.iter().find_map(|c| match c {
             ComparedWith::Text(text) if column.values.is_none() => Some(text.clone()),
             _ => None,
@@ -267,7 +267,7 @@ impl Calls {
         Ok(())
     }
 
-    /// Sets the target of a question about the rows of queries.
+    /// Sets the target of a question about the rows of queries to an ad-hoc column.
     fn set_rows_target(
         &mut self,
         n: usize,
@@ -417,8 +417,8 @@ impl Calls {
         let columns = &mut self.expansions[target].expansion.columns;
         match self.column_positions.entry((target, column_identity(&column))) {
             Entry::Occupied(known) => {
-                // Calls with different patterns share the answer, and each call checks its own
-                // pattern.
+                // Calls that differ only in the pattern share an answer, and each call checks its
+                // own pattern.
                 let same = columns.get_mut(*known.get()).filter(|c| c.pattern != column.pattern);
                 same.into_iter().for_each(|column| column.pattern = None);
                 let other = columns.get_mut(*known.get()).filter(|c| c.origin != column.origin);
@@ -495,11 +495,11 @@ impl PlannedExpansion {
     }
 }
 
-/// Name of a key column that is an image.
+/// Name of the key column that contains an image.
 const IMAGE_COLUMN: &str = "image";
 
-/// Returns the reason why a column cannot answer a call because the column does not see the call's
-/// image.
+/// If a column cannot answer a call because the column's prompt does not show the call's image,
+/// returns the reason.
 fn explain_image_mismatch(call: &Call, expansion: &Expansion) -> Option<String> {
     let seen = expansion.key.names().first().is_some_and(|key| expansion.is_image(key));
     (call.is_image && !seen).then(|| "its column is about the value, not the image".to_owned())
@@ -532,7 +532,8 @@ fn check_options(
     let checker = Checker::new(&build_ad_hoc_column("", data_type, None, false, &[]));
     let is_valid =
         |value: &Value| value.to_text().is_some_and(|t| checker.check_text(&t).state == State::Ok);
-    // A single option that does not parse may be a placeholder (`-`) or a mistake in the data.
+    // Accept options of which only some parse: an option that does not parse may be a placeholder
+    // (`-`) or a mistake in the data.
     let no_option_parses = data_type != Type::Text && !values.iter().any(is_valid);
     match values.iter().find(|value| **value != Value::Null) {
         Some(value) if no_option_parses && call.return_type.is_some() => Err(QueryError::in_sql(

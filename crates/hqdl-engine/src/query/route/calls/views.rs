@@ -1,6 +1,6 @@
 //! Calls that published tables can answer. Each call must be bound to a column whose table exists
 //! and was built from the current spec, facts and overrides. No value of the table may have changed
-//! since. In any other case, the SQL function answers the call from the facts.
+//! since. Otherwise, the SQL function answers the call from the facts.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -32,8 +32,8 @@ pub(in crate::query) struct StoredCall {
     pub table: Option<String>,
 }
 
-/// Returns how to read each call from a published table, or `None` if one of the calls cannot be
-/// read from a table.
+/// Returns how to read each call from a published table, or `None` if any call cannot be read from
+/// a table.
 ///
 /// # Errors
 /// Returns [`QueryError`] if the journal fails.
@@ -53,7 +53,7 @@ pub(in crate::query) fn find_published_columns(
         let expansion = &request.spec.expansions[stored.expansion];
         let published = published_versions.entry(stored.expansion).or_insert_with(|| {
             let published = guard.database().published_state(request.spec, &expansion.name)?;
-            // Position 0, because changes are checked for each column below.
+            // Use position 0, because changes are checked for each column below.
             let log_position = (request.facts.history().journal_id().ok()?, 0);
             let model = request.choose_models(expansion).describe();
             let current = PublishedState::current(

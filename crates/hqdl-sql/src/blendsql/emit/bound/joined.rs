@@ -6,7 +6,7 @@ use crate::blendsql::frame::Frame;
 use crate::blendsql::scope::{Field, Table};
 use crate::blendsql::tree::{FromItem, FromSource, JoinKind, SelectCore, Span};
 
-/// Maximum number of outer joins per SELECT whose matches depend on answers. Each such join doubles
+/// Maximum number of outer joins with answer-dependent matches per SELECT. Each such join doubles
 /// the number of statements.
 const MAX_OUTER_JOINS: usize = 6;
 
@@ -17,7 +17,7 @@ pub(in crate::blendsql::emit) struct OpenFrom<'p> {
     /// Replacements that make an outer join find no match.
     nulls: Vec<(Span, String)>,
     pub condition: String,
-    /// Whether each table has exactly the rows that it has in the query.
+    /// Whether every table is exact, i.e. has the same rows as in the query.
     pub exact_tables: bool,
     pub exact_from: bool,
     pub exact: bool,
@@ -25,7 +25,8 @@ pub(in crate::blendsql::emit) struct OpenFrom<'p> {
 
 impl PossibleRowsBuilder<'_> {
     /// Builds the FROM and WHERE clauses of a SELECT over possible rows. Returns `None` if answers
-    /// affect a join by name, the arguments of a table function, or too many outer joins.
+    /// affect a join by name, the arguments of a table function, or more than `MAX_OUTER_JOINS`
+    /// outer joins.
     pub fn build_open_from<'f>(
         &self,
         core: &SelectCore,
@@ -59,8 +60,8 @@ impl PossibleRowsBuilder<'_> {
         Some(open)
     }
 
-    /// Adds the tables of FROM items to the scope. Appends to `exact` whether the rows of each
-    /// table are exact. Returns `None` if a join by name or a function's arguments depend on
+    /// Adds the tables of FROM items to the scope. For each table, appends to `exact` whether the
+    /// table's rows are exact. Returns `None` if a join by name or a function's arguments depend on
     /// answers.
     fn add_tables(
         &self,
@@ -138,8 +139,8 @@ impl PossibleRowsBuilder<'_> {
         Some(())
     }
 
-    /// Replaces the join conditions that depend on answers. Returns true if the joined rows are
-    /// exact, and `None` if an outer join without a match cannot be expressed.
+    /// Replaces the join conditions that depend on answers. Returns whether the joined rows are
+    /// exact, or `None` if an outer join without a match cannot be expressed.
     fn add_join_conditions(
         &self,
         items: &[FromItem],
@@ -181,8 +182,8 @@ impl PossibleRowsBuilder<'_> {
     }
 
     /// Returns all variants of the FROM clause up to `end`. Each variant yields some of the
-    /// possible rows, and together they yield all of them. `replacements` contains SQL that
-    /// replaces tables.
+    /// possible rows, and together the variants yield all possible rows. `replacements` contains
+    /// SQL that replaces tables.
     pub fn write_from_variants(
         &self,
         core: &SelectCore,

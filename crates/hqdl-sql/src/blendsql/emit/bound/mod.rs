@@ -38,13 +38,13 @@ use possible::PossibleRowsBuilder;
 pub struct RequestBound {
     /// Statements that evaluate the query's calls for all reachable values.
     pub probes: Vec<Probe>,
-    /// Indices of the calls that cannot be bounded, with the reasons.
+    /// Indices of the calls without an upper bound, with the reasons.
     pub unknown: BTreeMap<usize, &'static str>,
     /// Whether the counted values share requests.
     pub batching: Batching,
 }
 
-/// Extent to which the values that a query asks about share requests.
+/// Whether the values that a query asks about can share requests.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Batching {
     /// One pass asks about all values.
@@ -77,8 +77,8 @@ const INNER_TABLES: &str = "it may be evaluated before tables in parentheses are
 // right table.
 const OUTER_JOIN_ROWS: &str =
     "a RIGHT or FULL JOIN can evaluate it before the join has matched its rows";
-// If all columns of a table are answers, a condition has no column that delays it until the table
-// is read.
+// If all columns of a table are answers, a condition cannot reference a plain column of the table,
+// so nothing delays the condition until the table is read.
 const ANSWER_TABLE: &str = "it can be evaluated before a table whose columns are all answers";
 const QUERY_TOO_LONG: &str = "the query is too long to count its rows";
 
@@ -123,8 +123,8 @@ pub fn compute_request_bound(
     out
 }
 
-/// Returns true if every call is evaluated for every row of the query: calls occur only in result
-/// columns, in positions that are always evaluated.
+/// Returns true if every call is evaluated for every row of the query, because calls occur only in
+/// result columns and in positions that are always evaluated.
 fn asks_about_every_row(query: &Query) -> bool {
     fn is_always_evaluated(expr: &Expr) -> bool {
         let known = match &expr.kind {
@@ -172,8 +172,8 @@ pub(in crate::blendsql::emit) struct EvalPosition<'f> {
 pub(in crate::blendsql::emit) struct Probing<'q, 'o> {
     pub(in crate::blendsql::emit) rows: PossibleRowsBuilder<'q>,
     pub(in crate::blendsql::emit) out: &'o mut RequestBound,
-    /// Whether, so far, no call has to wait for an answer, so that a single pass can ask about all
-    /// values.
+    /// Whether a single pass can ask about all values, because no call seen so far waits for an
+    /// answer.
     pub(in crate::blendsql::emit) is_single_pass: bool,
     /// Indices of the calls that the current statement evaluates.
     pub(in crate::blendsql::emit) calls: Vec<usize>,
@@ -346,7 +346,8 @@ impl Probing<'_, '_> {
                 }
             }
         }
-        // `SQLite` can evaluate the conditions before it reads a table that they do not wait for.
+        // `SQLite` can evaluate the conditions before it reads a table that the conditions do not
+        // reference.
         if let Some(replacements) = replacements.filter(|i| !i.is_empty()) {
             let parts = early.iter().filter_map(|e| self.probe_expr(e, at)).collect();
             for from in self.rows.write_from_variants(core, &open, core.from_end, &replacements) {
@@ -548,8 +549,8 @@ impl Probing<'_, '_> {
             || core.group.iter().chain(&core.windows).any(live)
             || query.order.iter().any(|o| live(&o.expr));
         let stages = usize::from(!open.exact_tables) + filters + having + usize::from(values);
-        // The answers can change which rows a LIMIT keeps, and from which row `min` and `max` take
-        // the other columns. Later passes then reach new values.
+        // The answers can change which rows a LIMIT keeps, and the row from which a SELECT with
+        // `min` or `max` takes its other columns. Later passes then reach new values.
         let chosen = query.limit.is_some()
             && query.order.iter().any(|o| self.is_undetermined_term(&o.expr, core, open));
         // An outer join counts a row as unmatched while its matches are undecided.
@@ -578,7 +579,7 @@ impl Probing<'_, '_> {
                     let some = matches!(name.as_str(), "iif" | "if" | "coalesce" | "ifnull");
                     of_rows |= some && args.iter().filter(|a| live(a)).count() > 1;
                 }
-                // `SQLite` compares rows, lists and ranges only as far as needed.
+                // `SQLite` stops comparing rows, lists and ranges once the result is known.
                 ExprKind::Operation(ExprOperator::Row | ExprOperator::Between, parts)
                 | ExprKind::In { list: parts, .. } => {
                     of_rows |= parts.iter().skip(1).any(live);

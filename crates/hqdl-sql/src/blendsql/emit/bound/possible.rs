@@ -25,7 +25,7 @@ pub(in crate::blendsql::emit) struct PossibleRows {
     pub text: String,
     /// Columns of the rows. A column that depends on an answer is NULL and has `is_from_call` set.
     pub fields: Option<Vec<Field>>,
-    /// Whether the rows are exactly those of the query.
+    /// Whether the rows are exactly the rows of the query.
     pub exact: bool,
 }
 
@@ -102,7 +102,7 @@ impl PossibleRowsBuilder<'_> {
         frame
     }
 
-    /// Returns the columns of a recursive common table expression.
+    /// Returns the columns of a recursive common table expression, if they are known.
     fn recursive_cte_fields(&self, cte: &Cte, frame: &Frame<'_>) -> Option<Vec<Field>> {
         let first = match &cte.query.body {
             Body::Compound(_, left, _) => left,
@@ -162,8 +162,8 @@ impl PossibleRowsBuilder<'_> {
         settled
     }
 
-    /// Returns true if the value of an expression depends on no answer. Aggregates and window
-    /// functions depend on all possible rows, so they are certain only if `exact_rows` is true. A
+    /// Returns true if the value of an expression does not depend on any answer. Aggregates and
+    /// window functions depend on all rows, so they are certain only if `exact_rows` is true. A
     /// subquery that reads a common table expression with calls is never certain: the query
     /// evaluates it after other calls.
     pub fn is_certain(&self, expr: &Expr, frame: &Frame<'_>, exact_rows: bool) -> bool {
@@ -252,8 +252,8 @@ impl PossibleRowsBuilder<'_> {
                 format!("({})", parts.join(if all { " AND " } else { " OR " }))
             }
             _ if !self.is_certain(expr, frame, false) => "1".to_owned(),
-            // An uncertain condition before this one may guard it from an error, so do not evaluate
-            // it.
+            // An earlier uncertain condition may protect this condition from an error, so do not
+            // evaluate it.
             _ if may_fail(expr) && expr.span.start > first => "1".to_owned(),
             _ if wanted => format!("({})", self.expr_sql(expr, frame)),
             _ => format!("(NOT ({}))", self.expr_sql(expr, frame)),
@@ -359,7 +359,7 @@ impl PossibleRowsBuilder<'_> {
         if !takes_away && !operator.is_union() {
             return PossibleRows { text: a.text, fields, exact: false };
         }
-        // A side can consist of several SELECTs.
+        // Each side of a compound can consist of several SELECTs.
         let side = |text: String| format!("SELECT * FROM ({text})");
         let text = format!("{} {} {}", side(a.text), operator.as_sql(), side(b.text));
         PossibleRows {

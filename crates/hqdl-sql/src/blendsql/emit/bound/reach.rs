@@ -146,8 +146,8 @@ impl Probing<'_, '_> {
         Some(format!("(CASE WHEN {} THEN {text} ELSE 0 END)", guards.join(" AND ")))
     }
 
-    /// Clears `is_single_pass` if several parts of an expression have calls, because one can wait
-    /// for another.
+    /// Clears `is_single_pass` if several parts of an expression have calls, because one part can
+    /// wait for another.
     fn check_single_pass_of_parts(&mut self, expr: &Expr) {
         let (exprs, _) = expr.children();
         if exprs.into_iter().filter(|e| e.has_call()).count() > 1 {
@@ -162,8 +162,8 @@ impl Probing<'_, '_> {
         at: EvalPosition<'_>,
     ) -> Option<String> {
         if crate::blendsql::plan::analysis::find_decisive_select_by_syntax(expr).is_ok() {
-            // If a single row decides a subquery, hqdl asks about its rows in batches, so one pass
-            // does not ask about all of them.
+            // If a single row decides a subquery, hqdl asks about its rows in batches, so a single
+            // pass does not ask about all rows.
             self.is_single_pass = false;
         }
         if at.per_group {
