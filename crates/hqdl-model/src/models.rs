@@ -106,7 +106,7 @@ impl Model for ModelSet {
     }
 }
 
-/// Model that could not be connected.
+/// A model that could not be connected.
 struct Unconnected {
     name: String,
     message: String,
