@@ -508,8 +508,8 @@ impl Context {
     /// Parses a reply, stores its answers, and returns the rows to request again.
     ///
     /// # Errors
-    /// Returns [`StopReason`]. With [`ModelError::Usage`], the reported usage is implausible, and
-    /// all answers are stored.
+    /// Returns [`StopReason`]. [`ModelError::Usage`] means that the reported usage is implausible;
+    /// all answers are stored nevertheless.
     pub(crate) async fn store_reply(
         &self,
         arrived: ArrivedReply<'_>,
