@@ -289,8 +289,8 @@ impl ChangedBuckets {
         })
     }
 
-    /// Returns true if the visited keys are those of the rows that determined the visited buckets.
-    /// Otherwise the sources changed in the meantime, or a key is a number that is stored with two
+    /// Returns true if the visited keys belong to the same rows that determined the visited
+    /// buckets. Otherwise the sources changed in the meantime, or a key is a number stored with two
     /// types.
     #[must_use]
     pub fn matches_source_sums(&self, visited: &BucketSnapshot) -> bool {
@@ -300,7 +300,7 @@ impl ChangedBuckets {
 }
 
 impl Database {
-    /// Returns the snapshot of an expansion's published tables, if it is valid.
+    /// Returns the snapshot of an expansion's published tables; `None` if there is no valid one.
     #[must_use]
     pub fn bucket_snapshot(&self, expansion: &Expansion) -> Option<BucketSnapshot> {
         let sql = "SELECT layout, checksums FROM hqdl_object WHERE name = ?1 AND type = 'buckets'";
@@ -316,7 +316,8 @@ impl Database {
         snapshot.buckets.len().is_power_of_two().then_some(snapshot)
     }
 
-    /// Stores the snapshot of an expansion's published tables, or removes the previous one.
+    /// Stores the snapshot of an expansion's published tables, or removes the stored one if there
+    /// is no new one.
     pub(super) fn store_bucket_snapshot(
         &self,
         expansion: &Expansion,

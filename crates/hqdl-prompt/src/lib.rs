@@ -458,8 +458,8 @@ impl PromptFrame {
         self.default_messages().schema.as_deref()
     }
 
-    /// Returns the echo style for these rows. Labels are used even with full keys if a key could be
-    /// confused with the answer syntax.
+    /// Returns the echo style for these rows. If a key could be confused with the answer syntax,
+    /// labels are used even if the spec requires whole keys.
     fn choose_echo(&self, rows: &[&Row]) -> Echo {
         let is_ambiguous_key =
             !self.always_full_echo && rows.iter().any(|r| label::is_ambiguous_key(&r.key));

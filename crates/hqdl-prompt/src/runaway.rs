@@ -83,8 +83,8 @@ fn find_repetition(text: &str) -> Option<(usize, usize)> {
     })
 }
 
-/// Returns the lines before a trailing repetition of lines. `None` if the repetition contains a
-/// row, because its lines may then be part of a value.
+/// Returns the lines before a trailing repetition of lines. `None` if there is no repetition, or if
+/// it contains a row, because its lines may then be part of a value.
 pub(super) fn text_before_repetition(text: &str) -> Option<&str> {
     let (mut start, period) = find_repetition(text)?;
     let bytes = text.as_bytes();
