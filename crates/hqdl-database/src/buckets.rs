@@ -336,7 +336,7 @@ impl Database {
         Ok(())
     }
 
-    /// Returns a digest of a snapshot with everything that it depends on, or `None` if the expansion
+    /// Returns a digest of a snapshot and of everything that it depends on; `None` if the expansion
     /// is not published.
     fn snapshot_digest(
         &self,
