@@ -6,8 +6,8 @@
 //! contains whole entities, with all spellings of their keys. The run skips a bucket only if all of
 //! these hold:
 //!
-//! * The sum over its source rows equals the recorded one. Each row adds a hash of its key, as stored,
-//!   and of its source. Rows that were added, deleted or changed, that have another type or
+//! * The sum over its source rows equals the recorded one. Each row adds a hash of its key, as
+//!   stored, and of its source. Rows that were added, deleted or changed, that have another type or
 //!   spelling, or that moved to another source therefore change the sum. The order of the rows and
 //!   their other columns do not: a cell depends on its entity alone, and a request reads the
 //!   context again.

@@ -185,7 +185,6 @@ impl<'db> Keys<'db> {
     /// caller then collects all keys.
     ///
     /// # Errors
-    ///
     /// Returns [`StoreError`] if the source cannot be read or the filter is invalid.
     pub fn collect_changed_keys(
         db: &'db Database,

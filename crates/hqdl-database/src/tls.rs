@@ -63,7 +63,6 @@ impl Trust {
     /// Returns the verifier; `None` if every certificate is trusted.
     ///
     /// # Errors
-    ///
     /// Fails if the system has no readable certificates. The next call tries again.
     fn verifier(
         &self,
@@ -114,7 +113,6 @@ fn create_provider() -> Arc<CryptoProvider> {
 /// Returns a client configuration that trusts these certificates.
 ///
 /// # Errors
-///
 /// Fails if the provider supports none of the protocol versions.
 pub fn client_config(trust: Trust) -> Result<ClientConfig, Error> {
     let provider = create_provider();
@@ -130,7 +128,6 @@ pub fn client_config(trust: Trust) -> Result<ClientConfig, Error> {
 /// are not shared: each ends with the run that opened it.
 ///
 /// # Errors
-///
 /// Fails if the provider supports none of the protocol versions.
 pub fn system_config() -> Result<ClientConfig, Error> {
     let mut shared = SYSTEM.lock().unwrap_or_else(PoisonError::into_inner);

@@ -337,8 +337,9 @@ impl ColumnRequirement {
         self.is_outside_list(fact).then_some(Reason::ChangedList)
     }
 
-    /// Returns true if the fact's question had a different value list and the fact's value is not
-    /// valid under the current one.
+    /// Returns true if the fact's question had a different value list and the answer may change
+    /// under the current one: the value is no longer allowed, or the answer was "unknown" or not in
+    /// the list.
     fn is_outside_list(&self, fact: &Fact) -> bool {
         fact.list != self.list
             && match fact.answer.state {

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! Lines are in the order of the journal, so that importing them again results in the same facts.
-//! Tokens and cost are the cell's share of those of its request.
+//! Tokens and cost are the cell's share of its request's tokens and cost.
 
 use std::collections::HashMap;
 use std::io::{BufRead, Write};

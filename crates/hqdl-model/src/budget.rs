@@ -178,7 +178,8 @@ impl Budget {
     /// in flight, waits for them, because most cost less than their worst case.
     ///
     /// # Errors
-    /// [`BudgetExhausted`] if the budget does not cover the request even without requests in flight.
+    /// [`BudgetExhausted`] if the budget does not cover the request even when no request is in
+    /// flight.
     pub async fn reserve_cost(
         &self,
         worst_case: SpentAmount,

@@ -41,7 +41,8 @@ pub struct MissingRow {
     pub entity: Entity,
 }
 
-/// Rows that share a request. They lack the same columns and share the shown part of the key.
+/// Rows that share a request. They lack the same columns, and their prompts show the same key
+/// columns.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RowBatch {
     /// Positions of the requested columns.
@@ -61,8 +62,8 @@ pub struct Batcher<'e> {
     open: BTreeMap<BatchKey<'e>, Vec<MissingRow>>,
 }
 
-/// The requested columns, all columns of the row, and the shown part of the key; `None` if the key
-/// has no shared part.
+/// The requested columns, all columns of the row, and the positions of the shown key columns;
+/// `None` if all of them are shown.
 type BatchKey<'e> = (Vec<usize>, Vec<usize>, Option<&'e [usize]>);
 
 impl<'e> Batcher<'e> {

@@ -4,8 +4,8 @@
 //! * An answer names its row by number *and* tag, or by number and key. If both are present and
 //!   disagree, the answer is discarded.
 //! * Without a number, the key alone must match exactly one requested row.
-//! * Keys are equal if their texts are equal, or if they differ only in case, spaces and punctuation and no
-//!   other row of the request matches as well. `&amp;` and `&` are the same punctuation, and so are
+//! * Keys are equal if their texts are equal, or if they differ only in case, spaces and punctuation
+//!   and no other row of the request matches as well. `&amp;` and `&` are the same punctuation, and so are
 //!   XML's other references.
 //! * NULL is echoed as `null`. An empty field may mean NULL or the empty text, so it cannot
 //!   distinguish two rows that have one of these each.

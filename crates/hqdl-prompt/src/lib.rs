@@ -46,7 +46,8 @@
 //!   `null` for unknown; constrained by [`PromptFrame::schema`] where the endpoint can.
 //! * lines, for a live question about several values whose answers are short:
 //!   `{"rows":["1 Oslo,true","2 Bergen,?"]}`, the lines of CSV in JSON.
-//! * arrays, for a live question whose answers are texts or lists: `{"rows":[["1 Oslo","a city"]]}`.
+//! * arrays, for a live question about several values whose answers are texts or lists:
+//!   `{"rows":[["1 Oslo","a city"]]}`.
 //! * single, for one row: `{"answer":true}` to a live question, an object of the columns
 //!   otherwise.
 //!

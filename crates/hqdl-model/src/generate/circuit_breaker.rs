@@ -84,7 +84,7 @@ impl CircuitBreaker {
     }
 
     /// Records the failure of a request that was sent after `since_answers` answers. For parts of a
-    /// failed request with `rows` rows, two more failures per row are allowed.
+    /// failed request, two more failures are allowed for each of the `rows` rows of a full request.
     pub(super) fn record_failure(
         &self,
         error: &ModelError,

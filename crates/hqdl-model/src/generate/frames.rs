@@ -1,5 +1,5 @@
-//! Prompts of row batches, and their frames. A frame is the part shared by all prompts with the
-//! same columns and the same shared part of the key.
+//! Prompts of row batches, and their frames. A frame is the part shared by all prompts that request
+//! the same columns and show the same key columns.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -13,8 +13,8 @@ use hqdl_spec::Format;
 use hqdl_values::Row;
 use hqdl_values::value::Value;
 
-/// Prompt frames, by the part of the key that they contain, the columns that they ask for, and
-/// whether their answers are JSON.
+/// Prompt frames, by the shown key columns (`None` for all of them), the requested columns, and
+/// whether the answers are JSON.
 pub type Frames = Mutex<HashMap<(Option<Vec<usize>>, Vec<usize>, bool), Arc<PromptFrame>>>;
 
 impl Context {
@@ -135,7 +135,8 @@ impl Context {
     }
 }
 
-/// Returns the key of the first row; all rows of a batch share the same part of the key.
+/// Returns the key of the first row. All rows of a batch show the same key columns, so any of them
+/// would do.
 fn first_key(row_batch: &RowBatch) -> &[Value] {
     row_batch.missing_rows.first().map_or(&[], |missing_row| &missing_row.row.key)
 }
