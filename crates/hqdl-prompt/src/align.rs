@@ -5,8 +5,8 @@
 //!   disagree, the answer is discarded.
 //! * Without a number, the key alone must match exactly one requested row.
 //! * Keys are equal if their texts are equal, or if they differ only in case, spaces and punctuation
-//!   and no other row of the request matches as well. `&amp;` and `&` are the same punctuation, and so are
-//!   XML's other references.
+//!   and no other row of the request matches as well. `&amp;` and `&` are the same punctuation, and
+//!   so are XML's other references.
 //! * NULL is echoed as `null`. An empty field may mean NULL or the empty text, so it cannot
 //!   distinguish two rows that have one of these each.
 //! * A request for one row has one answer row. A part of its key may be left out, or filled in

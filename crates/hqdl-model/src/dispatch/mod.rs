@@ -4,8 +4,8 @@
 //! Every step of a *batch job* is in the journal before the next one starts
 //! ([`hqdl_facts::batch_jobs`]), so the next run can resume a run that was killed:
 //!
-//! * If the batch was not requested yet, nothing can have been billed. The job is
-//!   deleted and its cells are missing. An upload is found again by its name.
+//! * If the batch was not requested yet, nothing can have been billed. The job is deleted and its
+//!   cells are missing. An upload is found again by its name.
 //! * If creation of the batch was requested but not confirmed, the batch is looked up by the token
 //!   in its metadata. The job is deleted only if there is none.
 //! * After that, the batch is polled and its results are stored. Each answer is settled in the
