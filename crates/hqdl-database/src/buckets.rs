@@ -6,8 +6,8 @@
 //! contains whole entities, with all spellings of their keys. The run skips a bucket only if all of
 //! these hold:
 //!
-//! * The sum over its source rows is the recorded one. Each row adds a hash of its key, as stored,
-//!   and of its source. Rows that were added, deleted or changed, that have another type or
+//! * The sum over its source rows equals the recorded one. Each row adds a hash of its key, as
+//!   stored, and of its source. Rows that were added, deleted or changed, that have another type or
 //!   spelling, or that moved to another source therefore change the sum. The order of the rows and
 //!   their other columns do not: a cell depends on its entity alone, and a request reads the
 //!   context again.
@@ -15,8 +15,8 @@
 //! * The fact store has no later answer about its entities, and has lost none.
 //!
 //! A snapshot is valid only for the tables that were published with it, the same definition of the
-//! expansion, and the same version of hqdl. The sums are 64 bits of cryptographic hashes, as the
-//! checksums of the tables are.
+//! expansion, and the same version of hqdl. Like the tables' checksums, the sums are 64 bits of
+//! cryptographic hashes.
 
 use std::collections::{BTreeSet, HashSet};
 
@@ -33,23 +33,23 @@ use hqdl_values::value::Value;
 
 /// Maximum number of buckets.
 const MAX_BUCKETS: u64 = 8192;
-/// Average number of keys per bucket in an expansion with fewer than [`MAX_BUCKETS`] buckets.
+/// Average number of keys per bucket, if this results in fewer than [`MAX_BUCKETS`] buckets.
 const KEYS_PER_BUCKET: u64 = 8;
 
 /// Maximum number of samples per entry of a report.
 pub(super) const MAX_SAMPLES: usize = 3;
 
-/// Sums over the keys of an expansion, as published.
+/// Sums over the keys of an expansion, recorded when its tables were published.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BucketSnapshot {
-    /// Buckets; their number is a power of two.
+    /// The buckets; their number is a power of two.
     pub buckets: Vec<Bucket>,
     /// Last completion of the fact store, and a description of the store.
     pub last_completion: (i64, String),
-    /// Id of the fact store's records when the cells were looked up.
+    /// Id of the fact store's records at the time when the cells were looked up.
     pub records_id: i64,
-    /// Samples of keys that occur in several rows, and of further spellings, each with the number
-    /// of its bucket.
+    /// Sample keys, each with its bucket number: keys that occur in several rows, and alternative
+    /// spellings.
     pub samples: [Vec<(usize, String)>; 2],
 }
 
@@ -62,22 +62,22 @@ pub struct Bucket {
     pub source_rows: u64,
     /// Number of entities.
     pub entities: u64,
-    /// Number of keys that occur in several rows of a source.
+    /// Number of keys that occur in several rows of the same source.
     pub duplicates: u64,
-    /// Number of further spellings of entities.
+    /// Number of additional spellings of entities.
     pub respelled: u64,
     /// Sum of the versions of the published rows.
     pub version_sum: i64,
     /// Number of published rows.
     pub published_rows: i64,
-    /// Whether every run must visit the keys: a cell is not known, or it is overridden.
+    /// Whether every run must visit the bucket's keys, because a cell is unknown or overridden.
     pub is_open: bool,
     /// Cells by state, per column.
     pub cells: Vec<Tally>,
 }
 
 impl BucketSnapshot {
-    /// Returns empty buckets for an expansion with `keys` keys.
+    /// Creates empty buckets for an expansion with `keys` keys.
     #[must_use]
     pub fn for_keys(keys: u64, columns: usize) -> Self {
         let count = (keys / KEYS_PER_BUCKET).next_power_of_two().min(MAX_BUCKETS);
@@ -86,7 +86,8 @@ impl BucketSnapshot {
         Self { buckets, ..Self::default() }
     }
 
-    /// Returns the snapshot without its cells, that is, only the values that the sources determine.
+    /// Returns the snapshot without its cells, which leaves only the values determined by the
+    /// sources.
     #[must_use]
     pub fn without_cells(&self) -> Self {
         let mut snapshot = self.clone();
@@ -96,7 +97,7 @@ impl BucketSnapshot {
         snapshot
     }
 
-    /// Returns the number of the bucket of an entity.
+    /// Returns the bucket number of an entity.
     #[must_use]
     pub fn bucket_of(&self, entity: &Entity) -> usize {
         self.bucket_of_text(entity.as_str().as_bytes())
@@ -108,13 +109,13 @@ impl BucketSnapshot {
         &mut self.buckets[n]
     }
 
-    /// Returns the number of the bucket of an entity's text.
+    /// Returns the bucket number of an entity's text.
     pub(super) fn bucket_of_text(&self, entity: &[u8]) -> usize {
         let mask = (self.buckets.len() as u64).wrapping_sub(1);
         usize::try_from(hash_to_i64(entity).cast_unsigned() & mask).unwrap_or_default()
     }
 
-    /// Adds a key of an entity, with its number of rows in each source; returns its bucket.
+    /// Adds a key of an entity, with its number of rows in each source. Returns the bucket number.
     pub fn add_key(
         &mut self,
         key: &[Value],
@@ -142,7 +143,7 @@ impl BucketSnapshot {
         bucket
     }
 
-    /// Adds the buckets that the run did not visit.
+    /// Copies the buckets that the run did not visit.
     pub fn add_unvisited_buckets(&mut self, changed: &ChangedBuckets) {
         for (n, bucket) in changed.unvisited_buckets() {
             self.buckets[n] = bucket.clone();
@@ -203,7 +204,7 @@ pub(super) fn format_key(key: &[Value]) -> String {
     format!("({})", parts.join(", "))
 }
 
-/// Buckets of a snapshot that a run visits, and the sources as it read them.
+/// The buckets of a snapshot that a run visits, and the current state of the sources.
 #[derive(Debug, Clone, Default)]
 pub struct ChangedBuckets {
     /// Snapshot of the published tables.
@@ -218,7 +219,7 @@ pub struct ChangedBuckets {
 }
 
 impl ChangedBuckets {
-    /// Returns the buckets of a snapshot before any source row has been read.
+    /// Creates the value for a snapshot, before any source row has been read.
     pub(super) fn new(snapshot: BucketSnapshot) -> Self {
         let source_sums = vec![0; snapshot.buckets.len()];
         Self { snapshot, source_sums, ..Self::default() }
@@ -244,7 +245,7 @@ impl ChangedBuckets {
         self.visited.extend(may_differ.map(|(n, _)| n));
     }
 
-    /// Returns true if visiting all keys is not slower than visiting those of the changed buckets.
+    /// Returns true if visiting all keys is no slower than visiting only those in changed buckets.
     pub(super) fn has_most_keys(&self) -> bool {
         self.visited.len() * 2 > self.snapshot.buckets.len()
     }
@@ -255,7 +256,7 @@ impl ChangedBuckets {
         self.source_sums.iter().fold(0, |sum, bucket| sum.wrapping_add(*bucket))
     }
 
-    /// Returns the buckets that the run does not visit, with their numbers.
+    /// Returns the buckets that the run does not visit, with their bucket numbers.
     pub fn unvisited_buckets(&self) -> impl Iterator<Item = (usize, &Bucket)> {
         self.snapshot.buckets.iter().enumerate().filter(|(n, _)| !self.visited.contains(n))
     }
@@ -288,8 +289,8 @@ impl ChangedBuckets {
         })
     }
 
-    /// Returns true if the visited keys are those of the rows that determined the visited buckets.
-    /// Otherwise the sources changed in the meantime, or a key is a number that is stored with two
+    /// Returns true if the visited keys belong to the same rows that determined the visited
+    /// buckets. Otherwise the sources changed in the meantime, or a key is a number stored with two
     /// types.
     #[must_use]
     pub fn matches_source_sums(&self, visited: &BucketSnapshot) -> bool {
@@ -299,7 +300,7 @@ impl ChangedBuckets {
 }
 
 impl Database {
-    /// Returns the snapshot of an expansion's published tables, if it is valid.
+    /// Returns the snapshot of an expansion's published tables; `None` if there is no valid one.
     #[must_use]
     pub fn bucket_snapshot(&self, expansion: &Expansion) -> Option<BucketSnapshot> {
         let sql = "SELECT layout, checksums FROM hqdl_object WHERE name = ?1 AND type = 'buckets'";
@@ -315,7 +316,8 @@ impl Database {
         snapshot.buckets.len().is_power_of_two().then_some(snapshot)
     }
 
-    /// Stores the snapshot of an expansion's published tables, or removes the previous one.
+    /// Stores the snapshot of an expansion's published tables, or removes the stored one if there
+    /// is no new one.
     pub(super) fn store_bucket_snapshot(
         &self,
         expansion: &Expansion,
@@ -334,7 +336,7 @@ impl Database {
         Ok(())
     }
 
-    /// Returns a digest of a snapshot with everything that it depends on, or `None` if the expansion
+    /// Returns a digest of a snapshot and of everything that it depends on; `None` if the expansion
     /// is not published.
     fn snapshot_digest(
         &self,

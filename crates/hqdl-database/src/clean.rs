@@ -9,8 +9,8 @@ use super::{Database, StoreError, migrate};
 use hqdl_spec::{Catalog, Spec};
 use hqdl_values::sql;
 
-/// hqdl's own tables; the table of expansion names is the last. They are dropped with the last
-/// expansion, after the views `hqdl_evidence` and `hqdl_cell`.
+/// hqdl's own tables; the table of expansion names is the last. They are dropped together with the
+/// last expansion, after the views `hqdl_evidence` and `hqdl_cell`.
 pub(crate) const OWN_TABLES: [&str; 4] =
     ["hqdl_edit", "hqdl_record", "hqdl_completion", "hqdl_object"];
 
@@ -66,7 +66,7 @@ pub fn clean_database(source: &Database, spec: &Spec) -> Result<CleanReport, Sto
     Ok(report)
 }
 
-/// Returns the existing tables and views of a spec, views first. Also returns whether no other spec
+/// Returns the existing tables and views of a spec, views first. Also returns true if no other spec
 /// has objects in the database.
 fn find_objects(db: &Database, spec: &Spec) -> rusqlite::Result<(Vec<(String, String)>, bool)> {
     let c = db.connection();
@@ -129,7 +129,7 @@ fn drop_objects(
     transaction.commit()
 }
 
-/// Removes a copy and the files that belong to it.
+/// Removes a copy and its journal files.
 fn remove_files(path: &Path) -> Result<(), StoreError> {
     for suffix in ["-wal", "-shm", "-journal", ""] {
         let mut file = path.as_os_str().to_owned();

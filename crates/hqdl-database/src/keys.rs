@@ -1,8 +1,8 @@
 //! Semantic keys of an expansion: the rows of its sources, without duplicate keys.
 //!
-//! They are first collected into a temporary table. `SQLite` sorts and groups them on disk, so that
-//! memory use does not grow with their number, and all phases of a run (plan, generate, publish)
-//! use the same keys even if the source changes in the meantime.
+//! The keys are first collected into a temporary table. `SQLite` sorts and groups them on disk, so
+//! that memory use does not grow with their number, and all phases of a run (plan, generate,
+//! publish) use the same keys even if the source changes in the meantime.
 
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
@@ -19,7 +19,7 @@ use hqdl_values::key::{Entity, KeyColumns};
 use hqdl_values::sql;
 use hqdl_values::value::Value;
 
-/// Keys of one expansion, ordered by source.
+/// The keys of one expansion, ordered by source.
 pub struct Keys<'db> {
     db: &'db Database,
     table: String,
@@ -28,23 +28,24 @@ pub struct Keys<'db> {
     context_count: usize,
     sources: Vec<Vec<usize>>,
     column_count: usize,
-    /// Entities with more than one spelling, with the combined requests of all spellings.
+    /// Entities with more than one spelling, each with the columns requested for any of its
+    /// spellings.
     spelling_groups: HashMap<u128, SpellingGroup>,
-    /// Report about the keys. If only some buckets are visited, it does not count partly NULL keys of
-    /// the others.
+    /// Report about the keys. If only some buckets are visited, it does not count partly NULL keys
+    /// in the other buckets.
     pub report: KeyReport,
     /// Buckets whose keys are visited; `None` if all keys are.
     pub changed: Option<ChangedBuckets>,
 }
 
-/// Key, with the columns to request for it.
+/// A key, with the columns to request for it.
 #[derive(Debug, Clone)]
 pub struct KeyRow {
     /// Position among the keys of the expansion, from 1.
     pub position: i64,
     /// Whether the entity has other spellings.
     pub has_other_spellings: bool,
-    /// Key and context, as the source contains them.
+    /// Key and context, as they appear in the source.
     pub row: Row,
     /// Entity that the key identifies.
     pub entity: Entity,
@@ -52,26 +53,26 @@ pub struct KeyRow {
     pub is_first_spelling: bool,
     /// Whether the row matches `--where`.
     pub is_selected: bool,
-    /// Number of rows of each source with this key.
+    /// Number of rows with this key, for each source.
     pub source_rows: Vec<u64>,
-    /// For each column, whether a source of this key requests it.
+    /// For each column, whether a source that contains this key requests it.
     pub requested_columns: Vec<bool>,
-    /// For each column, whether any spelling of the entity requests it. Only used with the first
-    /// spelling.
+    /// For each column, whether it is requested for any spelling of the entity. Used only with the
+    /// first spelling.
     pub entity_requested_columns: Vec<bool>,
 }
 
-/// Columns that the sources request for an entity, over all spellings of its key.
+/// Columns that the sources request for an entity, combined over all spellings of its key.
 #[derive(Debug, Clone)]
 struct SpellingGroup {
     requested_columns: Vec<bool>,
     is_selected: bool,
 }
 
-/// Number of keys of an expansion, and their anomalies.
+/// Number of keys of an expansion, and problems with them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct KeyReport {
-    /// Number of rows of the sources.
+    /// Number of rows in the sources.
     pub rows: u64,
     /// Number of distinct keys.
     pub keys: u64,
@@ -81,14 +82,14 @@ pub struct KeyReport {
     pub partly_null: (u64, Vec<String>),
     /// Number of rows whose key columns are all NULL; such rows identify no entity.
     pub null_rows: u64,
-    /// Number of keys with a blob or text that is not UTF-8, which are skipped, with samples.
+    /// Number of keys that are skipped because they contain a blob or invalid UTF-8, with samples.
     pub unreadable: (u64, Vec<String>),
-    /// Number of key spellings of entities that also have another spelling, with samples.
+    /// Number of key spellings whose entity also has another spelling, with samples.
     pub respelled: (u64, Vec<String>),
 }
 
 impl KeyReport {
-    /// Returns the warnings about the keys that `hqdl check` prints.
+    /// Returns the warnings about keys for `hqdl check`.
     #[must_use]
     pub fn warnings(&self) -> Vec<String> {
         let (n, samples) = &self.partly_null;
@@ -100,8 +101,8 @@ impl KeyReport {
         partly_null.into_iter().chain(self.warnings_for_runs()).collect()
     }
 
-    /// Returns the warnings that every plan and run prints. Keys that are partly NULL cause no
-    /// warning here, because they are complete keys.
+    /// Returns the warnings for every plan and run. Partly NULL keys cause no warning here, because
+    /// they are complete keys.
     #[must_use]
     pub fn warnings_for_runs(&self) -> Vec<String> {
         let mut warnings = Vec::new();
@@ -179,8 +180,8 @@ impl<'db> Keys<'db> {
         }
     }
 
-    /// Collects the keys of the buckets that may differ from `snapshot`, and those of the entities
-    /// in `answered`. Returns `None` if these are most of the keys, or if a key is unreadable. The
+    /// Collects the keys in buckets that may differ from `snapshot`, and the keys of the entities
+    /// in `answered`. Returns `None` if these are most of the keys, or if a key is unreadable; the
     /// caller then collects all keys.
     ///
     /// # Errors
@@ -238,7 +239,7 @@ impl<'db> Keys<'db> {
         })
     }
 
-    /// Returns the local table into which the rows of a source on a server are copied.
+    /// Returns the name of the local table into which the rows of a server's source are copied.
     fn source_table(&self, n: usize) -> String {
         sql::quote_name(&format!("hqdl_source_{n}_{}", self.expansion.name))
     }
@@ -325,8 +326,8 @@ impl<'db> Keys<'db> {
         })
     }
 
-    /// Registers `hqdl_image`. For a BLOB that is an image, this function reads the image once and
-    /// returns the digest that identifies it from then on.
+    /// Registers the SQL function `hqdl_image`. For a BLOB that is an image, it reads the image
+    /// once and returns the digest that identifies the image from then on.
     fn register_image_function(&self, expansion: &Expansion) -> rusqlite::Result<()> {
         if expansion.context.iter().any(|c| expansion.is_image(c)) {
             let images = expansion.image_files.clone();
@@ -345,7 +346,8 @@ impl<'db> Keys<'db> {
         Ok(())
     }
 
-    /// Registers `hqdl_is_visited`, which returns true for a key in a visited bucket.
+    /// Registers the SQL function `hqdl_is_visited`, which returns true for a key in a visited
+    /// bucket.
     fn register_visit_function(&self) -> rusqlite::Result<()> {
         let Some(changed) = &self.changed else { return Ok(()) };
         let (changed, key_columns) = (changed.clone(), self.expansion.key.clone());
@@ -363,7 +365,7 @@ impl<'db> Keys<'db> {
         self.db.connection().create_scalar_function("hqdl_is_visited", -1, flags, is_visited)
     }
 
-    /// Returns the sources for which a filter is a valid condition on single rows. Fails if there
+    /// Returns the sources on which a filter is a valid condition for single rows. Fails if there
     /// is no such source.
     fn find_filterable_sources(
         &self,
@@ -424,7 +426,7 @@ impl<'db> Keys<'db> {
                 continue;
             }
             report.keys += 1;
-            // A key column that the source lacks does not count as NULL.
+            // If the source lacks a key column, the column does not count as NULL.
             if expansion
                 .shown_row(&Row { key: key.clone(), context: Vec::new() })
                 .key
@@ -443,8 +445,8 @@ impl<'db> Keys<'db> {
         }
         drop(rows);
         drop(statement);
-        // Only an entity with a non-canonical spelling can have several spellings; find the ones
-        // that do.
+        // Only an entity with a non-canonical spelling can have several spellings; find the
+        // entities that do.
         if !candidates.is_empty() {
             let mut spellings: HashMap<u128, SpellingGroup> = HashMap::new();
             let mut respelled: HashSet<u128> = HashSet::new();
@@ -498,8 +500,8 @@ impl<'db> Keys<'db> {
         Ok(())
     }
 
-    /// Visits the keys at these positions. Whether a key is the first spelling of its entity is not
-    /// determined.
+    /// Visits the keys at these positions. Does not determine whether a key is the first spelling
+    /// of its entity.
     ///
     /// # Errors
     /// Fails with the visitor's error, or with `SQLite`'s.
@@ -577,7 +579,7 @@ impl<'db> Keys<'db> {
     }
 }
 
-/// Set of positions among the keys of an expansion, stored as bits.
+/// A set of key positions in an expansion, stored as bits.
 #[derive(Debug, Clone, Default)]
 pub struct KeyPositions(Vec<u64>);
 
@@ -662,7 +664,7 @@ pub fn for_each_source_key(
     Ok(are_readable)
 }
 
-/// Returns the key columns of a source in SQL, with NULL for those that it lacks.
+/// Returns a source's key columns as SQL, with NULL for columns that the source lacks.
 fn key_columns(expansion: &Expansion, source: usize, table: &str) -> Vec<String> {
     let key_part = expansion.key_parts.get(source);
     let to_sql = |(n, name): (usize, &String)| match key_part {
@@ -672,11 +674,11 @@ fn key_columns(expansion: &Expansion, source: usize, table: &str) -> Vec<String>
     expansion.key.names().iter().enumerate().map(to_sql).collect()
 }
 
-/// Alias of a source that is a SELECT.
+/// Alias of a source that is a SELECT statement.
 const SOURCE_ALIAS: &str = "hqdl_source";
 
-/// Formats a source for use in a FROM clause. The line break ends a `--` comment at the end of a
-/// SELECT.
+/// Formats a source for use in a FROM clause. The line break terminates a `--` comment at the end
+/// of a SELECT.
 fn format_from_clause(rows: &SourceRows) -> String {
     match rows {
         SourceRows::Table(table) => sql::quote_name(table),
@@ -686,8 +688,9 @@ fn format_from_clause(rows: &SourceRows) -> String {
 
 /// Returns the name that qualifies the columns of a source.
 ///
-/// `SQLite` treats a double-quoted name that is not a column as a text, unless a table qualifies
-/// it. Without the qualifier, a renamed column would give every row the same key.
+/// `SQLite` treats a double-quoted name that is not a column as a text, unless the name is
+/// qualified with a table. Without the qualifier, a renamed column would give every row the same
+/// key.
 fn source_qualifier(rows: &SourceRows) -> String {
     match rows {
         SourceRows::Table(table) => sql::quote_name(table),

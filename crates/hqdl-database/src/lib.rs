@@ -4,7 +4,8 @@
 //! an expansion. [`publish`] writes the materialized views and [`rows`] their rows, identified by
 //! their [`versions`]. [`buckets`] finds the keys that have changed since. [`published_state`]
 //! describes the published state and its inputs, [`provenance`] returns the origin of a cell, and
-//! [`migrate`] updates hqdl's own tables. [`postgres`] implements the operations on a server.
+//! [`migrate`] updates hqdl's own tables. [`postgres`] implements the operations for databases on a
+//! server.
 
 pub mod buckets;
 pub mod clean;
@@ -33,7 +34,7 @@ use self::postgres::DatabaseServer;
 use hqdl_spec::{Expansion, is_server};
 use hqdl_values::format::hide_secrets;
 
-/// Maximum time to wait for a lock of another process.
+/// Maximum time to wait for another process's lock.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Reason why a database cannot be used.
@@ -71,23 +72,23 @@ pub enum StoreError {
     /// The output exists, and hqdl did not create it.
     #[error("{} exists and is not a copy that hqdl made", .0.display())]
     ForeignOutput(PathBuf),
-    /// The database has a table with a name that hqdl needs.
+    /// The database has an object of the user with a name that hqdl reserves.
     #[error("{} has a table or index `{name}`, but names that begin with hqdl_ are reserved for hqdl", path.display())]
     Reserved {
         /// Path of the database.
         path: PathBuf,
-        /// Reserved name that the user's table has.
+        /// Name of the user's object.
         name: String,
     },
-    /// The output is a copy of another database.
+    /// The output is a copy of a different database.
     #[error("{} is a copy of another database, {of}", path.display())]
     OtherCopy {
         /// Path of the output.
         path: PathBuf,
-        /// Database that the output is a copy of.
+        /// Database from which the output was copied.
         of: String,
     },
-    /// The output is older than its database, and contains other objects than hqdl's.
+    /// The output is older than its database, and contains objects that hqdl did not create.
     #[error("{} must be copied again from its database, which would delete these tables: {names}", path.display())]
     OwnObjects {
         /// Path of the output.
@@ -154,7 +155,7 @@ impl StoreError {
         }
     }
 
-    /// Returns the error message, without the name of the database where possible.
+    /// Returns the error message, if possible without the name of the database.
     fn message_text(&self) -> String {
         match self {
             Self::Sqlite { message, .. }
@@ -200,7 +201,7 @@ impl StoreError {
     }
 }
 
-/// Returns `SQLite`'s message, without the code.
+/// Returns `SQLite`'s message without the error code.
 #[must_use]
 pub fn sqlite_message(error: &rusqlite::Error) -> String {
     match error {
@@ -220,14 +221,15 @@ pub fn current_timestamp() -> String {
     jiff::Timestamp::from_millisecond(now.as_millisecond()).unwrap_or(now).to_string()
 }
 
-/// Open database, with its path for messages.
+/// An open database, with its path for messages.
 #[derive(Debug)]
 pub struct Database {
     path: PathBuf,
     connection: Connection,
-    /// Device and inode of the file, if the system has them.
+    /// Device and inode of the file; `None` if the system has none.
     file_identity: Option<(u64, u64)>,
-    /// Server of the database. `connection` is then a private local database.
+    /// Server of the database; `None` for a file. With a server, `connection` is a private local
+    /// database.
     server: Option<Box<DatabaseServer>>,
 }
 
@@ -253,8 +255,8 @@ impl Database {
         if db.connection.is_readonly("main").map_err(|e| db.store_error_for(&e))? {
             return Err(StoreError::ReadOnly(db.path));
         }
-        // If SQLite cannot create a journal or a lock in the directory, the error occurs only on a
-        // write. Try to write now, before any request is paid for.
+        // If SQLite cannot create a journal or a lock in the directory, only a write fails. Try to
+        // write now, before any request is paid for.
         let version: i64 = db
             .connection
             .query_row("PRAGMA user_version", [], |row| row.get(0))
@@ -306,12 +308,12 @@ impl Database {
         }
         let connection = Connection::open_with_flags(path, mode).map_err(error)?;
         connection.busy_timeout(BUSY_TIMEOUT).map_err(error)?;
-        // Only the first read detects that a file is not a database.
+        // Only the first read shows that a file is not a database.
         let read_schema =
             |c: &Connection| c.query_row("SELECT count(*) FROM sqlite_schema", [], |_| Ok(()));
         match read_schema(&connection) {
-            // A writer was killed, so its unfinished changes must be rolled back first. This needs
-            // a writable connection.
+            // A writer was killed, so its unfinished changes must be rolled back first. This
+            // requires a writable connection.
             Err(e) if needs_recovery(&e) => {
                 let recovered =
                     Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_WRITE)
@@ -337,8 +339,8 @@ impl Database {
             .map_err(|e| self.store_error_for(&e))
     }
 
-    /// Returns a number that changes, possibly with a delay, when a table on the server is written
-    /// that is not hqdl's. Returns 0 for a file, because the operating system reports changes to
+    /// Returns a number that changes, possibly with a delay, when a table on the server that is not
+    /// hqdl's is written. Returns 0 for a file, because the operating system reports changes to
     /// files.
     ///
     /// # Errors
@@ -415,8 +417,8 @@ impl Database {
         }
     }
 
-    /// Creates empty local tables with the names and columns of the server's tables; does nothing
-    /// for a file.
+    /// Creates empty local tables with the names and columns of the server's tables. Does nothing
+    /// if the database is a file.
     ///
     /// # Errors
     /// Returns [`StoreError`] if the server cannot be read.
@@ -460,17 +462,17 @@ impl Database {
         self.require_server()?.run_query(sql, timeout, columns, row)
     }
 
-    /// Returns the server, or fails if there is none.
+    /// Returns the server; fails if the database is a file.
     fn require_server(&self) -> Result<&DatabaseServer, StoreError> {
         self.server().ok_or_else(|| StoreError::Missing(self.path.clone()))
     }
 
-    /// Returns the mutable connection, for setting its hooks.
+    /// Returns a mutable connection, needed to set its hooks.
     pub fn connection_mut(&mut self) -> &mut Connection {
         &mut self.connection
     }
 
-    /// Converts a `SQLite` error to an error with this database's path.
+    /// Converts a `SQLite` error to a [`StoreError`] with this database's path.
     #[must_use]
     pub fn store_error_for(&self, error: &rusqlite::Error) -> StoreError {
         StoreError::from_sqlite(&self.path, error)
@@ -494,7 +496,7 @@ fn needs_recovery(error: &rusqlite::Error) -> bool {
     })
 }
 
-/// Returns the device and inode of a file, which distinguish it from another file with the same
+/// Returns the device and inode of a file, which distinguish it from other files with the same
 /// path.
 #[cfg(unix)]
 fn read_file_identity(path: &Path) -> Option<(u64, u64)> {
@@ -502,7 +504,7 @@ fn read_file_identity(path: &Path) -> Option<(u64, u64)> {
     std::fs::metadata(path).ok().map(|m| (m.dev(), m.ino()))
 }
 
-/// An open file cannot be replaced on other systems, so no identity is needed.
+/// On other systems an open file cannot be replaced, so no identity is needed.
 #[cfg(not(unix))]
 fn read_file_identity(_: &Path) -> Option<(u64, u64)> {
     None

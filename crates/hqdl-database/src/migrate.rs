@@ -5,8 +5,8 @@
 use hqdl_migrations::{DATABASE, JOURNAL, Migration};
 use rusqlite::{Connection, TransactionBehavior, ffi};
 
-/// Temporary view that shows the tables of versions before 6 as the current `hqdl_object`, so that
-/// a database is read without being migrated. The view has no inputs, layout or checksums, so
+/// Temporary view that presents the tables of versions before 6 as the current `hqdl_object`, so
+/// that a database can be read without migration. The view has no inputs, layout or checksums, so
 /// queries read the facts instead of the published tables, and a run publishes again.
 const EARLIER_TABLES: &str = "CREATE TEMP VIEW hqdl_object AS
     SELECT o.name, o.type, o.expansion, e.spec, e.key, e.columns, NULL AS layout, e.rows,
@@ -24,7 +24,7 @@ pub fn migrate_database(connection: &Connection) -> rusqlite::Result<()> {
         version if version > newest => Err(newer_version_error(version, newest)),
         version => Ok(version),
     };
-    // Usually no lock is needed.
+    // If the tables are up to date, no lock is needed.
     if missing_from(connection)? == newest {
         return Ok(());
     }
@@ -40,7 +40,7 @@ pub fn migrate_database(connection: &Connection) -> rusqlite::Result<()> {
     })
 }
 
-/// Creates the temporary view that makes the tables of an earlier version readable.
+/// Creates the temporary view through which an earlier version's tables can be read.
 pub(crate) fn create_compatibility_view(connection: &Connection) -> rusqlite::Result<()> {
     if !has_table(connection, "hqdl_expansion")? {
         return Ok(());
@@ -64,7 +64,7 @@ fn has_table(c: &Connection, name: &str) -> rusqlite::Result<bool> {
     c.prepare("SELECT 1 FROM main.sqlite_schema WHERE type = 'table' AND name = ?1")?.exists([name])
 }
 
-/// Runs `migrate` in the open transaction, or else in a new one.
+/// Runs `migrate` in the open transaction, or in a new one if none is open.
 fn run_in_transaction(
     connection: &Connection,
     migrate: impl FnOnce(&Connection) -> rusqlite::Result<()>,
@@ -78,7 +78,7 @@ fn run_in_transaction(
     transaction.commit()
 }
 
-/// Returns the error for a database of a newer hqdl version, which this version cannot update.
+/// Returns the error for a database written by a newer version of hqdl.
 fn newer_version_error(version: i32, known: i32) -> rusqlite::Error {
     let message = format!(
         "a newer hqdl wrote it (version {version}; this hqdl supports versions up to {known}); nothing was changed"
@@ -105,7 +105,7 @@ pub fn migrate_journal(connection: &Connection) -> rusqlite::Result<()> {
         }
         Ok(JOURNAL.iter().filter(|(n, _)| !applied.contains(n)).copied().collect())
     };
-    // Usually no lock is needed.
+    // If no migration is missing, no lock is needed.
     if find_missing(connection)?.is_empty() {
         return Ok(());
     }

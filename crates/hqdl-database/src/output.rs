@@ -1,6 +1,6 @@
 //! Output of a spec: the database itself, or a copy of it.
 //!
-//! If a copy is older than its database, the transaction that publishes also updates the rows that
+//! If a copy is older than its database, the publishing transaction also updates the rows that
 //! differ (`refresh`). If that is not possible, hqdl creates a new copy with the new tables beside
 //! the old copy, and then replaces the old copy atomically. Until then the old copy is unchanged,
 //! even if the run is slow, fails or crashes.
@@ -23,11 +23,11 @@ const COPY_SOURCE_KEY: &str = "hqdl:copied_from";
 pub enum OutputTarget {
     /// The database itself.
     InPlace(PathBuf),
-    /// A copy that is up to date with its database.
+    /// A copy that is up to date.
     Current(Database),
     /// A copy that is older than its database and can be updated in place.
     Outdated(Database),
-    /// A copy that must be created, or recreated.
+    /// A copy that must be created or recreated.
     Stale(PathBuf),
 }
 
@@ -85,8 +85,8 @@ impl OutputTarget {
         }
     }
 
-    /// Returns the database that contains the tables of the previous run: an outdated copy, or else
-    /// the database that [`Self::published_database`] returns.
+    /// Returns the database that contains the tables of the previous run: an outdated copy, or
+    /// otherwise the result of [`Self::published_database`].
     #[must_use]
     pub fn previous_database<'d>(&'d self, source: &'d Database) -> Option<&'d Database> {
         match self {
@@ -125,7 +125,7 @@ impl OutputTarget {
     /// replaced.
     pub fn open_target(&self, source: &Database) -> Result<OutputDatabase, StoreError> {
         let target = self.open_database(source)?;
-        // The data that was read so far is from the old file.
+        // The data read so far comes from the old file.
         if source.is_replaced() {
             target.abandon();
             return Err(StoreError::Replaced(source.path.clone()));
@@ -166,8 +166,8 @@ impl OutputTarget {
     }
 }
 
-/// Returns the path of the database with the expanded tables (the copy, if there is one), and
-/// whether the copy is older than its database.
+/// Returns the path of the database with the expanded tables (the copy, if there is one), and true
+/// if the copy is older than its database.
 ///
 /// # Errors
 /// Returns [`StoreError`] if `output` is not a copy of this database.
@@ -196,11 +196,11 @@ pub fn find_expanded_database(
 #[derive(Debug)]
 pub struct OutputDatabase {
     database: Database,
-    /// Output that the database will replace.
+    /// Output that the new copy will replace; `None` if the target is written in place.
     output: Option<PathBuf>,
-    /// Lock of the temporary copy, which shows that a process is using it.
+    /// Lock on the temporary copy, which shows that a process is using the copy.
     lock: Option<File>,
-    /// Fingerprint of the version of the source that the copy is updated to.
+    /// Fingerprint of the source version to which the copy is updated.
     stamp: Option<String>,
 }
 
@@ -238,8 +238,8 @@ impl OutputDatabase {
             return std::fs::rename(&temporary, &output)
                 .map_err(|error| StoreError::File { path: output, error });
         }
-        // Use the SQLite backup API and not a rename, because SQLite coordinates with readers of
-        // the old copy and its write-ahead log.
+        // Use SQLite's backup API instead of a rename, because SQLite coordinates the backup with
+        // readers of the old copy and with its write-ahead log.
         let replaced = Database::open_writable(&output).and_then(|mut old| {
             copy_pages(&self.database.connection, &mut old.connection, &output)
         });
@@ -247,7 +247,7 @@ impl OutputDatabase {
         replaced
     }
 
-    /// Leaves the old output unchanged, and removes an unfinished copy.
+    /// Abandons the publication: leaves the old output unchanged and removes the unfinished copy.
     pub fn abandon(self) {
         let temporary = self.output.is_some().then(|| self.database.path.clone());
         drop(self.database);
@@ -263,11 +263,11 @@ fn copy_database(source: &Database, path: &Path) -> Result<Database, StoreError>
     let fingerprint = file_fingerprint(&source.path, path)?;
     let mut target = Connection::open(path).map_err(error)?;
     copy_pages(&source.connection, &mut target, &source.path).map_err(|e| match e {
-        // The copy is the only file that is written.
+        // Name the copy, because it is the only file that is written.
         StoreError::DiskFull(_) => StoreError::DiskFull(path.to_owned()),
         other => other,
     })?;
-    // A copy of a database in WAL mode would need a write-ahead log of its own.
+    // In WAL mode, the copy would need its own write-ahead log.
     target.query_row("PRAGMA journal_mode = DELETE", [], |_| Ok(())).map_err(error)?;
     migrate::migrate_database(&target).map_err(error)?;
     target
@@ -280,7 +280,7 @@ fn copy_database(source: &Database, path: &Path) -> Result<Database, StoreError>
     Database::open_writable(path)
 }
 
-/// Copies all pages in one step, so that the copy is consistent and overwrites its target
+/// Copies all pages in one step, so that the copy is consistent and its target is overwritten
 /// atomically. Waits for a lock for a limited time.
 fn copy_pages(from: &Connection, to: &mut Connection, path: &Path) -> Result<(), StoreError> {
     let error = |e: rusqlite::Error| StoreError::from_sqlite(path, &e);
@@ -328,7 +328,7 @@ pub(super) fn find_user_objects(
     Ok(select_names(sql, copy)?.into_iter().filter(|name| !is_known(name)).collect())
 }
 
-/// Returns a table or index of the user with a reserved name.
+/// Returns a table or index of the user that has a reserved name; `None` if there is none.
 fn find_reserved_name(db: &Database) -> rusqlite::Result<Option<String>> {
     let sql = "SELECT min(name) FROM sqlite_schema WHERE name LIKE 'hqdl\\_%' ESCAPE '\\'";
     db.connection.query_row(sql, [], |row| row.get(0))
@@ -341,8 +341,8 @@ fn temporary_path(output: &Path) -> PathBuf {
     PathBuf::from(path)
 }
 
-/// Creates an empty file and locks it until the result is dropped. `SQLite` treats it as an empty
-/// database; `SQLite`'s own locks are independent of this one.
+/// Creates an empty file and locks it until the result is dropped. `SQLite` treats the file as an
+/// empty database; its own locks are independent of this one.
 fn create_locked_file(path: &Path) -> Result<File, StoreError> {
     let created = File::create_new(path).inspect(|file| {
         // If the system has no file locks, the process ID in the name must suffice.
@@ -351,8 +351,8 @@ fn create_locked_file(path: &Path) -> Result<File, StoreError> {
     created.map_err(|error| StoreError::File { path: path.to_owned(), error })
 }
 
-/// Removes temporary copies of killed processes beside an output. A copy is removed if it is not
-/// locked and its process no longer exists.
+/// Removes temporary copies that killed processes left beside an output. A copy is removed if it is
+/// not locked and its process no longer exists.
 pub fn remove_leftovers(output: &Path) {
     let folder = output.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let Some(name) = output.file_name().and_then(|name| name.to_str()) else { return };
@@ -360,7 +360,7 @@ pub fn remove_leftovers(output: &Path) {
         let file = entry.file_name();
         let id = file.to_str().and_then(|file| {
             let id = file.strip_prefix(name)?.strip_prefix('.')?;
-            // The journals of a copy have the copy's process ID, and are removed with it.
+            // The journal files of a copy contain the copy's process ID, and are removed with it.
             let id =
                 ["-journal", "-wal", "-shm", ""].iter().find_map(|end| id.strip_suffix(end))?;
             id.strip_suffix(".part").and_then(|id| id.parse::<u32>().ok())
@@ -369,7 +369,8 @@ pub fn remove_leftovers(output: &Path) {
             continue;
         };
         let path = entry.path();
-        // A process that is not visible here may have locked the copy.
+        // The copy may be locked by a process that is not visible here, for example in another
+        // container.
         let is_locked = File::open(&path).map_or(true, |file| file.try_lock().is_err());
         if !is_locked && std::fs::remove_file(&path).is_ok() {
             info!(path = %path.display(), process = id, "deletes the files of a killed run");
@@ -399,7 +400,7 @@ fn file_fingerprint(path: &Path, copy: &Path) -> Result<String, StoreError> {
     };
     let mut wal = full_path.as_os_str().to_owned();
     wal.push("-wal");
-    // Readers may create or remove an empty log.
+    // Ignore an empty log, because readers may create or remove it.
     let wal = Path::new(&wal);
     let wal = if std::fs::metadata(wal).is_ok_and(|m| m.len() > 0) {
         file_version(wal).unwrap_or_default()

@@ -9,7 +9,7 @@ use hqdl_values::ASSUMED_CACHE_WRITE;
 use super::{Database, StoreError};
 use hqdl_values::evidence::ShownEvidence;
 
-/// Cell with its provenance.
+/// A cell with its provenance.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CellProvenance {
     /// Name of the expansion.
@@ -18,7 +18,7 @@ pub struct CellProvenance {
     pub table: String,
     /// Name of the column.
     pub column: String,
-    /// Key, a JSON array.
+    /// Key of the row, as a JSON array.
     pub key: String,
     /// State of the cell, as in the view `hqdl_cell`.
     pub state: String,
@@ -32,7 +32,7 @@ pub struct CellProvenance {
     pub model: Option<String>,
     /// Parameters of the spec that were sent with the request, as JSON.
     pub parameters: Option<String>,
-    /// Passages that the request showed, with the quotations for this cell.
+    /// Passages shown in the request, with the quotations for this cell.
     pub evidence: Option<ShownEvidence>,
     /// Id of the run that sent the request.
     pub run: Option<i64>,
@@ -54,7 +54,7 @@ pub struct CellProvenance {
 }
 
 impl CellProvenance {
-    /// Returns the value as JSON; the list of a one-to-many column becomes an array.
+    /// Returns the value as JSON. The list of a one-to-many column becomes an array.
     fn parse_value(&self) -> Json {
         match &self.value {
             Json::String(text) if self.table != self.expansion => {
@@ -110,22 +110,22 @@ pub fn find_column<'p>(
         let exact = p.columns.iter().find(|(c, t)| {
             (is_main_table || t.eq_ignore_ascii_case(table)) && c.eq_ignore_ascii_case(column)
         });
-        // A one-to-many table has only one column, so any column name is accepted.
+        // A one-to-many table has only one value column, so any column name is accepted.
         let find_many =
             || p.columns.iter().find(|(_, t)| !is_main_table && t.eq_ignore_ascii_case(table));
         exact.or_else(find_many).map(|(c, _)| (p, c.clone()))
     })
 }
 
-/// SQL expression for the typed value of a row of `hqdl_cell`, which stores values as text.
+/// SQL expression for the typed value of a row in `hqdl_cell`, which stores values as text.
 pub const TYPED_VALUE_SQL: &str = "(SELECT c.value ->> 1 FROM hqdl_record AS r, json_each(r.cells) AS c
    WHERE r.expansion = hqdl_cell.expansion AND r.key = hqdl_cell.key AND c.key = hqdl_cell.\"column\")";
 
-/// SQL column with the evidence of the request that a row of `hqdl_cell` came from.
+/// SQL column with the evidence from the request that produced a row of `hqdl_cell`.
 const EVIDENCE_SQL: &str = ", (SELECT q.evidence FROM hqdl_completion AS q
    WHERE q.expansion = hqdl_cell.expansion AND q.id = hqdl_cell.completion) AS shown_evidence";
 
-/// Parses the evidence of a request, with the quotations for one column.
+/// Parses a request's evidence, keeping the quotations for one column.
 fn parse_cell_evidence(json: &str, column: &str) -> Option<ShownEvidence> {
     let mut evidence = ShownEvidence::parse(json)?;
     evidence.quotes.retain(|quote| quote.column.eq_ignore_ascii_case(column));
@@ -184,7 +184,7 @@ impl Database {
              WHERE expansion = ?1 AND \"column\" = ?2 COLLATE NOCASE"
         );
         for n in 0..key.len() {
-            // The comparison ignores case, so any spelling of an exact key matches.
+            // The comparison ignores case, so that any spelling of an exact key matches.
             let key_part = format!("key ->> {n}");
             sql.push_str(&format!(
                 " AND coalesce(CAST({key_part} AS TEXT), 'NULL') = ?{} COLLATE NOCASE",
@@ -231,7 +231,7 @@ impl Database {
     }
 }
 
-/// Reason why the provenance of a cell is not available.
+/// Reason why a cell's provenance is unavailable.
 #[derive(Debug, thiserror::Error)]
 pub enum ProvenanceError {
     /// The database failed.
@@ -307,8 +307,8 @@ impl ProvenanceError {
 }
 
 impl Database {
-    /// Returns the provenance of at most 20 cells of a column. `table` is the name of a table, and
-    /// `key` contains the first values of the cells' key as text (`NULL` for NULL).
+    /// Returns the provenance of at most 20 cells of a column. `table` is the name of a table or
+    /// view, and `key` contains the first key values as text (`NULL` for NULL).
     ///
     /// # Errors
     /// Returns [`ProvenanceError`] if there is no such cell.
@@ -341,8 +341,9 @@ impl Database {
         Ok(cells)
     }
 
-    /// Returns the expansion and its column that a column of a joined view shows. If two expansions
-    /// have a column of the same name, the view calls the second one `EXPANSION_COLUMN`.
+    /// Returns the expansion and its column that are shown as a column of a joined view. If two
+    /// expansions have a column with the same name, the view calls the second one
+    /// `EXPANSION_COLUMN`.
     fn find_in_view<'p>(
         &self,
         published: &'p [PublishedExpansion],

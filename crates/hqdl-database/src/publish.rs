@@ -19,7 +19,7 @@ use hqdl_values::sql;
 /// Number of completions whose provenance is requested at once.
 const PROVENANCE_BATCH: usize = 500;
 
-/// Callback that returns the provenance of completions, in the same order.
+/// Callback that returns the provenance of completions, in the order of their ids.
 pub type ProvenanceLookup<'o> = dyn FnMut(&[i64]) -> Vec<CompletionProvenance> + 'o;
 
 /// Provenance of a completion.
@@ -33,7 +33,7 @@ pub struct CompletionProvenance {
     pub prompt_hash: String,
     /// Parameters that were sent with the request, as JSON.
     pub parameters: Option<String>,
-    /// Evidence that the request showed, with the quotations of its answer, as JSON.
+    /// Evidence shown in the request and the quotations in its answer, as JSON.
     pub evidence: Option<String>,
     /// Time of the request.
     pub asked_at: String,
@@ -47,17 +47,17 @@ pub struct CompletionProvenance {
     pub assumed_cache_writes: u64,
     /// Number of requested cells.
     pub cells: u64,
-    /// Reason why the request failed, if it did.
+    /// Reason why the request failed; `None` if it succeeded.
     pub error: Option<String>,
 }
 
-/// Publication in progress: one transaction on the target.
+/// A publication in progress: one transaction on the target.
 pub struct Publication<'db> {
     pub(super) db: &'db Database,
-    /// Whether the target is a copy, which only hqdl writes to.
+    /// Whether the target is a copy. Only hqdl writes to copies.
     is_copy: bool,
     transaction: rusqlite::Transaction<'db>,
-    /// Transaction on the server that receives the tables at the end.
+    /// Transaction on the server, to which the tables are sent at the end; `None` for a file.
     server: Option<ServerPublication<'db>>,
 }
 
@@ -73,10 +73,10 @@ impl<'db> Publication<'db> {
         if let Some(server) = db.server() {
             server.read_bookkeeping(connection)?;
         }
-        // With foreign keys on, dropping a table would delete the rows of a user's table that refer
-        // to it, although it is recreated in the same transaction.
+        // With foreign keys enabled, dropping a table would delete the user's rows that refer to
+        // it, even though the table is recreated in the same transaction.
         connection.execute_batch("PRAGMA foreign_keys = OFF").map_err(error)?;
-        // Disable the triggers, because they record writes by other programs.
+        // The triggers record writes by other programs, so disable them here.
         connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_TRIGGER, false).map_err(error)?;
         let behavior = rusqlite::TransactionBehavior::Immediate;
         let transaction =
@@ -103,9 +103,9 @@ impl<'db> Publication<'db> {
         &self.transaction
     }
 
-    /// Opens the tables of one expansion: the existing ones if only rows may differ, otherwise new
-    /// ones. `is_same_store` is false if the tables were published from another fact store, whose
-    /// completions may have the same ids.
+    /// Opens the tables of one expansion: the existing tables if only their rows may differ,
+    /// otherwise new ones. `is_same_store` is false if the tables were published from another fact
+    /// store, because its completions may have the same ids.
     ///
     /// # Errors
     /// Returns [`StoreError`] from `SQLite`.
@@ -162,11 +162,11 @@ impl<'db> Publication<'db> {
             .iter()
             .zip(&expansion.key_types)
             .map(|(name, declared_type)| match column_affinity(declared_type.as_deref()) {
-                // Declare no type, so that values stay as the server sent them. The server casts
-                // them to its column types.
+                // Declare no type, so that values remain as the server sent them. The server casts
+                // them to its own column types.
                 _ if self.server.is_some() => sql::quote_name(name),
-                // An INTEGER that is the whole primary key would be the rowid, which can be neither
-                // NULL nor text.
+                // An INTEGER that is the only primary key column would become the rowid, which can
+                // be neither NULL nor text.
                 "INTEGER" if names.len() == 1 => format!("{} INT", sql::quote_name(name)),
                 type_name => format!("{} {type_name}", sql::quote_name(name)),
             })
@@ -206,8 +206,8 @@ impl<'db> Publication<'db> {
         Ok(())
     }
 
-    /// Returns the table that the keys of an expansion refer to: its only source, if the key is
-    /// unique there.
+    /// Returns the table to which an expansion's keys refer with a foreign key: its only source, if
+    /// the key is unique there.
     ///
     /// Returns `None` in the user's own database, because a foreign key would prevent the user from
     /// deleting these rows, and from writing other keys.
@@ -218,8 +218,8 @@ impl<'db> Publication<'db> {
         if !self.is_copy {
             return Ok(None);
         }
-        // The unique columns are those of the primary key, which may be the rowid, and those of
-        // unique indexes without a condition or other collations.
+        // A key is unique if it is the primary key, which may be the rowid, or has a unique index
+        // without a condition or another collation.
         let unique: Vec<String> = self
             .transaction
             .prepare(
@@ -291,7 +291,7 @@ impl<'db> Publication<'db> {
                 new_completions.push((*id, *delta));
             }
         }
-        // Request the provenance in batches, because the completions may be remote.
+        // Request the provenance in batches, because the completions may be on a server.
         for batch in new_completions.chunks(PROVENANCE_BATCH) {
             let ids: Vec<i64> = batch.iter().map(|(id, _)| *id).collect();
             for ((id, delta), provenance) in batch.iter().zip(lookup(&ids)) {
@@ -347,8 +347,8 @@ impl<'db> Publication<'db> {
         Ok(())
     }
 
-    /// Changes the number of published cells of a completion. Returns whether the completion has an
-    /// entry.
+    /// Adjusts the number of published cells of a completion. Returns false if the completion has
+    /// no entry.
     fn adjust_completion_count(
         &self,
         expansion: &Expansion,
@@ -370,7 +370,7 @@ impl<'db> Publication<'db> {
         Ok(updated > 0)
     }
 
-    /// Inserts a completion from which some published cells came.
+    /// Inserts a completion that published cells came from.
     fn insert_completion(
         &self,
         expansion: &Expansion,
@@ -403,8 +403,8 @@ impl<'db> Publication<'db> {
         Ok(())
     }
 
-    /// Creates the views that join each source with its expansions; returns warnings about names
-    /// that are in use.
+    /// Creates the views that join each source with its expansions. Returns warnings about names
+    /// that are already in use.
     ///
     /// # Errors
     /// Returns [`StoreError`] from `SQLite`.
@@ -444,8 +444,8 @@ impl<'db> Publication<'db> {
         Ok(warnings)
     }
 
-    /// Drops hqdl's views that refer to tables that no longer exist. `SQLite` renames no table or
-    /// column while such a view exists.
+    /// Drops hqdl's views that refer to missing tables. While such a view exists, `SQLite` cannot
+    /// rename any table or column.
     fn drop_broken_views(&self) -> rusqlite::Result<()> {
         let c = &self.transaction;
         let views: Vec<String> = c
@@ -490,8 +490,8 @@ impl<'db> Publication<'db> {
     }
 }
 
-/// Returns the type of a published key column: hqdl's name for the affinity of the declared type of
-/// the source's column (<https://sqlite.org/datatype3.html#determination_of_column_affinity>).
+/// Returns the type of a published key column: hqdl's name for the affinity of the source column's
+/// declared type (<https://sqlite.org/datatype3.html#determination_of_column_affinity>).
 #[must_use]
 pub fn column_affinity(declared_type: Option<&str>) -> &'static str {
     let declared_type = declared_type.unwrap_or_default().to_uppercase();

@@ -1,5 +1,5 @@
-//! Inputs of a published expansion. If the inputs are unchanged, all values of the expansion's
-//! table agree with the facts.
+//! Inputs of a published expansion. If they are unchanged, all values in the expansion's table
+//! agree with the facts.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use hqdl_spec::overrides::Overrides;
 use hqdl_spec::{Catalog, Column, Expansion, Reuse, Spec};
 use hqdl_values::sql;
 
-/// Inputs, besides the answers, that determine the values of a published table.
+/// Inputs, apart from the answers, that determine the values of a published table.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PublishedState {
     /// Id of the journal that the values came from.
@@ -24,7 +24,7 @@ pub struct PublishedState {
     /// Hash of the overrides.
     overrides: String,
     key: Vec<String>,
-    /// Identity of each column, including its list.
+    /// Identity of each column, including its value list.
     columns: BTreeMap<String, String>,
 }
 
@@ -54,8 +54,8 @@ impl PublishedState {
         }
     }
 
-    /// Returns true if a table published as `self` has the same values as one published as `now`,
-    /// except for changes of its columns and newer answers.
+    /// Returns true if tables published as `self` and as `now` have the same values, apart from
+    /// changed columns and newer answers.
     #[must_use]
     pub fn has_same_inputs(&self, now: &Self) -> bool {
         self.journal == now.journal
@@ -119,8 +119,8 @@ impl Database {
         Ok(published.into_iter().filter(is_removed).collect())
     }
 
-    /// Returns the checksums of an expansion's tables; `None` if they must be recreated, because
-    /// their columns changed or another program wrote to them.
+    /// Returns the checksums of an expansion's tables. Returns `None` if the tables must be
+    /// recreated because their columns changed or another program wrote to them.
     #[must_use]
     pub fn checksums(&self, expansion: &Expansion) -> Option<Checksums> {
         let name = &expansion.name;
@@ -165,8 +165,8 @@ impl Database {
             .then(|| format!("{name}: {rows} published row{verb} edited by hand, such as ({key})")))
     }
 
-    /// Returns true if all objects of an expansion exist, belong to hqdl, and no other program has
-    /// written to them.
+    /// Returns true if all objects of an expansion exist, belong to hqdl, and were not written by
+    /// another program.
     fn is_unmodified(&self, expansion: &Expansion, rows: i64) -> rusqlite::Result<bool> {
         let c = self.connection();
         let name = &expansion.name;
@@ -216,7 +216,8 @@ impl Database {
     }
 }
 
-/// Returns a hash of the layout of an expansion's tables. If it changes, the tables are recreated.
+/// Returns a hash of the layout of an expansion's tables. If the hash changes, the tables are
+/// recreated.
 pub(crate) fn layout_hash(expansion: &Expansion) -> String {
     let mut description =
         format!("v4 {} {:?} {:?};", expansion.name, expansion.key.names(), expansion.key_types);

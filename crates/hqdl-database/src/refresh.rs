@@ -9,7 +9,7 @@ use rusqlite::Connection;
 use super::{Database, StoreError};
 use hqdl_values::sql;
 
-/// Name under which the database is attached to its copy.
+/// Name under which the source database is attached to its copy.
 const SOURCE: &str = "hqdl_source";
 
 /// Returns whether a copy can be updated in place.
@@ -32,7 +32,7 @@ pub(super) fn can_refresh(source: &Database, copy: &Database) -> rusqlite::Resul
         && read_user_schema(from, false)? == read_user_schema(to, true)?)
 }
 
-/// Returns the settings of a database that a copy must share: user version, application id and
+/// Returns the settings that a copy must share with its database: user version, application id and
 /// encoding.
 fn read_settings(db: &Connection) -> rusqlite::Result<[String; 3]> {
     let value = |name: &str| {
@@ -41,8 +41,8 @@ fn read_settings(db: &Connection) -> rusqlite::Result<[String; 3]> {
     Ok([value("user_version")?, value("application_id")?, value("encoding")?])
 }
 
-/// Returns the user's schema, sorted. If `made` is true, the schema excludes the objects that hqdl
-/// created, which requires hqdl's bookkeeping.
+/// Returns the user's schema, sorted. If `made` is true, leaves out the objects that hqdl created,
+/// which requires hqdl's bookkeeping.
 fn read_user_schema(db: &Connection, made: bool) -> rusqlite::Result<Vec<[Option<String>; 3]>> {
     let ours = if made { "SELECT name FROM hqdl_object" } else { "SELECT NULL WHERE 0" };
     let sql = format!(
@@ -58,8 +58,8 @@ fn read_user_schema(db: &Connection, made: bool) -> rusqlite::Result<Vec<[Option
     rows.collect()
 }
 
-/// Attaches the database to its copy, which is not possible within a transaction. The attached
-/// database is read-only, so that writing to the copy does not lock it.
+/// Attaches the database to its copy; this must happen outside a transaction. The database is
+/// attached read-only, so that writing to the copy does not lock it.
 pub(super) fn attach_source(copy: &Database, source: &Database) -> Result<(), StoreError> {
     let path = std::path::absolute(&source.path).unwrap_or_else(|_| source.path.clone());
     let path = path.to_string_lossy().replace('%', "%25").replace('?', "%3f").replace('#', "%23");
@@ -68,9 +68,9 @@ pub(super) fn attach_source(copy: &Database, source: &Database) -> Result<(), St
     copy.connection.execute(&attach, [uri]).map(|_| ()).map_err(|e| copy.store_error_for(&e))
 }
 
-/// Returns the SQL condition for the source rows `s` that are missing from a copy, if all rows of
-/// the copy are in the source. If as many source rows follow the copy's last row as are missing,
-/// these are the missing rows.
+/// Returns the SQL condition for the source rows `s` that are missing from a copy, provided that
+/// the source contains all rows of the copy. If the number of source rows after the copy's last row
+/// equals the number of missing rows, they are the missing rows.
 fn missing_rows_condition(db: &Connection, table: &str) -> rusqlite::Result<String> {
     let sql = format!(
         "SELECT coalesce((SELECT max(rowid) FROM main.{table}), 0),
@@ -86,7 +86,7 @@ fn missing_rows_condition(db: &Connection, table: &str) -> rusqlite::Result<Stri
     })
 }
 
-/// Updates all tables of the main database to match those of the attached one.
+/// Updates all tables of the main database to match the attached database.
 pub(super) fn refresh_rows(db: &Connection) -> rusqlite::Result<()> {
     let tables: Vec<String> = db
         .prepare(&format!(

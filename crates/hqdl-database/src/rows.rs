@@ -1,4 +1,4 @@
-//! Writes the rows of a published expansion that differ from the existing ones.
+//! Writes those rows of a published expansion that differ from the existing ones.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
@@ -14,11 +14,11 @@ use hqdl_values::cell::CellValue;
 use hqdl_values::sql;
 use hqdl_values::value::Value;
 
-/// Maximum number of buckets whose records are read from a server individually; if more are needed,
-/// all are read at once.
+/// Maximum number of buckets whose records are read from a server individually. If more are needed,
+/// all records are read at once.
 const MAX_FETCHED_BUCKETS: usize = 16;
 
-/// Writer of an expansion's tables.
+/// Writes an expansion's tables.
 pub struct ExpansionWriter<'e> {
     db: &'e Database,
     expansion: &'e Expansion,
@@ -29,9 +29,9 @@ pub struct ExpansionWriter<'e> {
     is_new: bool,
     before: Checksums,
     checksums: Checksums,
-    /// Change of the number of cells from each completion.
+    /// Change in the number of published cells, by completion.
     completions: BTreeMap<i64, i64>,
-    /// Buckets whose records were read from a server; `None` if all were read, or all are local.
+    /// Buckets whose records were read from a server; `None` if all records were read or are local.
     fetched_buckets: Option<BTreeSet<usize>>,
 }
 
@@ -49,12 +49,12 @@ pub struct WrittenTables<'e> {
     pub(super) is_new: bool,
     pub(super) checksums: Checksums,
     pub(super) completions: BTreeMap<i64, i64>,
-    /// Snapshot of the keys with their rows.
+    /// Snapshot of the keys and their rows.
     pub(super) snapshot: Option<BucketSnapshot>,
 }
 
 impl<'e> ExpansionWriter<'e> {
-    /// Opens the tables of an expansion. If there are no `checksums`, the tables are new.
+    /// Opens the tables of an expansion. If `checksums` is `None`, the tables are new.
     pub(super) fn open(
         db: &'e Database,
         c: &'e Connection,
@@ -122,7 +122,8 @@ impl<'e> ExpansionWriter<'e> {
         })
     }
 
-    /// Reads the records of a bucket, or of all buckets, unless they are local.
+    /// Reads the records of a bucket, or of all buckets if `bucket` is `None`. Does nothing if the
+    /// records are local.
     fn fetch_records(&mut self, bucket: Option<usize>) -> Result<(), StoreError> {
         let (Some(server), Some(fetched_buckets)) = (self.db.server(), &mut self.fetched_buckets)
         else {
@@ -202,7 +203,7 @@ impl<'e> ExpansionWriter<'e> {
                 continue;
             };
             if let Some(previous_cells) = &previous_cells {
-                // A server always receives a row with all of its lists.
+                // A server always receives a row together with all of its lists.
                 let same = previous_cells.get(&column.name) == record.get(&column.name);
                 if same && self.db.server().is_none() {
                     continue;
@@ -257,8 +258,8 @@ impl<'e> ExpansionWriter<'e> {
         }
     }
 
-    /// Deletes the rows of some buckets, or of all buckets, whose key hash is not in `keys`. With
-    /// `changed`, only keys of visited buckets are deleted.
+    /// Deletes the rows in some buckets, or in all buckets, whose key hash is not in `keys`. With
+    /// `changed`, deletes only rows whose keys are in visited buckets.
     ///
     /// # Errors
     /// Returns [`StoreError`] from `SQLite`.
@@ -304,7 +305,7 @@ impl<'e> ExpansionWriter<'e> {
         delete_missing().map_err(|e| db.store_error_for(&e))
     }
 
-    /// Returns the checksums of the previous tables; `None` if they are recreated.
+    /// Returns the checksums of the existing tables; `None` if the tables are recreated.
     #[must_use]
     pub fn previous_checksums(&self) -> Option<&Checksums> {
         (!self.is_new).then_some(&self.before)

@@ -33,9 +33,9 @@ impl Catalog for Database {
         read_columns().ok().filter(|columns| !columns.is_empty())
     }
 
-    /// Returns true if hqdl created the existing table or view. If a user dropped hqdl's table and
-    /// created another one, that table lacks the index (of tables made by older versions) and the
-    /// triggers that hqdl creates.
+    /// Returns true if hqdl created the existing table or view. If the user replaced hqdl's table,
+    /// the new table lacks the triggers that hqdl creates (and the index on tables made by older
+    /// versions).
     fn is_created_by_hqdl(&self, table: &str) -> bool {
         if let Some(server) = self.server() {
             return server.is_created_by_hqdl(table).unwrap_or(false);

@@ -1,4 +1,4 @@
-//! TLS configuration of all connections, to endpoints and to servers: the trusted certificates.
+//! TLS configuration for all connections, to endpoints and to servers: the trusted certificates.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -15,22 +15,22 @@ use rustls::{
 use rustls_platform_verifier::Verifier;
 
 /// Configuration that trusts the system's certificates, shared by all clients. The certificates are
-/// read once, because they need a quarter of a megabyte and a daemon has a client per spec.
+/// read only once, because they use a quarter of a megabyte and a daemon has a client per spec.
 static SYSTEM: Mutex<Option<ClientConfig>> = Mutex::new(None);
 
 /// Certificates that a connection trusts.
 #[derive(Debug)]
 pub enum Trust {
-    /// The system's certificates. The verifier is loaded for the first certificate, because many
-    /// commands open no connection.
+    /// The system's certificates. The verifier is loaded when the first certificate is checked,
+    /// because many commands open no connection.
     System(OnceLock<Verifier>),
-    /// The certificates of a file.
+    /// The certificates in a file.
     File(FileTrust),
     /// Any certificate. The connection is then no safer than an unencrypted one.
     Anything,
 }
 
-/// Certificates that were read from a file.
+/// Certificates read from a file.
 #[derive(Debug)]
 pub struct FileTrust {
     verifier: Arc<dyn ServerCertVerifier>,
@@ -41,7 +41,7 @@ impl Trust {
     /// Reads the certificates of a PEM file.
     ///
     /// # Errors
-    /// Fails with a message if the file has no certificate or cannot be read.
+    /// Fails with a message if the file contains no certificate or cannot be read.
     pub fn read_file(path: &Path) -> Result<Self, String> {
         let file = std::fs::File::open(path).map_err(|e| hqdl_values::format::io_reason(&e))?;
         let certificates: Result<Vec<_>, _> = CertificateDer::pem_reader_iter(file).collect();
@@ -60,7 +60,7 @@ impl Trust {
         Ok(Self::File(FileTrust { verifier, certificates }))
     }
 
-    /// Returns the verifier; `None` if any certificate is trusted.
+    /// Returns the verifier; `None` if every certificate is trusted.
     ///
     /// # Errors
     /// Fails if the system has no readable certificates. The next call tries again.
@@ -82,7 +82,7 @@ impl Trust {
     }
 
     /// Returns true if a rejected certificate is itself trusted, such as a self-signed one. The
-    /// standard check does not accept the certificate of an authority for a server.
+    /// standard check does not accept a certificate authority's certificate for a server.
     ///
     /// # Errors
     /// Fails if the system trusts the certificate but it does not match the server's name. For a
@@ -110,7 +110,7 @@ fn create_provider() -> Arc<CryptoProvider> {
     Arc::new(rustls::crypto::ring::default_provider())
 }
 
-/// Returns the configuration of a client that trusts these certificates.
+/// Returns a client configuration that trusts these certificates.
 ///
 /// # Errors
 /// Fails if the provider supports none of the protocol versions.
@@ -124,7 +124,7 @@ pub fn client_config(trust: Trust) -> Result<ClientConfig, Error> {
         .with_no_client_auth())
 }
 
-/// Returns the shared configuration of clients that trust the system's certificates. Connections
+/// Returns the shared configuration for clients that trust the system's certificates. Connections
 /// are not shared: each ends with the run that opened it.
 ///
 /// # Errors
@@ -192,14 +192,15 @@ impl ServerCertVerifier for CertificateCheck {
     }
 }
 
-/// Returns true if the only problem with a certificate is that it belongs to an authority.
+/// Returns true if the only problem with a certificate is that it belongs to a certificate
+/// authority.
 fn is_authority_error(reason: &CertificateError) -> bool {
     matches!(reason, CertificateError::Other(other)
         if other.to_string().contains("CaUsedAsEndEntity"))
 }
 
 /// Returns true if the only problem with a certificate is that it does not contain the server's
-/// name. A self-signed one often has only a common name.
+/// name. A self-signed certificate often has only a common name.
 fn is_name_error(reason: &CertificateError) -> bool {
     matches!(
         reason,

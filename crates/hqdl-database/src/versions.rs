@@ -1,8 +1,8 @@
 //! Versions of published rows. A row's version is a hash of its content. A row whose version is
 //! unchanged is not written again.
 //!
-//! The versions are summed into checksums per bucket, by the hash of the row's key. Comparing
-//! checksums with those of the facts finds the changed rows, without reading the others.
+//! The versions are summed into checksums per bucket, by the hash of the row's key. Comparing them
+//! with the checksums of the facts reveals the changed rows without reading the others.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,10 +11,10 @@ use hqdl_values::cell::CellValue;
 use hqdl_values::key::quote_json;
 use hqdl_values::value::Value;
 
-/// Number of buckets of an expansion's rows.
+/// Number of buckets for an expansion's rows.
 const BUCKET_COUNT: usize = 4096;
 
-/// Published cell that has an answer.
+/// A published cell that has an answer.
 #[derive(Debug, Clone, Copy)]
 pub struct PublishedValue<'f> {
     /// Name of the state.
@@ -29,14 +29,14 @@ pub struct PublishedValue<'f> {
     pub repair: Option<&'f str>,
 }
 
-/// Cell of a published row.
+/// A cell of a published row.
 #[derive(Debug, Clone, Copy)]
 pub enum PublishedCell<'f> {
     /// No source of the row requests the cell.
     NotAsked,
-    /// The cell was not requested yet.
+    /// The cell has not been requested yet.
     Missing,
-    /// Result of the request.
+    /// The result of the request.
     Value(PublishedValue<'f>),
 }
 
@@ -49,14 +49,14 @@ impl<'f> PublishedCell<'f> {
     }
 }
 
-/// Key and version of a row.
+/// The key and version of a row.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RowVersion {
     /// Key, a JSON array.
     pub key: String,
     /// Hash of the key.
     pub hash: i64,
-    /// Version; `None` for a row without any requested cell, which is not published.
+    /// Version of the row; `None` if none of its cells was requested. Such a row is not published.
     pub version: Option<i64>,
 }
 
@@ -155,7 +155,7 @@ pub(super) fn hash_to_i64(bytes: &[u8]) -> i64 {
     hash.as_bytes().first_chunk().map_or(0, |prefix| i64::from_le_bytes(*prefix))
 }
 
-/// Checksums of the rows of an expansion.
+/// Checksums of an expansion's rows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Checksums {
     buckets: Vec<i64>,
@@ -170,7 +170,7 @@ impl Default for Checksums {
 }
 
 impl Checksums {
-    /// Parses the result of [`Self::to_json`], for `rows` rows.
+    /// Parses the result of [`Self::to_json`]; `rows` is the number of rows.
     pub(super) fn from_json(text: &str, rows: i64) -> Option<Self> {
         let mut checksums = Self { rows, ..Self::default() };
         for (bucket, sum) in serde_json::from_str::<BTreeMap<usize, i64>>(text).ok()? {
@@ -179,7 +179,7 @@ impl Checksums {
         Some(checksums)
     }
 
-    /// Returns a JSON object with the checksum of each bucket that has rows.
+    /// Returns a JSON object with the checksum of each nonempty bucket.
     pub(super) fn to_json(&self) -> String {
         let sums = self.buckets.iter().enumerate().filter(|(_, sum)| **sum != 0);
         serde_json::json!(sums.collect::<BTreeMap<_, _>>()).to_string()

@@ -6,19 +6,19 @@ use super::Database;
 use hqdl_spec::{Catalog, Expansion, SourceRows};
 use hqdl_values::sql;
 
-/// SELECT of `<source>_expanded`.
+/// The SELECT of the view `<source>_expanded`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExpandedSelect {
-    /// The source's own columns, then those of its expansions.
+    /// SQL that selects the source's own columns, then those of its expansions.
     pub sql: String,
-    /// Name of each expanded column in the view, with the position of its expansion among the
-    /// joined ones, and the column's position in that expansion.
+    /// For each expanded column: its name in the view, the position of its expansion among the
+    /// joined expansions, and its position in that expansion.
     pub columns: Vec<(String, usize, usize)>,
 }
 
 impl Database {
-    /// Returns the SELECT of `<source>_expanded`. `extra` is a further column of an expansion's
-    /// table, given with the position of the expansion among the joined ones.
+    /// Returns the SELECT of the view `<source>_expanded`. `extra` is an additional column from an
+    /// expansion's table, given with the position of the expansion among the joined ones.
     #[must_use]
     pub fn build_expanded_select(
         &self,

@@ -11,7 +11,7 @@ use hqdl_values::usage::SpentAmount;
 pub struct BatchRequest {
     /// Id of the request in the journal.
     pub id: i64,
-    /// Custom id of the request in the batch file; its answer repeats the id.
+    /// Custom id of the request in the batch file. The answer carries the same id.
     pub custom_id: String,
     /// Worst-case cost of the request.
     pub worst_case: SpentAmount,

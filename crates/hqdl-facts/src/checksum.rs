@@ -16,8 +16,8 @@ use crate::record::Fact;
 /// Maximum number of damaged rows that the warning lists.
 const MAX_LISTED_ROWS: usize = 5;
 
-/// Returns the checksum of an answer. The upper half covers only the entity, the lower half the
-/// whole answer.
+/// Returns the checksum of an answer: the upper half covers the entity, the lower half the whole
+/// answer.
 pub(super) fn answer_checksum(entity: &str, completion: i64, model: u32, cells: &str) -> i64 {
     let mut hasher = blake3::Hasher::new();
     hasher.update(&(entity.len() as u64).to_le_bytes());
@@ -29,7 +29,7 @@ pub(super) fn answer_checksum(entity: &str, completion: i64, model: u32, cells: 
     both.cast_signed()
 }
 
-/// Returns the half of a checksum that identifies the entity.
+/// Returns the upper half of a checksum, which identifies the entity.
 pub(super) fn entity_checksum(entity: impl AsRef<[u8]>) -> u32 {
     first_u32(blake3::hash(entity.as_ref()))
 }
@@ -55,7 +55,7 @@ pub(super) fn register_checksum_function(connection: &Connection) -> rusqlite::R
     })
 }
 
-/// An entry of one of the journal's dictionaries, which answers refer to by its id.
+/// An entry of one of the journal's dictionaries. Answers refer to the entry by its id.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DictionaryEntry {
     /// Name of the dictionary's table.
@@ -64,7 +64,7 @@ pub struct DictionaryEntry {
     pub id: i64,
 }
 
-/// Damaged data of a journal.
+/// Damaged parts of a journal.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Damage {
     /// Ids of the damaged answer rows, in ascending order.
@@ -84,7 +84,7 @@ impl Damage {
         self.fact_rows.is_empty() && self.entries.is_empty()
     }
 
-    /// Returns true if an entry that a fact refers to is damaged.
+    /// Returns true if a dictionary entry that the fact refers to is damaged.
     pub(super) fn affects_fact(&self, fact: &Fact) -> bool {
         self.entries.iter().any(|DictionaryEntry { table, id }| {
             let of_fact = match *table {
@@ -97,7 +97,7 @@ impl Damage {
         })
     }
 
-    /// Returns true if the facts that a row contains about an entity can be trusted.
+    /// Returns true if this row's facts about the entity can be trusted.
     pub(super) fn is_trusted(&self, fact_row: i64, entity: &str) -> bool {
         self.fact_rows.is_empty()
             || self.entities.get(&entity_checksum(entity)).is_none_or(|last| fact_row > *last)
@@ -141,7 +141,7 @@ impl Damage {
         (!warnings.is_empty()).then(|| warnings.join("; "))
     }
 
-    /// Adds a damaged row of an entity.
+    /// Marks a row of the entity as damaged.
     pub(super) fn mark_damaged(&mut self, fact_row: i64, entity: &str) {
         self.add_damage(fact_row, [entity_checksum(entity)]);
     }
@@ -172,7 +172,8 @@ pub(super) const SORTED_ANSWER_ROWS_SQL: &str =
      LEFT JOIN completion AS c ON c.id = a.completion ORDER BY a.entity, a.id";
 
 impl AnswerRow {
-    /// Reads a row. If it is damaged, returns the entities that it may belong to.
+    /// Reads an answer row. For a damaged row, returns its id and the hashes of the entities that
+    /// it may belong to.
     pub(super) fn from_row(row: &Row<'_>) -> rusqlite::Result<Result<Self, (i64, Vec<u32>)>> {
         let id = row.get(0)?;
         let text = |n: usize| match row.get_ref(n) {
@@ -190,7 +191,7 @@ impl AnswerRow {
         else {
             return Ok(Err((id, possible_entities())));
         };
-        // Accept a row without a checksum as it is.
+        // Rows without a checksum are accepted unchecked.
         if stored_sum
             .is_some_and(|kept| kept != answer_checksum(entity_text, completion, model, &cells))
         {

@@ -1,8 +1,8 @@
 //! Claim keys, which prevent two runs from doing the same work.
 //!
 //! A run claims all cells of a request in one step before it sends the request, and never waits
-//! while it holds a claim. It skips cells that others hold, and checks them again when they are
-//! released. So claims cannot deadlock.
+//! while it holds a claim. It skips cells that other runs have claimed, and checks them again when
+//! those claims are released. So claims cannot deadlock.
 
 use hqdl_values::key::Entity;
 
@@ -15,7 +15,7 @@ pub enum ClaimKey {
         entity: Entity,
         /// Id of the column's identity in the journal.
         identity_id: u32,
-        /// Id of the model in the journal; 0 if an answer of any model counts.
+        /// Id of the model in the journal; 0 if an answer from any model counts.
         model: u32,
     },
     /// Named lock, such as the one for publishing to a database.
@@ -41,7 +41,7 @@ impl ClaimKey {
         hasher.finalize().as_bytes()[..16].to_vec()
     }
 
-    /// Returns a shorter hash. If two keys have the same short hash, a claim of one also blocks the
+    /// Returns a shorter hash. If two keys have the same short hash, claiming one also blocks the
     /// other.
     pub(crate) fn short_hash(&self) -> i64 {
         let hash = self.hash();

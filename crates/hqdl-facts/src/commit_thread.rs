@@ -34,8 +34,8 @@ use hqdl_values::usage::SpentAmount;
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// Interval at which the thread looks for killed processes and rechecks all waiting callers.
 const SWEEP_INTERVAL: Duration = Duration::from_millis(200);
-/// How long a commit waits for further units. Requests that have just been granted a claim or a
-/// reservation may be answered almost at once, and one flush to disk serves all of them.
+/// How long a commit waits for further units. Requests that were just granted a claim or a
+/// reservation may be answered almost at once, so one flush to disk can cover all of them.
 const GROUPING_PAUSE: Duration = Duration::from_micros(200);
 /// Maximum time that a commit waits for further units.
 const MAX_GROUPING: Duration = Duration::from_millis(2);
@@ -58,13 +58,13 @@ pub(super) enum WriterCommand {
     },
     /// Check the waiting callers, because this process has released keys.
     CheckWaiting,
-    /// Reply when no session holds a key.
+    /// Reply once no session holds the key.
     WaitForRelease(ClaimKey, CommandReply<()>),
     /// Record that a request was sent later than its permit allowed.
     MarkSentLate(PermitRequest),
     /// Record the tokens that a request used.
     ReconcileUsage(PermitRequest, u64),
-    /// Delete a permit whose request is not sent.
+    /// Delete the permit of a request that will not be sent.
     CancelRequest(i64),
     /// Remove a member from an endpoint's limiter.
     RemoveMember(u64),
@@ -72,15 +72,14 @@ pub(super) enum WriterCommand {
     Stop,
 }
 
-/// Parameters of [`WriterCommand::Reserve`]: the request that is about to be sent, and its
-/// worst-case cost.
+/// Parameters of [`WriterCommand::Reserve`]: the request to be sent and its worst-case cost.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ReserveCommand {
     pub(super) run: RunId,
     pub(super) worst_case: SpentAmount,
     pub(super) daily_budget: Option<f64>,
     pub(super) has_permit: bool,
-    /// Whether the request has waited for the daily budget, so that its permit may be out of date.
+    /// Whether the request has waited for the daily budget. If so, its permit may be out of date.
     pub(super) has_waited: bool,
 }
 
@@ -135,9 +134,9 @@ struct CommitThread {
     journal: Arc<Journal>,
     units: Vec<(CommitUnit, CommandReply<()>)>,
     daily_spending: DailySpending,
-    /// Reservations that wait until a request in flight turns out to cost less than its worst case.
+    /// Reservations waiting for a request in flight to cost less than its worst case.
     reservations: Vec<(ReserveCommand, CommandReply<ReserveOutcome>)>,
-    /// Callers that wait until a key is released.
+    /// Callers waiting for a key to be released.
     claims: Vec<(ClaimKey, CommandReply<()>)>,
     /// Whether this round may have unblocked a waiting caller.
     has_changed: bool,
@@ -154,7 +153,7 @@ enum Received {
     Closed,
 }
 
-/// Waits for a command, at most for `time`.
+/// Waits up to `time` for a command.
 fn receive_within(queue: &mut mpsc::UnboundedReceiver<WriterCommand>, time: Duration) -> Received {
     let began = Instant::now();
     let waker = Waker::from(Arc::new(ThreadWaker(std::thread::current())));
@@ -170,11 +169,11 @@ fn receive_within(queue: &mut mpsc::UnboundedReceiver<WriterCommand>, time: Dura
     }
 }
 
-/// Replies that are sent once a transaction has ended.
+/// Replies to send once a transaction has ended.
 type Replies = Vec<Box<dyn FnOnce(&Journal, Result<(), &FactsError>)>>;
 
 impl CommitThread {
-    /// Waits for the next command, or until it is time to check the waiting callers.
+    /// Waits for the next command, or until the waiting callers are due for a check.
     fn next_command(&self, queue: &mut mpsc::UnboundedReceiver<WriterCommand>) -> Received {
         if self.reservations.is_empty() && self.claims.is_empty() {
             return queue.blocking_recv().map_or(Received::Closed, Received::Command);
@@ -183,7 +182,7 @@ impl CommitThread {
     }
 
     /// Executes a command and those that arrive in the meantime, until the group of units is
-    /// complete. Returns whether the thread must stop.
+    /// complete. Returns true if the thread must stop.
     fn execute_with_queued_commands(
         &mut self,
         command: WriterCommand,
@@ -212,8 +211,8 @@ impl CommitThread {
         }
     }
 
-    /// Executes the commands that requests wait for, and keeps the others for the end of the round.
-    /// Returns whether there were any other commands.
+    /// Executes the commands that block requests, and keeps the others for the end of the round.
+    /// Returns true if there were any others.
     fn execute_urgent_commands(&mut self, commands: Vec<WriterCommand>) -> bool {
         let mut urgent = Vec::new();
         for command in commands {
@@ -236,7 +235,7 @@ impl CommitThread {
         has_urgent
     }
 
-    /// Commits the units, and serves the waiting callers.
+    /// Commits the units, then serves the waiting callers.
     fn finish_round(&mut self) {
         let (units, replies): (Vec<_>, Vec<_>) =
             std::mem::take(&mut self.units).into_iter().unzip();
@@ -349,7 +348,7 @@ impl CommitThread {
     }
 
     /// Tries to reserve the cost of a request. Returns `None` if the daily budget does not cover it
-    /// yet, but requests in flight may still free enough of it.
+    /// yet, but requests in flight may still free enough budget.
     fn try_reserve(
         &mut self,
         request: &ReserveCommand,
@@ -373,7 +372,8 @@ impl CommitThread {
     }
 }
 
-/// Sends a result, or the error of its transaction. Returns the result if the caller was dropped.
+/// Sends the result of a command, or the error of its transaction. Returns the result if the caller
+/// was dropped.
 fn reply_with<T>(
     reply: CommandReply<T>,
     result: T,
@@ -388,14 +388,13 @@ fn reply_with<T>(
     }
 }
 
-/// Commits units to the journal, with the records of their entities.
+/// Commits units to the journal and updates the records of their entities.
 pub(super) fn commit_units(journal: &Journal, units: Vec<CommitUnit>) -> Result<(), FactsError> {
     let error = |e: rusqlite::Error| journal.error(&e);
     let (began, completions) = (Instant::now(), units.len());
     let mut records: HashMap<Entity, Record> = HashMap::new();
     journal.transact(|| {
-        // Another process may have been killed after it wrote an answer and before it wrote the
-        // record.
+        // Another process may have been killed between writing an answer and writing its record.
         journal.catch_up()?;
         let mut head = None;
         let mut changed_columns: BTreeMap<u32, i64> = BTreeMap::new();
@@ -435,8 +434,8 @@ pub(super) fn commit_units(journal: &Journal, units: Vec<CommitUnit>) -> Result<
                 }
             }
         }
-        // Record this in the same transaction as the answers, so that tables published earlier are
-        // recognized as outdated.
+        // Record the change in the same transaction as the answers, so that tables published
+        // earlier are recognized as outdated.
         for (identity_id, fact_row) in changed_columns {
             journal.store_last_change(identity_id, fact_row).map_err(error)?;
         }

@@ -26,7 +26,7 @@ impl Outcome {
     }
 }
 
-/// A request with its reply and its cost.
+/// A request with its response and its cost.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Completion {
     /// Id of the run that the request belongs to.
@@ -37,11 +37,11 @@ pub struct Completion {
     pub prompt_hash: String,
     /// Parameters of the spec that were sent with the request, as JSON.
     pub parameters: Option<String>,
-    /// Evidence in the prompt, with the answer's quotations, as JSON.
+    /// Evidence in the prompt and the quotations in the answer, as JSON.
     pub evidence: Option<String>,
     /// Text that the model returned.
     pub content: Option<String>,
-    /// Reason why there is no content.
+    /// Reason why there is no content; `None` if there is.
     pub error: Option<String>,
     /// Input tokens.
     pub input_tokens: u64,

@@ -46,8 +46,8 @@ pub(super) fn create_cache_dir(dir: &Path) -> Result<(), FactsError> {
     }
 }
 
-/// Returns true if a path begins like a URL, for example `postgres:/x`. A single letter is a
-/// Windows drive.
+/// Returns true if a path starts with a URL scheme, for example `postgres:/x`. A single letter is a
+/// Windows drive, not a scheme.
 fn has_scheme(path: &str) -> bool {
     path.contains("://")
         || path.split_once(":/").is_some_and(|(scheme, _)| {
@@ -55,7 +55,7 @@ fn has_scheme(path: &str) -> bool {
         })
 }
 
-/// Removes other users' access to a file or directory. Returns whether they had access.
+/// Removes other users' access to a file or directory. Returns true if they had access.
 ///
 /// # Errors
 /// The operating system's error, for example if another user owns the file.
@@ -107,7 +107,8 @@ pub(super) fn restrict_cache_files(dir: &Path) -> Result<(), FactsError> {
     Ok(())
 }
 
-/// Creates a directory and its missing parents, for its owner only. It may exist already.
+/// Creates a directory and any missing parents, accessible only to the owner. The directory may
+/// already exist.
 pub(super) fn create_private_dir(dir: &Path) -> std::io::Result<()> {
     let mut builder = std::fs::DirBuilder::new();
     #[cfg(unix)]
@@ -136,14 +137,14 @@ pub(super) fn take_opening_lock(dir: &Path) -> Result<File, FactsError> {
     Ok(file)
 }
 
-/// Result of taking the lock of the index.
+/// Result of trying to take the index lock.
 pub(super) enum LockOutcome {
     Acquired(File),
     /// Description of the process that holds the lock.
     HeldBy(String),
 }
 
-/// Takes the lock of the index, or returns the description of the process that holds it.
+/// Tries to take the index lock. If another process holds it, returns that process's description.
 pub(super) fn take_index_lock(dir: &Path, description: &str) -> Result<LockOutcome, FactsError> {
     let path = dir.join("index.lock");
     let mut file = open_lock_file(&path)?;

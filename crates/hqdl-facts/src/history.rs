@@ -146,8 +146,8 @@ pub trait Spending {
     fn hourly_spending(&self, since: &str) -> Result<Vec<HourlySpending>, FactsError>;
 
     /// Returns the cost of the cells in the fact rows after `fact_row`, by column and by day since
-    /// the date `since`, and the last row id. A cell costs its share of its request's cost. Costs
-    /// that belong to no cell are omitted.
+    /// the date `since`, and the last row id. Each cell is charged a share of its request's cost.
+    /// Costs that belong to no cell are omitted.
     fn column_costs_after(
         &self,
         fact_row: i64,
@@ -182,7 +182,7 @@ pub trait Answers {
     fn latest_completions(&self, model: &str, max: u32) -> Result<Vec<Completion>, FactsError>;
 
     /// Visits the facts after a fact row, in order, and returns the last row id. Skips damaged
-    /// rows, and the earlier rows of the entities that a damaged row may belong to.
+    /// rows, and also earlier rows about any entity that a damaged row may belong to.
     fn visit_answers_after(
         &self,
         fact_row: i64,
@@ -196,7 +196,8 @@ pub trait Answers {
     /// Returns the last fact row that replaced a value of a column identity; 0 if there is none.
     fn last_changed_row(&self, identity_id: u32) -> Result<i64, FactsError>;
 
-    /// Returns the entities with an answer for one of these column identities after a fact row.
+    /// Returns the entities that have an answer, after a fact row, for one of these column
+    /// identities.
     fn entities_answered_since(
         &self,
         fact_row: i64,
@@ -206,8 +207,8 @@ pub trait Answers {
 
 /// Checks that the stored data is undamaged.
 pub trait Integrity {
-    /// Checks every answer after a fact row. After row 0, also checks the entries that answers refer
-    /// to.
+    /// Checks every answer after a fact row. If the row is 0, also checks the dictionary entries
+    /// that answers refer to.
     fn find_damage(&self, after: i64) -> Result<Damage, FactsError>;
 
     /// Checks the rest of the file: its pages and its indexes.
@@ -264,8 +265,8 @@ pub trait BatchJobs {
     /// Returns true if a batch run of a spec ended early.
     fn has_interrupted_batch_run(&self, spec: &str) -> Result<bool, FactsError>;
 
-    /// Deletes unsent requests and batch jobs, and returns the jobs. Unsent are the requests that
-    /// are queued for this run or for runs that are no longer alive, and the batch jobs of a spec
+    /// Deletes unsent requests and batch jobs, and returns the jobs. Unsent requests are those
+    /// queued for this run or for a run that is no longer alive. Unsent jobs are those of the spec
     /// whose batch was never requested. Their cells stay missing.
     fn delete_unsent_requests(&self, spec: &str, run: RunId) -> Result<Vec<BatchJob>, FactsError>;
 
@@ -284,8 +285,7 @@ pub trait BatchJobs {
     /// Returns true if any batch request is in flight or queued.
     fn has_batch_requests_in_flight(&self) -> Result<bool, FactsError>;
 
-    /// Returns the number of cells in a batch job's requests without an answer, by request
-    /// template.
+    /// Returns the number of unanswered cells in a batch job, by request template.
     fn count_unanswered_cells(&self, batch_job: i64) -> Result<Vec<(i64, u64)>, FactsError>;
 }
 
@@ -327,18 +327,18 @@ pub trait BatchRequests {
     fn load_request(&self, id: i64) -> Result<Option<BatchedRequest>, FactsError>;
 
     /// Moves a request from its batch job back to the queue of a run. `counts` states whether the
-    /// attempt is included in the number of times that the request was sent.
+    /// attempt counts toward the number of times the request was sent.
     fn requeue_request(&self, request: i64, run: RunId, counts: bool) -> Result<(), FactsError>;
 
     /// Drops a request that no longer needs an answer.
     fn drop_request(&self, request: i64) -> Result<(), FactsError>;
 
-    /// Returns the ids of an entity's column identities that batch requests to a model ask for:
-    /// those in flight, and those queued for a run that is alive.
+    /// Returns the ids of an entity's column identities that are requested from a model by batch
+    /// requests in flight, or by requests queued for a live run.
     fn batched_columns(&self, entity: &Entity, model: u32) -> Result<Vec<u32>, FactsError>;
 
-    /// Returns the column identities of an entity in unanswered exported files for a model, by
-    /// batch job.
+    /// Returns an entity's column identities that are requested from a model in exported files
+    /// without an answer, by batch job.
     fn exported_columns(
         &self,
         entity: &Entity,
@@ -350,7 +350,7 @@ pub trait BatchRequests {
     fn mark_export_failed(&self, request: i64) -> Result<(), FactsError>;
 }
 
-/// Live questions of queries, and the columns that a model bound questions to.
+/// Live questions of queries, and the columns that a model mapped them to.
 pub trait Questions {
     /// Records that a query asks a question about the values of a column.
     fn record_question(
@@ -366,8 +366,8 @@ pub trait Questions {
     /// Returns the answered values of each question, in canonical form.
     fn answered_values(&self) -> Result<HashMap<u32, HashSet<String>>, FactsError>;
 
-    /// Returns the column that a model bound a question to, if the model was asked. `columns_hash`
-    /// is the hash of the candidate columns, `question` the normalized text.
+    /// Returns the column that a model bound a question to; `None` if no model was asked.
+    /// `columns_hash` is the hash of the candidate columns, `question` the normalized text.
     fn find_binding(
         &self,
         columns_hash: &str,
@@ -390,11 +390,12 @@ pub trait Questions {
 
 /// Request features that endpoints have rejected. The store forgets them after a day.
 pub trait EndpointFeatures {
-    /// Returns the features of requests to an endpoint. `endpoint` is a hash of the endpoint, the
-    /// model and its settings.
+    /// Returns the request features that an endpoint accepts; `None` if none are stored. `endpoint`
+    /// is a hash of the endpoint, the model and its settings.
     fn endpoint_features(&self, endpoint: &str) -> Result<Option<String>, FactsError>;
 
-    /// Stores the features of requests to an endpoint, or deletes them if `features` is `None`.
+    /// Stores the request features that an endpoint accepts, or deletes them if `features` is
+    /// `None`.
     fn store_endpoint_features(
         &self,
         endpoint: &str,
@@ -402,21 +403,21 @@ pub trait EndpointFeatures {
     ) -> Result<(), FactsError>;
 }
 
-/// Refresh jobs: asking again for known cells, over several runs.
+/// Refresh jobs, which ask for known cells again, possibly over several runs.
 pub trait RefreshJobs {
-    /// Returns the unfinished refresh job of a scope.
+    /// Returns the unfinished refresh job for a scope; `None` if there is none.
     fn load_open_refresh(
         &self,
         subject: &RefreshSubject,
     ) -> Result<Option<OpenRefresh>, FactsError>;
 
-    /// Starts a refresh job: facts of completions up to `up_to` no longer count.
+    /// Starts a refresh job: facts from completions up to `up_to` no longer count.
     fn start_refresh(
         &self,
         subject: &RefreshSubject,
         up_to: i64,
     ) -> Result<OpenRefresh, FactsError>;
 
-    /// Finishes a refresh job whose cells have all been asked for.
+    /// Finishes a refresh job after all its cells have been asked for.
     fn finish_refresh(&self, refresh_job: i64) -> Result<(), FactsError>;
 }

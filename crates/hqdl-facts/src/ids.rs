@@ -17,7 +17,7 @@ macro_rules! id {
         pub struct $name(pub(super) i64);
 
         impl $name {
-            /// Returns the number, for use outside the history: files, tables and logs.
+            /// Returns the number, for use in files, tables and logs.
             #[must_use]
             pub fn get(self) -> i64 {
                 self.0
@@ -56,6 +56,6 @@ id! {
 }
 
 id! {
-    /// Id of the cost that is reserved for a request in flight.
+    /// Id of a reservation, the cost reserved for a request in flight.
     ReservationId
 }

@@ -1,5 +1,6 @@
-//! The index of the daemon: the facts of an entity in sled, which only one process can open. It has
-//! one record per entity, follows the journal before every read, and can be rebuilt from it.
+//! The daemon's index: the facts of each entity in sled, which only one process can open. It has
+//! one record per entity, catches up with the journal before every read, and can be rebuilt from
+//! the journal.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -16,19 +17,19 @@ use hqdl_values::key::Entity;
 
 /// Size of sled's memory cache, in bytes.
 const CACHE_BYTES: u64 = 48 << 20;
-/// Key under which the index stores the id of its last journal row. It cannot be an entity, because
-/// no entity begins with a NUL.
+/// Key under which the index stores the id of the last journal row it contains. The key cannot
+/// collide with an entity, because no entity begins with a NUL.
 const HEAD_KEY: &[u8] = b"\0head";
-/// Version of the record layout. A different version rebuilds the index.
+/// Version of the record layout. The index is rebuilt if its version differs.
 const LAYOUT_VERSION: i64 = 3;
 
-/// The index, in the process that holds its lock.
+/// The index, owned by the process that holds its lock.
 #[derive(Debug)]
 pub(super) struct Index {
     path: PathBuf,
     db: sled::Db,
     journal_id: String,
-    /// Locked for writing during a rebuild, so that lookups wait instead of seeing a partial index.
+    /// Write-locked during a rebuild, so that lookups wait instead of seeing a partial index.
     rebuild_lock: RwLock<()>,
     _lock: File,
 }
@@ -61,7 +62,7 @@ impl Index {
         Ok(index)
     }
 
-    /// Rebuilds the index of a directory, unless there is none or another process holds it.
+    /// Rebuilds the index in a directory, unless the index is missing or another process holds it.
     pub(super) fn rebuild_unless_held(dir: &Path, journal: &Journal) -> Result<(), FactsError> {
         let path = dir.join("index.sled");
         if !path.exists() {
@@ -89,13 +90,13 @@ impl Index {
     }
 
     /// Adds the journal rows that the index lacks. If one of them is damaged, earlier records may
-    /// be outdated, and the whole index is rebuilt.
+    /// be outdated, so the whole index is rebuilt.
     fn follow_journal(&self, journal: &Journal) -> Result<(), FactsError> {
         let last = journal.last_row_id()?;
         if self.last_row_id() == Some(last) {
             return Ok(());
         }
-        // Only one thread changes the records at a time.
+        // Allow only one thread at a time to change the records.
         let _connection = journal.connection();
         match self.last_row_id().filter(|head| *head <= last) {
             Some(head) if head == last => Ok(()),

@@ -111,7 +111,7 @@ pub enum FactsError {
         /// Description of that process.
         owner_description: String,
     },
-    /// The cache is in a directory that several machines may share.
+    /// The cache's file system does not let processes share the cache.
     #[error(
         "the cache {} is {}, where processes cannot share it",
         dir.display(),
@@ -150,7 +150,7 @@ pub enum FactsError {
         /// Message from sled.
         message: String,
     },
-    /// The disk of the cache is full.
+    /// The cache's disk is full.
     #[error("the disk with {} is full", path.display())]
     DiskFull {
         /// Path of the file that cannot grow.
@@ -267,8 +267,7 @@ impl FactsError {
     }
 }
 
-/// The facts: a handle to their store, cheap to clone. Any number of runs may use them
-/// concurrently.
+/// A handle to the store of facts, cheap to clone. Any number of runs may use it concurrently.
 #[derive(Clone)]
 pub struct Facts {
     store: Arc<dyn FactStore>,
@@ -294,8 +293,8 @@ impl Facts {
         LocalStore::open(dir, description).map(Self::from_store)
     }
 
-    /// Opens the facts of a data directory with the index of the daemon, which only one process can
-    /// hold. Waits up to `timeout` for another process that holds it.
+    /// Opens the facts of a data directory with the daemon's index, which only one process can
+    /// hold. If another process holds it, waits up to `timeout`.
     ///
     /// # Errors
     /// [`FactsError::Held`] if another process still holds the index; otherwise the errors of
@@ -326,8 +325,8 @@ impl Facts {
     }
 
     /// Opens the facts of a server (`postgres://user@host/database`), and creates them if they are
-    /// missing. Files of this machine are stored in a directory below `dir`. `on_status` is called
-    /// when the server becomes unreachable, and when it is reachable again.
+    /// missing. Local files of this machine are stored in a directory below `dir`. `on_status` is
+    /// called when the server becomes unreachable, and when it is reachable again.
     ///
     /// # Errors
     /// [`FactsError::Unreachable`] if the server did not become reachable, [`FactsError::Refused`]
@@ -350,7 +349,7 @@ impl Facts {
     #[must_use]
     pub fn with_latest(&self) -> &Self {
         if let Err(error) = self.catch_up() {
-            // The caller gets the same error again before it sends a request.
+            // The caller gets the same error again before it sends any request.
             warn!(%error, "the index is behind the journal");
         }
         self
@@ -406,12 +405,8 @@ impl Facts {
         Ok(self.new_claim(keys, granted))
     }
 
-    /// Claims cells of some entities as [`FactStore::claim_cells`] does, until the claim is
-    /// dropped. Also returns, for each entity, the columns that open batch jobs ask for and the
-    /// known facts.
-    ///
-    /// # Errors
-    /// [`FactsError`] if the store cannot be written.
+    /// Like [`FactStore::claim_cells`], but holds the claim until it is dropped. Also returns, for
+    /// each entity, the columns requested by open batch jobs, and the known facts.
     pub async fn claim_cells(
         &self,
         keys: Vec<ClaimKey>,
@@ -429,7 +424,7 @@ impl Facts {
     }
 }
 
-/// Claimed keys, which no other session may work on. Dropping this releases them.
+/// Claimed keys, which no other session may work on. Dropping the claim releases them.
 pub struct Claim {
     facts: Facts,
     keys: Vec<ClaimKey>,

@@ -3,9 +3,9 @@
 //!
 //! Permits are granted one by one, in order of arrival, under the limits that apply at that moment.
 //! A request waits until the pace allows it, until a pause that the endpoint asked for is over, and
-//! until it fits into the minute before it. No minute ever contains more than the limit: a request
-//! counts from its permit until a minute after the endpoint can have counted it. It counts at its
-//! maximum until its answer reports the actual tokens.
+//! until it fits within the per-minute limit. No minute ever contains more than the limit: a
+//! request counts from its permit until a minute after the latest time at which the endpoint may
+//! have counted it. It counts at its maximum until its answer reports the actual tokens.
 
 mod rates;
 mod window;
@@ -22,7 +22,7 @@ pub use self::rates::Rates;
 pub use self::window::{MAX_COUNTING_DELAY, MINUTE, Need};
 pub(crate) use self::window::{REQUEST_BURST, TOKEN_BURST};
 
-/// Maximum pause that hqdl accepts from an endpoint.
+/// Longest pause that hqdl accepts from an endpoint.
 pub const MAX_PAUSE: Duration = Duration::from_secs(15 * 60);
 
 /// Grants permits to requests at the allowed rate.
@@ -60,7 +60,7 @@ impl PerMinute {
 /// Rate limits that an endpoint reports.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RateLimitHint {
-    /// The limits of the endpoint.
+    /// The endpoint's limits.
     pub limits: PerMinute,
     /// Time until the limit resets, if the limit is used up.
     pub wait: Option<Duration>,
@@ -77,8 +77,7 @@ impl Limiter {
         limiter
     }
 
-    /// Adds a member with its own limits. The strictest limits of all members apply until it
-    /// leaves.
+    /// Adds a member with its own limits. The strictest limits of all members apply.
     pub fn add_member(&self, member: u64, limits: PerMinute) {
         self.update_rates(|rates| rates.add_member(member, limits, Instant::now()));
     }
@@ -94,7 +93,7 @@ impl Limiter {
         self.lock_rates().is_idle(Instant::now())
     }
 
-    /// Waits for a permit for the request with the unique number `id`. From then on, the request
+    /// Waits for a permit for the request with the unique number `id`. Once granted, the request
     /// counts against the limits.
     pub async fn acquire_permit(&self, id: u64, need: Need) {
         let _turn = self.turn.lock().await;
@@ -120,12 +119,12 @@ impl Limiter {
         self.next_permit_at.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Gives up the permit of a request that is not sent.
+    /// Returns the permit of a request that will not be sent.
     pub fn cancel_request(&self, id: u64) {
         self.update_rates(|rates| rates.cancel_request(id));
     }
 
-    /// Records that a request was sent. Only from then on can it expire.
+    /// Records that a request was sent. Until then, the request counts without expiring.
     pub fn mark_sent(&self, id: u64) {
         self.lock_rates().mark_sent(id, Instant::now());
     }
@@ -135,8 +134,8 @@ impl Limiter {
         self.update_rates(|rates| rates.reconcile_usage(id, used, Instant::now()));
     }
 
-    /// Adds a request of an earlier process under the unique number `id`, with its tokens and the
-    /// remaining time for which it counts.
+    /// Adds a request sent by an earlier process, under the unique number `id`, with its tokens and
+    /// the time for which it still counts.
     pub fn restore_request(&self, id: u64, tokens: u64, counts_for: Duration) {
         self.update_rates(|rates| rates.restore_request(id, tokens, counts_for, Instant::now()));
     }

@@ -1,5 +1,6 @@
-//! The store of a directory. Any number of processes of one machine open it directly. The journal
-//! and the records are `SQLite` files; claims, permits and reservations are rows of the journal.
+//! The store in a local directory, which any number of processes on one machine open directly. The
+//! journal and the records are `SQLite` files; claims, permits and reservations are rows of the
+//! journal.
 
 use std::fs::File;
 use std::io::BufRead;
@@ -40,9 +41,9 @@ pub struct LocalStore {
     _lock: File,
     /// The journal connection for callers on any thread.
     journal: Arc<Journal>,
-    /// The journal connection of the commit thread, so that a long read does not block it.
+    /// The commit thread's own journal connection, so that a long read does not block it.
     writer_journal: Arc<Journal>,
-    /// The index of the daemon; `None` in other processes, which read the records in `SQLite`.
+    /// The daemon's index; `None` in other processes, which read the records from `SQLite`.
     index: Option<Index>,
     commands: mpsc::UnboundedSender<WriterCommand>,
     thread: Option<JoinHandle<()>>,
@@ -51,7 +52,7 @@ pub struct LocalStore {
 }
 
 impl LocalStore {
-    /// Opens the store of a directory that exists. `description` describes this process to others.
+    /// Opens the store in an existing directory. `description` describes this process to others.
     pub(super) fn open(dir: &Path, description: &str) -> Result<Self, FactsError> {
         if let Some(file_system) = network_type(dir) {
             return Err(FactsError::Shared { dir: dir.to_owned(), file_system: Some(file_system) });
@@ -81,7 +82,8 @@ impl LocalStore {
         })
     }
 
-    /// Opens the store with the index of the daemon. Waits up to `timeout` for another daemon.
+    /// Opens the store with the daemon's index. If another daemon holds the index, waits up to
+    /// `timeout`.
     pub(super) fn open_with_index(
         dir: &Path,
         description: &str,
@@ -218,7 +220,7 @@ impl FactStore for LocalStore {
     }
 
     fn claim_keys<'a>(&'a self, keys: &'a [ClaimKey]) -> StoreFuture<'a, Vec<bool>> {
-        // Claims are made on the caller's thread, so that runs get them in the order of their
+        // Claims are made on the caller's thread, so that they are granted in the order of the
         // calls.
         Box::pin(async { self.journal.transact_unflushed(|| self.journal.claim_keys(keys)) })
     }

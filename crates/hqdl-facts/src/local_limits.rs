@@ -1,5 +1,5 @@
-//! The rate limits of endpoints, shared by all processes of a machine. The journal counts their
-//! requests; this process queues its own in order of arrival.
+//! Rate limits of endpoints, shared by all processes on a machine. The journal counts the requests
+//! of all processes; each process queues its own requests in order of arrival.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,13 +15,13 @@ use crate::journal::rates::{MAX_SENDING_DELAY, PermitRequest};
 use crate::limits::{Need, PerMinute, RateLimitHint};
 use crate::throttle::{LimiterKey, RateLimits, RemainingWait, TicketFuture, WaitFuture};
 
-/// Longest wait before a request tries again, because another process may return a permit.
+/// Longest wait before a request tries again. Another process may return a permit early.
 const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The rate limits, with this process's queues.
 pub(super) struct LocalLimits {
     journal: Arc<Journal>,
-    /// Queue of the commit thread.
+    /// Queue of commands to the commit thread.
     commands: mpsc::UnboundedSender<WriterCommand>,
     last_member: AtomicU64,
     state: Mutex<PermitState>,
@@ -29,7 +29,8 @@ pub(super) struct LocalLimits {
 
 #[derive(Default)]
 struct PermitState {
-    /// Locked by the first waiting request, so that requests are admitted in order.
+    /// Lock of each queue, held by its first waiting request so that requests are admitted in
+    /// order.
     queues: BTreeMap<LimiterKey, Arc<tokio::sync::Mutex<()>>>,
     tickets: HashMap<u64, Ticket>,
     /// Limits that endpoints last reported to this process.
@@ -57,7 +58,7 @@ impl LocalLimits {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sends a command whose result no caller needs. If the store is closed, the command has no
+    /// Sends a command without waiting for its result. If the store is closed, the command has no
     /// effect.
     fn send_command(&self, command: WriterCommand) {
         let _ = self.commands.send(command);
@@ -144,7 +145,7 @@ impl RateLimits for LocalLimits {
         if !is_new && hint.wait.is_none() {
             return;
         }
-        // Limits are stored on this thread, so that they apply to the next permit.
+        // Store the limits on this thread, so that they apply to the next permit.
         let stored = self.journal.transact_unflushed(|| {
             // A pause applies to all models and API keys.
             let pause = RateLimitHint { wait: hint.wait, ..RateLimitHint::default() };

@@ -1,5 +1,6 @@
-//! Named locks, such as the right to publish to a database. A lock is a claim with a name
-//! ([`super::ClaimKey`]), so a second run waits for the first one, whichever process it is in.
+//! Named locks, such as the right to publish to a database. A lock is a claim on a name
+//! ([`super::ClaimKey`]), so a second run waits for the first one even if the two are in different
+//! processes.
 
 use std::time::{Duration, Instant};
 
@@ -9,19 +10,19 @@ use crate::claim_key::ClaimKey;
 use crate::{Facts, FactsError};
 use hqdl_database::postgres::thread::block_on_current_thread;
 
-/// First and longest wait between two attempts to take a lock that another session holds.
+/// Shortest and longest pause between two attempts to take a lock that another session holds.
 const RETRY_PAUSES: [Duration; 2] = [Duration::from_millis(5), Duration::from_millis(100)];
-/// How much longer an interrupted caller waits: most locks are held only briefly.
+/// How long an interrupted caller keeps waiting; most locks are held only briefly.
 const GRACE_PERIOD: Duration = Duration::from_secs(1);
 
-/// Named lock, which excludes all other users of the facts. Dropping this releases it.
+/// A named lock, which excludes all other users of the facts. Dropping it releases the lock.
 pub struct NamedLock<'f> {
     facts: &'f Facts,
     keys: [ClaimKey; 1],
 }
 
 impl Facts {
-    /// Returns the lock of this name, or `None` if another session holds it.
+    /// Takes the lock with this name. Returns `None` if another session holds it.
     ///
     /// # Errors
     /// [`FactsError`] if the store cannot be written.
@@ -33,7 +34,7 @@ impl Facts {
     }
 
     /// Like [`Facts::try_lock`], but waits on this thread until the lock is free. Returns `None` if
-    /// `interrupt` is true and a short grace period passes without getting the lock.
+    /// `interrupt` becomes true and the lock is not free within a short grace period.
     ///
     /// # Errors
     /// [`FactsError`] if the store cannot be written.

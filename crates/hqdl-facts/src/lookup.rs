@@ -27,19 +27,19 @@ pub enum Reason {
     OtherModel,
     /// The last request failed.
     Failed,
-    /// `--retry-failed` asks again for cells without a value.
+    /// The cell has no value, and `--retry-failed` asks for it again.
     Retried,
-    /// `--refresh` asks again.
+    /// `--refresh` asks for the cell again.
     Refreshed,
-    /// The passages that support the cell have changed, and `--refresh-evidence` asks again.
+    /// The supporting passages have changed, and `--refresh-evidence` asks for the cell again.
     ChangedEvidence,
-    /// The first answer is not usable, or is to be compared, so another model answers again
+    /// The first answer is unusable or must be compared with a second one, so another model answers
     /// (`escalate`).
     SecondAnswer,
 }
 
 impl Reason {
-    /// All reasons, in the order of reports.
+    /// All reasons, in the order in which reports list them.
     pub const ALL: [Self; 10] = [
         Self::NewRow,
         Self::NewColumn,
@@ -98,8 +98,7 @@ impl CellLookup<'_> {
     }
 }
 
-/// Requirements that a fact of one model must meet to count as an answer for a column of an
-/// expansion.
+/// Requirements that one model's fact must meet to count as an answer for a column of an expansion.
 #[derive(Debug, Clone)]
 pub struct CellRequirements {
     /// Id of the model whose facts count.
@@ -107,7 +106,8 @@ pub struct CellRequirements {
     model_name: String,
     any_model: bool,
     columns: Vec<ColumnRequirement>,
-    /// Completions whose facts no longer count, because they showed other passages.
+    /// Completions whose facts no longer count, because their prompts showed passages that have
+    /// changed.
     outdated: HashSet<i64>,
 }
 
@@ -116,7 +116,7 @@ struct ColumnRequirement {
     identity_id: u32,
     list: Option<u32>,
     checker: Checker,
-    /// Other identities whose facts count if there are none with the column's own identity.
+    /// Other identities whose facts count if there are none for the column's own identity.
     also: Vec<u32>,
     /// Earlier identities of a column with this name.
     earlier_identities: Vec<u32>,
@@ -213,7 +213,7 @@ impl CellRequirements {
     #[must_use]
     pub fn claim_key(&self, entity: &Entity, column: usize) -> Option<ClaimKey> {
         let identity_id = self.identity_id(column)?;
-        // If facts of any model count, a request claims the cell for all models.
+        // If facts from any model count, a request claims the cell for all models.
         let model = if self.any_model { 0 } else { self.model };
         Some(ClaimKey::Cell { entity: entity.clone(), identity_id, model })
     }
@@ -280,8 +280,8 @@ impl CellRequirements {
         }
     }
 
-    /// Returns the latest fact with this identity that counts. Sets `others` to true if only other
-    /// models have facts.
+    /// Returns the latest fact with this identity that counts. If none counts but other models have
+    /// facts, sets `others` to true.
     fn latest_fact<'r>(
         &self,
         record: &'r Record,
@@ -294,8 +294,8 @@ impl CellRequirements {
             if fact.model == self.model {
                 own_fact = Some(fact);
             } else if self.any_model && fact.answer.state != State::Error {
-                // Prefer the latest fact with a value, of any model, to a later one without a
-                // value.
+                // Prefer the latest fact that has a value, from any model, to a later fact without
+                // a value.
                 let better = any_model_fact.is_none_or(|a| {
                     (fact.answer.state.has_value(), fact.completion)
                         > (a.answer.state.has_value(), a.completion)
@@ -337,8 +337,9 @@ impl ColumnRequirement {
         self.is_outside_list(fact).then_some(Reason::ChangedList)
     }
 
-    /// Returns true if the question of a fact had another value list and the fact has no valid
-    /// value under the current one.
+    /// Returns true if the fact's question had a different value list and the answer may change
+    /// under the current one: the value is no longer allowed, or the answer was "unknown" or not in
+    /// the list.
     fn is_outside_list(&self, fact: &Fact) -> bool {
         fact.list != self.list
             && match fact.answer.state {

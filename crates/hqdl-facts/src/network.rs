@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-/// Types of file systems that several machines share.
+/// Types of file systems that several machines may share.
 const NETWORK_TYPES: [&str; 17] = [
     "afs",
     "beegfs",
@@ -31,7 +31,8 @@ pub(super) fn network_type(dir: &Path) -> Option<String> {
     find_network_type(&std::fs::read_to_string("/proc/self/mountinfo").ok()?, &dir)
 }
 
-/// Returns the type of the last mount whose mount point is the longest prefix of the directory.
+/// Returns the file system type if the directory is on a network mount. The mount with the longest
+/// matching mount point decides; if several match equally, the last one.
 fn find_network_type(mounts: &str, dir: &Path) -> Option<String> {
     let mount = |line: &str| {
         let (head, tail) = line.split_once(" - ")?;

@@ -9,21 +9,20 @@ use hqdl_values::key::{Entity, KeyColumns};
 
 /// Number of single lookups before the first prefetch.
 const LOOKUPS_BEFORE_PREFETCH: u64 = 32;
-/// Number of prefetched records per lookup so far, so that unused records stay in proportion to the
-/// used ones.
+/// Maximum number of prefetched records per lookup, so that few of them remain unused.
 const RECORDS_PER_LOOKUP: u64 = 16;
-/// Size in bytes of the prefetched records after which prefetching stops.
+/// Total size in bytes of prefetched records at which prefetching stops.
 const MAX_BYTES: usize = 64 << 20;
 
-/// Lookups of entities that share the columns of their key.
+/// Prefetches the records of entities with the same key columns.
 #[derive(Debug)]
 pub struct Prefetch {
-    /// Prefix that the texts of all these entities share.
+    /// Prefix shared by the texts of all these entities.
     prefix: String,
     lookups: u64,
     prefetched: u64,
     bytes: usize,
-    /// All entities up to this one are prefetched.
+    /// Last prefetched entity, in text order.
     up_to: String,
     /// Whether the last entity has been reached.
     is_complete: bool,
@@ -31,7 +30,7 @@ pub struct Prefetch {
 }
 
 impl Prefetch {
-    /// Creates an empty prefetch for entities with this key.
+    /// Creates an empty prefetch for entities with these key columns.
     #[must_use]
     pub fn new(key: &KeyColumns) -> Self {
         let prefix = key.entity_prefix();

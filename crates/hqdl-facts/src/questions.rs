@@ -1,12 +1,13 @@
-//! Live questions of queries with the source of their values and their cost, and the columns that a
+//! Live questions of queries, with the origin and cost of their values, and the columns that a
 //! model bound questions to.
 
 use hqdl_values::key::ColumnIdentity;
 
-/// Use of a question: the id of its identity, the source of its values, and its value list as JSON.
+/// Use of a question: the id of its identity, the origin of its values, and its value list as JSON.
 pub(crate) type QuestionUse = (u32, QuestionOrigin, Option<String>);
 
-/// Assigns to each question the sources of its values, oldest first. The last value list wins.
+/// Attaches to each question the origins of its values, oldest first. If the uses have different
+/// value lists, the last one wins.
 pub(crate) fn attach_origins(questions: &mut [LiveQuestion], uses: Vec<QuestionUse>) {
     for (identity_id, origin, list) in uses {
         let Some(question) = questions.iter_mut().find(|q| q.id == identity_id) else { continue };
@@ -20,7 +21,7 @@ pub(crate) fn attach_origins(questions: &mut [LiveQuestion], uses: Vec<QuestionU
 /// The database column that a question's values came from.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct QuestionOrigin {
-    /// Table or view of the values; empty if the values are not those of a column.
+    /// Table or view that contains the values; empty if they do not come from a column.
     pub table: String,
     /// Column that contains the values.
     pub column: String,
@@ -33,7 +34,7 @@ pub struct LiveQuestion {
     pub identity: ColumnIdentity,
     /// Id of the identity in the journal.
     pub id: u32,
-    /// The value list, if it is stored.
+    /// The question's value list, if it is stored.
     pub list: Option<Vec<String>>,
     /// The columns that the values came from.
     pub origins: Vec<QuestionOrigin>,
@@ -53,10 +54,10 @@ pub struct LiveQuestion {
     pub last_asked: String,
 }
 
-/// Question that a model bound to a column, or found no column for.
+/// A question that a model bound to a column, or for which the model found no column.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct QuestionBinding {
-    /// The question as it was asked.
+    /// Text of the question.
     pub ask: String,
     /// Name of the model that chose the column.
     pub model: String,
@@ -68,7 +69,7 @@ pub struct QuestionBinding {
     pub operator: String,
     /// The value that the column is compared with.
     pub literal: String,
-    /// Id of the completion that bound the question.
+    /// Id of the completion that contains the model's choice.
     pub completion: i64,
     /// Time at which the question was bound, RFC 3339.
     pub bound_at: String,

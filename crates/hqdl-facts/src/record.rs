@@ -16,16 +16,16 @@ pub struct Fact {
     pub meaning: u32,
     /// Id of the model in the journal.
     pub model: u32,
-    /// Id in the journal of the value list in the question.
+    /// Id in the journal of the question's value list; `None` if it has none.
     pub list: Option<u32>,
     /// Id in the journal of the completion that contained the answer.
     pub completion: i64,
-    /// Id of the last completion that asked for the cell. It is later than `completion` if its
-    /// answer was worse than this one.
+    /// Id of the last completion that asked for the cell. If a later answer was worse and did not
+    /// replace this one, the id is later than `completion`.
     pub asked: i64,
     /// State, value, raw text and repairs.
     pub answer: Answer,
-    /// Smallest log-probability of the tokens of the answer's text, if the endpoint reported it.
+    /// Lowest log-probability among the tokens of the answer; `None` if the endpoint reported none.
     pub logprob: Option<f64>,
 }
 
@@ -37,7 +37,7 @@ pub struct Record {
 }
 
 impl Record {
-    /// Returns true if a later fact replaces a value, of any model, with a different one.
+    /// Returns true if a later fact replaces a value, from any model, with a different one.
     #[must_use]
     pub fn is_changed_by(&self, fact: &Fact) -> bool {
         fact.answer.state != State::Error

@@ -1,7 +1,7 @@
-//! Refresh jobs: they ask for known cells again. If a job is limited or interrupted, the next run
+//! Refresh jobs, which ask for known cells again. If a job is limited or interrupted, the next run
 //! resumes it.
 
-/// Which cells a refresh job asks for again.
+/// Selects the cells that a refresh job asks for again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RefreshKind {
     /// `--refresh`: all known cells.
@@ -24,7 +24,7 @@ impl RefreshKind {
 /// Scope of a refresh job. The same command resumes the same job.
 #[derive(Debug, Clone)]
 pub struct RefreshSubject {
-    /// Which cells are asked for again.
+    /// Selects the cells to ask for again.
     pub kind: RefreshKind,
     /// The spec's full path.
     pub spec: String,

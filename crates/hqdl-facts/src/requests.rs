@@ -11,21 +11,21 @@ use hqdl_values::usage::SpentAmount;
 pub struct BatchedRequest {
     /// Id of the request in the journal; 0 until the request is stored there.
     pub id: i64,
-    /// Id of the template that the request's prompt and answer depend on.
+    /// Id of the template from which the request's prompt is built and its answer parsed.
     pub template: i64,
     /// Id of the model in the journal.
     pub model: u32,
     /// Positions of the requested columns.
     pub columns: Vec<usize>,
-    /// Positions of all columns that the sources of the request's rows ask for.
+    /// Positions of all columns requested from the sources of the request's rows.
     pub source_columns: Vec<usize>,
     /// Ids of the requested columns' identities in the journal.
     pub identity_ids: Vec<u32>,
     /// The rows with their entities.
     pub rows: Vec<(Entity, Row)>,
-    /// Number of attempts at the request's rows, including this one.
+    /// Number of attempts for the request's rows, including this one.
     pub attempt: u32,
-    /// Number of times that this request was sent.
+    /// Number of times this request was sent.
     pub sent_count: u32,
     /// Run that sent the request; 0 while the request is queued.
     pub run: RunId,
@@ -40,7 +40,7 @@ pub struct BatchedRequest {
 pub enum KnownRequest {
     /// The request has no answer yet.
     Open(Box<BatchedRequest>),
-    /// The request is settled and ignores further answers.
+    /// The request is settled; further answers are ignored.
     Done,
     /// The journal has no such request.
     Unknown,

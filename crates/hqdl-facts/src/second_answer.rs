@@ -1,6 +1,6 @@
-//! Requirements of an expansion's cells: which model answers a column, and which one answers its
-//! cells again (`escalate`). Both answers are facts of the same identity. This module decides which
-//! of them counts, and which model must be asked.
+//! Requirements for an expansion's cells: which model answers a column first, and which model gives
+//! a second answer (`escalate`). Both answers are facts with the same identity. This module decides
+//! which answer counts and which model must be asked.
 
 use std::borrow::Cow;
 use std::collections::{BTreeSet, HashSet};
@@ -15,23 +15,23 @@ use hqdl_values::cell::{CellValue, State};
 /// Rule by which another model answers a column's cells again.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SecondAnswerRule {
-    /// States of the first answer after which the other model is asked.
+    /// States of the first answer that make the run ask the other model.
     pub states: Vec<State>,
     /// Positions of the models whose answers are compared with the first ones.
     pub compare: Vec<usize>,
-    /// Which result of the comparison makes the run ask the other model.
+    /// Result of the comparison that makes the run ask the other model.
     pub comparison: Option<Comparison>,
     /// Position of the model that answers again.
     pub to: usize,
 }
 
-/// Lower bounds of the levels of confidence, if a probability is the confidence. Cells without a
-/// probability have a further level.
+/// Lower bounds of the confidence levels of columns whose confidence is a probability. Cells
+/// without a probability form one more level.
 pub const PROBABILITY_LEVELS: [f64; 16] =
     [0.9999, 0.999, 0.995, 0.99, 0.98, 0.95, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1, 0.0];
 
 impl SecondAnswerRule {
-    /// Returns true if the probability of the first answer's tokens decides.
+    /// Returns true if the token probability of the first answer decides.
     #[must_use]
     pub fn uses_logprobs(&self) -> bool {
         let is_probability = |target: CascadeTarget| target.confidence == Confidence::Probability;
@@ -42,14 +42,14 @@ impl SecondAnswerRule {
         }
     }
 
-    /// Returns the number of levels of confidence that a calibrated column has.
+    /// Returns the number of confidence levels of a calibrated column.
     #[must_use]
     pub fn level_count(&self) -> usize {
         1 + if self.uses_logprobs() { PROBABILITY_LEVELS.len() } else { self.compare.len() }
     }
 
-    /// Returns the level of a first answer from which `differing` compared answers differ. The most
-    /// confident level is 0.
+    /// Returns the confidence level of a first answer; `differing` compared answers differ from it.
+    /// Level 0 is the most confident.
     fn find_level(&self, first: &Fact, differing: usize) -> usize {
         if !self.uses_logprobs() {
             return differing;
@@ -63,14 +63,14 @@ impl SecondAnswerRule {
 /// Decision about one cell of a calibrated column.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct CascadeDecision {
-    /// Whether the cell is in the calibration sample, so that the stronger model answers it.
+    /// Whether the cell is in the calibration sample. The stronger model answers sampled cells.
     pub is_sampled: bool,
-    /// Number of levels of confidence whose cells are accepted: with fewer differing answers than
-    /// this. `None` until the sample is answered.
+    /// Number of accepted confidence levels: a cell is accepted if its level is lower. `None` until
+    /// the sample is answered.
     pub accepted: Option<usize>,
 }
 
-/// Facts of models, with the position of the model.
+/// Facts, each with the position of its model.
 type ModelFacts<'r> = Vec<(usize, Cow<'r, Fact>)>;
 
 /// Answers to a cell that decide whether a calibrated column accepts the first one.
@@ -78,11 +78,11 @@ type ModelFacts<'r> = Vec<(usize, Cow<'r, Fact>)>;
 pub enum CascadeCell {
     /// The cell has no first answer, or one of the compared answers is missing.
     Missing,
-    /// The stronger model answers the cell whatever its confidence, or has answered first; true if
+    /// The stronger model answers the cell regardless of confidence, or answered it first. True if
     /// its answer is stored.
     Escalated(bool),
-    /// Level of confidence, such as the number of differing answers. If the stronger model has
-    /// answered, also whether its answer replaces the first one with a different one.
+    /// Confidence level of the cell, such as the number of differing answers. Then, if the stronger
+    /// model has answered, whether its answer differs from and replaces the first one.
     Compared(usize, Option<bool>),
 }
 
@@ -91,7 +91,7 @@ pub enum CascadeCell {
 pub struct ColumnModels {
     /// Position of the model that answers first.
     pub first: usize,
-    /// Rule for second answers.
+    /// Rule for second answers; `None` if there are none.
     pub second: Option<SecondAnswerRule>,
 }
 
@@ -104,7 +104,7 @@ impl ColumnModels {
     }
 }
 
-/// Requirements of an expansion's cells: each column has a model whose facts count.
+/// Requirements for an expansion's cells, by the models whose facts count for each column.
 #[derive(Debug, Clone)]
 pub struct ExpansionRequirements {
     /// Requirements for the answers of each model.
@@ -113,8 +113,8 @@ pub struct ExpansionRequirements {
 }
 
 impl ExpansionRequirements {
-    /// Returns the requirements of an expansion whose models have the requirements `models`.
-    /// `columns` contains the models of each column.
+    /// Creates the requirements of an expansion from `models`, the requirements of each of its
+    /// models, and `columns`, the models of each column.
     #[must_use]
     pub fn new(models: Vec<CellRequirements>, columns: Vec<ColumnModels>) -> Self {
         Self { models: models.into_iter().map(Arc::new).collect(), columns }
@@ -180,7 +180,8 @@ impl ExpansionRequirements {
         self.for_column(column).checker(column)
     }
 
-    /// Returns the completions that asked for the known answers of a column's cell, of all its models.
+    /// Returns the completions that asked for the known answers to a cell, from all models of the
+    /// column.
     pub fn known_completions<'r>(
         &'r self,
         record: Option<&'r Record>,
@@ -193,7 +194,7 @@ impl ExpansionRequirements {
         })
     }
 
-    /// Looks up a column's cell in a record. A stored second answer counts, but a cell is also
+    /// Looks up a column's cell in a record. A stored second answer is used, but the cell counts as
     /// known without one.
     #[must_use]
     pub fn look_up_cell<'r>(&self, record: Option<&'r Record>, column: usize) -> CellLookup<'r> {
@@ -228,7 +229,7 @@ impl ExpansionRequirements {
             None => CellLookup::Known(fact),
             Some(reason) => CellLookup::Missing(reason, Some(fact)),
         };
-        // With `reuse = "any-model"`, the first answer may be that of the stronger model.
+        // With `reuse = "any-model"`, the first answer may come from the stronger model.
         if fact.model == self.models[rule.to].model {
             return (to_lookup(fact, missing), model);
         }
@@ -266,7 +267,7 @@ impl ExpansionRequirements {
         let has_value = second.as_ref().is_some_and(|second| second.answer.state.has_value());
         let chosen = self.choose_answer(fact, second, (rule.to, &causes));
         match (missing, second_missing) {
-            // `--retry-failed` asks for cells without a value, and this one has a second answer.
+            // `--retry-failed` asks for cells without a value, but this cell has a second answer.
             (Some(Reason::Retried), None) if has_value => (CellLookup::Known(chosen), model),
             (Some(reason), _) => (CellLookup::Missing(reason, Some(chosen)), model),
             (None, Some(reason)) => (CellLookup::Missing(reason, Some(chosen)), rule.to),
@@ -277,7 +278,7 @@ impl ExpansionRequirements {
     /// Returns the compared answers that differ from the first one, with their models.
     ///
     /// # Errors
-    /// If one of them is missing, returns the reason and the model to ask.
+    /// If a compared answer is missing, returns the reason and the model to ask.
     fn compare_answers<'r>(
         &self,
         record: Option<&'r Record>,
@@ -325,7 +326,7 @@ impl ExpansionRequirements {
             return CascadeCell::Missing;
         };
         let second = match self.models[rule.to].look_up_cell(record, column) {
-            // An unusable second answer leaves the first one.
+            // If the second answer is unusable, keep the first one.
             CellLookup::Known(second) => {
                 Some(is_usable(second.answer.state) && !is_same_answer(&fact, &second))
             }
@@ -335,9 +336,9 @@ impl ExpansionRequirements {
     }
 
     /// Returns the confidence of a column's cell, from 0 to 1: the probability of the answer's
-    /// tokens, or the share of the compared answers that are the same. An answer that is outside the
-    /// list or unreadable has none. `None` if the confidence is not known, or if the stronger model
-    /// has answered.
+    /// tokens, or the share of the compared answers that agree. An answer that is unreadable or not
+    /// in the list has confidence 0. Returns `None` if the confidence is unknown, or if the
+    /// stronger model has answered.
     #[must_use]
     pub fn find_confidence(&self, record: Option<&Record>, column: usize) -> Option<f64> {
         let CellLookup::Known(fact) = self.look_up_cell(record, column) else { return None };
@@ -389,8 +390,8 @@ impl ExpansionRequirements {
         Some((first, second))
     }
 
-    /// Returns the answer that counts: the second one if it is usable, otherwise the first one. The
-    /// other answers are kept in a note.
+    /// Returns the answer that counts: the second one if it is usable, otherwise the first one. A
+    /// note describes the other answers.
     fn choose_answer<'r>(
         &self,
         first: Cow<'r, Fact>,
@@ -456,7 +457,7 @@ fn to_comparable_texts(value: &CellValue) -> BTreeSet<String> {
     texts.into_iter().map(|text| text.trim().to_lowercase()).collect()
 }
 
-/// Returns the state of a model's answer, with its text: `gpt-4o-mini: not_in_list "Gondor"`.
+/// Describes a model's answer by its state and text: `gpt-4o-mini: not_in_list "Gondor"`.
 fn describe_answer(requirements: &CellRequirements, fact: &Fact) -> String {
     let is_own = fact.model == requirements.model;
     let model = if is_own { requirements.model_name() } else { "another model" };

@@ -31,8 +31,8 @@ use crate::throttle::{LimiterKey, RateLimits};
 use hqdl_values::key::Entity;
 use hqdl_values::usage::SpentAmount;
 
-/// Future of a store operation that may wait for other sessions. If it is dropped early, the
-/// operation has either completed or changed nothing.
+/// Future of a store operation that may wait for other sessions. If the future is dropped early,
+/// the operation has either completed or changed nothing.
 pub type StoreFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, FactsError>> + Send + 'a>>;
 
 /// A completion and the facts that were read from it. Both are committed together.
@@ -68,14 +68,14 @@ pub enum ReserveOutcome {
 pub struct ClaimedCells {
     /// For each key, whether this session owns it now.
     pub granted: Vec<bool>,
-    /// For each entity, the column identities that open batch jobs ask for, by their ids in the
-    /// history. Empty if there are no open batch jobs.
+    /// For each entity, the history ids of the column identities that open batch jobs request.
+    /// Empty if there are no open batch jobs.
     pub batched_columns: Vec<Vec<u32>>,
     /// The known facts about each entity.
     pub known: Vec<Option<Record>>,
 }
 
-/// Claims that the caller has not received yet. Dropping this releases them.
+/// Claims that the caller has not received yet. Dropping the guard releases them.
 struct ClaimGuard<'a> {
     keys: Vec<ClaimKey>,
     release: &'a (dyn Fn(&[ClaimKey]) + Sync),
@@ -93,7 +93,7 @@ impl Drop for ClaimGuard<'_> {
 /// other sessions. Methods that may wait for other sessions return a [`StoreFuture`].
 ///
 /// Every method fails with [`FactsError`] if the store cannot be reached, read or written. Unless
-/// its documentation states otherwise, it has changed nothing in that case.
+/// documented otherwise, a failed method has changed nothing.
 pub trait FactStore: Send + Sync {
     /// Returns the directory for files of this process that are not facts, such as those of batch
     /// jobs.
@@ -122,22 +122,23 @@ pub trait FactStore: Send + Sync {
     fn get_latest<'a>(&'a self, entities: &'a [&'a Entity])
     -> StoreFuture<'a, Vec<Option<Record>>>;
 
-    /// Returns a page of some hundred kilobytes: entities with their records, in the order of their
-    /// texts, starting after the entity `after` (`""` for the first page). Empty at the end.
+    /// Returns a page of entities with their records, some hundred kilobytes, in text order,
+    /// starting after the entity `after` (`""` for the first page). Empty at the end.
     fn read_page(&self, after: &str) -> Result<Vec<(String, RecordBytes)>, FactsError>;
 
-    /// Returns true if access to the store is so slow that requests should be prepared in advance.
+    /// Returns true if access to the store is slow enough that requests should be prepared in
+    /// advance.
     fn is_high_latency(&self) -> bool {
         false
     }
 
-    /// Returns true if everything that this process owned at a moment (claims, runs, reservations)
-    /// has belonged to it without interruption since then.
+    /// Returns true if this process has owned its claims, runs and reservations without
+    /// interruption since `_moment`.
     fn has_kept_session_since(&self, _moment: Instant) -> bool {
         true
     }
 
-    /// Returns true if a lookup goes to a server, so that batched lookups are faster.
+    /// Returns true if lookups go to a server. Batched lookups are then faster.
     fn is_remote(&self) -> bool;
 
     /// Updates the records with everything that others have committed so far.
@@ -146,8 +147,8 @@ pub trait FactStore: Send + Sync {
     /// Returns the damage that was found when the records were last built from the history.
     fn known_damage(&self) -> Damage;
 
-    /// Returns an id that changes if the records are rebuilt, because answers that are damaged may be
-    /// missing then.
+    /// Returns an id that changes when the records are rebuilt. A rebuild may leave out damaged
+    /// answers.
     fn records_id(&self) -> Result<i64, FactsError> {
         Ok(0)
     }
@@ -175,9 +176,9 @@ pub trait FactStore: Send + Sync {
 
     /// Reserves the worst-case cost of a request before it is sent. The reservation survives if the
     /// process is killed. It may be lost in a power cut, because a flush to disk would cost too
-    /// much. If requests in flight hold the daily budget (`daily_budget`, in USD), this waits for
-    /// them. `limiter_key` is the endpoint that granted the permit. If the future is dropped early,
-    /// nothing is reserved.
+    /// much. If the rest of the daily budget (`daily_budget`, in USD) is reserved by requests in
+    /// flight, waits for them. `limiter_key` is the endpoint that granted the permit. If the future
+    /// is dropped early, nothing is reserved.
     fn reserve_cost(
         &self,
         run: RunId,
@@ -191,14 +192,14 @@ pub trait FactStore: Send + Sync {
     fn finish_reservation(&self, reservation: ReservationId, in_doubt: bool)
     -> StoreFuture<'_, ()>;
 
-    /// Claims every key that no other session holds, in one step. Returns for each key whether this
-    /// session owns it now. Does not wait for the owners of the others.
+    /// Claims, in one step, every key that no other session holds. Returns for each key whether
+    /// this session owns it now. Does not wait for keys that other sessions hold.
     fn claim_keys<'a>(&'a self, keys: &'a [ClaimKey]) -> StoreFuture<'a, Vec<bool>>;
 
-    /// Claims cells of some entities. Then reads which columns open batch jobs ask the model
-    /// (`batch_model`) for, and then everything that any session has committed about the entities.
-    /// Because of this order, no other session asks for a cell that is granted, in no batch job and
-    /// not known. If the future is dropped early, nothing is claimed.
+    /// Claims cells of some entities. Then reads which columns open batch jobs request from the
+    /// model `batch_model`, and then everything that any session has committed about the entities.
+    /// This order ensures that if a cell is granted, in no batch job and not known, no other
+    /// session asks for it. If the future is dropped early, nothing is claimed.
     fn claim_cells<'a>(
         &'a self,
         keys: &'a [ClaimKey],
@@ -226,7 +227,7 @@ pub trait FactStore: Send + Sync {
         })
     }
 
-    /// Releases the given keys that this session holds. Returns at once and never fails: a
+    /// Releases those of the given keys that this session holds. Returns at once and never fails: a
     /// session that cannot reach the store has ended and holds nothing.
     fn release_keys(&self, keys: &[ClaimKey]);
 

@@ -1,5 +1,5 @@
 //! Rate limits per endpoint, shared by all users of a store. The store contains the requests of the
-//! last minute and the limits that the endpoint reported, so that they survive a restart.
+//! last minute and the limits reported by the endpoint, so both survive a restart.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -10,11 +10,11 @@ use serde::{Deserialize, Serialize};
 use crate::limits::{Need, PerMinute, RateLimitHint};
 use crate::{Facts, FactsError};
 
-/// Key of a limiter: an endpoint and one of its models, and the API key that a process uses there.
-/// Hashes identify the endpoint and the API key without revealing them.
+/// Key of a limiter: an endpoint, one of its models, and the API key that a process uses there. The
+/// endpoint and the API key are hashed, so that the key does not reveal them.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct LimiterKey {
-    /// Hash of the endpoint, and of its API key if each key has limits of its own.
+    /// Hash of the endpoint. It includes the API key if each API key has its own limits.
     pub endpoint: String,
     /// Name of the model.
     pub model: String,
@@ -28,27 +28,27 @@ impl LimiterKey {
         format!("{} {}", self.endpoint, self.model)
     }
 
-    /// Returns the name under which the limits that the endpoint reports to this API key are
-    /// stored.
+    /// Returns the name under which the limits reported to this API key are stored.
     pub(super) fn reported_limits_name(&self) -> String {
         format!("{}\n{}", self.limiter_name(), self.api_key)
     }
 }
 
-/// Future of [`RateLimits::acquire_ticket`]: a ticket, or 0 for none.
+/// Future of [`RateLimits::acquire_ticket`]: a ticket number, or 0 if no permit was granted.
 pub type TicketFuture<'a> = Pin<Box<dyn Future<Output = u64> + Send + 'a>>;
 
-/// Why a request cannot be sent yet, and for how much longer.
+/// Reason why a request cannot be sent yet, and the remaining time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RemainingWait {
     /// The endpoint asked for a pause.
     Pause(Duration),
-    /// The limit of requests or tokens per minute is used up for this long.
+    /// The per-minute limit of requests or tokens is used up for this long.
     MinuteLimit(Duration),
 }
 
 impl RemainingWait {
-    /// Returns the remaining pause, or else the remaining time until the next permit.
+    /// Returns the remaining pause or, without a pause, the time until the next permit; `None` if
+    /// there is neither.
     pub(crate) fn new(pause: Option<Duration>, next_permit: Option<Duration>) -> Option<Self> {
         let pause = pause.filter(|wait| !wait.is_zero()).map(Self::Pause);
         pause.or(next_permit.filter(|wait| !wait.is_zero()).map(Self::MinuteLimit))
@@ -99,7 +99,7 @@ pub struct Throttle {
     pub(crate) member: u64,
 }
 
-/// A permit for one request. Dropping it before the request is sent returns it.
+/// A permit for one request. If the request is never sent, dropping the permit returns it.
 pub struct Permit {
     limits: Arc<dyn RateLimits>,
     limiter_key: LimiterKey,

@@ -1,4 +1,4 @@
-//! Facts as JSON lines, to be read, moved and merged. A line is one cell:
+//! Exports and imports facts as JSON lines, one line per cell:
 //!
 //! ```json
 //! {"entity":{"full_name":"Bruce Wayne","superhero_name":"Batman"},
@@ -8,7 +8,7 @@
 //! ```
 //!
 //! Lines are in the order of the journal, so that importing them again results in the same facts.
-//! Tokens and cost are the cell's share of those of its request.
+//! Tokens and cost are the cell's share of its request's tokens and cost.
 
 use std::collections::HashMap;
 use std::io::{BufRead, Write};
@@ -29,9 +29,9 @@ use hqdl_values::evidence::ShownEvidence;
 use hqdl_values::format::{io_reason, json_reason};
 use hqdl_values::key::{ColumnIdentity, Entity, ListHash};
 
-/// Number of lines that are imported at once.
+/// Number of lines imported at once.
 const CHUNK_LINES: usize = 4096;
-/// Number of lines that are exported together, with one lookup of their completions.
+/// Number of lines exported at once; their completions are looked up together.
 const EXPORT_LINES: usize = 500;
 
 impl Facts {
@@ -117,14 +117,14 @@ pub(super) type RecordLookup<'l> =
 pub(super) fn import_lines(journal: &Journal, input: &mut dyn BufRead) -> Result<u64, FactsError> {
     let lines = check_lines(input)?;
     let look_up = |entities: &[Entity]| journal.read_records(&entities.iter().collect::<Vec<_>>());
-    // Use one transaction, so that no newer fact is stored between the lookup and the commit.
+    // Use one transaction, so that no newer fact can be stored between lookup and commit.
     journal.transact(|| {
         journal.catch_up()?;
         import_checked_lines(journal, &lines, &look_up, &mut |units| commit_units(journal, units))
     })
 }
 
-/// Lines of an export that have passed all checks. They are stored in a temporary database, because
+/// Lines of an import that have passed all checks. They are stored in a temporary database, because
 /// they may not fit into memory.
 pub(super) struct CheckedLines(Connection);
 
@@ -152,8 +152,8 @@ fn temporary_database_error(error: &rusqlite::Error) -> FactsError {
     FactsError::Journal { path: "a temporary copy of the lines".into(), message }
 }
 
-/// Imports the lines of [`check_lines`], [`CHUNK_LINES`] at a time. Returns the number of new
-/// facts.
+/// Imports the lines checked by [`check_lines`], [`CHUNK_LINES`] at a time. Returns the number of
+/// new facts.
 pub(super) fn import_checked_lines(
     history: &dyn History,
     lines: &CheckedLines,
@@ -249,14 +249,14 @@ fn add_line(
     Ok(true)
 }
 
-/// Ids and times of the history, each looked up once.
+/// Cache of history ids and times, so that each is looked up only once.
 struct IdCache<'h> {
     history: &'h dyn History,
     run: RunId,
     models: HashMap<String, u32>,
     identities: HashMap<String, u32>,
     lists: HashMap<String, u32>,
-    /// Last completion that was looked up, with its time; the lines of one completion are adjacent.
+    /// The completion looked up last, with its time. Lines of one completion are adjacent.
     last: Option<(i64, Option<String>)>,
 }
 
@@ -295,7 +295,7 @@ impl<'h> IdCache<'h> {
     }
 
     /// Returns the time of a completion that was stored before this import. Returns `None` for a
-    /// completion of this import, because the last of several lines for a cell counts.
+    /// completion from this import, so that the last of several lines for a cell wins.
     fn find_stored_time(&mut self, completion: i64) -> Result<Option<String>, FactsError> {
         if let Some((_, at)) = self.last.as_ref().filter(|(id, _)| *id == completion) {
             return Ok(at.clone());

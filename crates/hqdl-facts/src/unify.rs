@@ -1,6 +1,6 @@
 //! Unification: the model decides which value of a closed list an unlisted word means. Each word is
-//! a separate question. The answer is kept as a fact, and stored by column and list so that later
-//! readers of that column can apply it.
+//! a separate question. The answer is a fact. It is also stored by column and list, so that later
+//! readers of the column can apply it.
 
 use crate::{FactsError, History, QuestionBinding};
 use hqdl_database::current_timestamp;
@@ -9,12 +9,12 @@ use hqdl_spec::{Column, Expansion, Type, ValueList};
 use hqdl_values::key::ColumnIdentity;
 
 const WORDS_PER_REQUEST: u32 = 20;
-/// Maximum length in bytes of an answer that counts as a word; longer answers are prose.
+/// Maximum length in bytes of an answer that counts as a word; a longer answer is prose.
 pub const MAX_WORD_BYTES: usize = 200;
 
-/// Returns the key of a column's words: a hash of the column's identity, its list and the rest of
-/// the question. So a `status` of orders and a `status` of people share no words, even if neither
-/// states its subject.
+/// Returns the key under which a column's words are stored: a hash of the column's identity, its
+/// list and the rest of the question. A `status` of orders and a `status` of people therefore share
+/// no words, even if neither column states its subject.
 fn word_key(expansion: &Expansion, column: &Column, list: &ValueList) -> String {
     let asked = word_expansion(expansion, column, list).about;
     let text = format!("unify v2 {} {} {asked}", column.fingerprint, list.hash.as_str());
@@ -39,7 +39,7 @@ pub fn load_words(
     Ok(())
 }
 
-/// Stores which value of a column's list a word means; `None` means none of them.
+/// Stores which value of a column's list a word means; `None` if it means none of them.
 ///
 /// # Errors
 /// [`FactsError`] if the meaning cannot be stored.
@@ -64,9 +64,9 @@ pub fn store_word(
     history.store_binding(&word_key(expansion, column, list), word, &binding)
 }
 
-/// Returns the expansion whose rows are words and whose question asks what each word means in a
-/// column. The subject of the column is part of the question, because a `status` of orders is
-/// different from one of people.
+/// Returns the expansion that asks what each word means in a column; its rows are the words. The
+/// question includes the column's subject, because a `status` of orders differs from a `status` of
+/// people.
 #[must_use]
 pub fn word_expansion(expansion: &Expansion, column: &Column, list: &ValueList) -> Expansion {
     let column_description = match column.about.trim() {

@@ -1,6 +1,6 @@
-//! Batch APIs: requests that an endpoint answers together, within a day, at a lower price.
-//! `protocols` has the two implementations. Files are streamed in both directions, so a file of
-//! 200 MB is never in memory as a whole.
+//! Batch APIs: an endpoint answers many requests together, within a day, at a lower price.
+//! `protocols` contains the two implementations. Files are streamed in both directions, so a 200 MB
+//! file is never entirely in memory.
 
 use std::path::Path;
 use std::pin::Pin;
@@ -28,9 +28,9 @@ pub struct Batch {
     pub error_file: Option<String>,
     /// Reason why the batch failed as a whole: code and message of the first error.
     pub error: Option<(String, String)>,
-    /// Number of answered requests so far.
+    /// Number of requests answered so far.
     pub completed: u64,
-    /// Number of failed requests so far.
+    /// Number of requests that have failed so far.
     pub failed: u64,
     /// Number of requests in the batch.
     pub total: u64,
@@ -47,17 +47,18 @@ impl Batch {
 /// A line of a batch's results.
 #[derive(Debug)]
 pub struct BatchLine {
-    /// Id that the request was sent with.
+    /// Custom id of the request.
     pub custom_id: String,
     /// Reply to the request, or its error.
     pub reply: Result<Reply, ModelError>,
-    /// Time at which the reply was created, in seconds since 1970, if the line contains it.
+    /// Time at which the reply was created, in seconds since 1970; `None` if the line does not
+    /// contain it.
     pub created: Option<i64>,
 }
 
-/// A batch that may have been created, although its creation is unconfirmed.
+/// A batch whose creation was requested but not confirmed.
 pub struct SoughtBatch<'s> {
-    /// Token that the batch was to be created with.
+    /// Token that the batch was created with, if it exists.
     pub token: &'s str,
     /// Number of requests in the batch.
     pub requests: u64,
@@ -87,7 +88,7 @@ pub trait BatchApi: Send + Sync {
     /// sent when the batch is created.
     fn upload_file<'a>(&'a self, path: &'a Path, name: &'a str) -> BatchFuture<'a, Option<String>>;
 
-    /// Returns the id of an uploaded file with this name and size.
+    /// Returns the id of the uploaded file with this name and size; `None` if there is none.
     fn find_upload<'a>(&'a self, name: &'a str, size: u64) -> BatchFuture<'a, Option<String>>;
 
     /// Creates a batch from its input file, without retries: if the result is unconfirmed, the
@@ -105,24 +106,24 @@ pub trait BatchApi: Send + Sync {
     /// Returns the state of a batch.
     fn get_batch<'a>(&'a self, id: &'a str) -> BatchFuture<'a, Batch>;
 
-    /// Downloads a file of results; fails with [`ModelError::NoAnswer`] if `to` cannot be written.
+    /// Downloads a results file; fails with [`ModelError::NoAnswer`] if `to` cannot be written.
     fn download_file<'a>(&'a self, file: &'a str, to: &'a Path) -> BatchFuture<'a, ()>;
 
     /// Deletes an uploaded file.
     fn delete_file<'a>(&'a self, file: &'a str) -> BatchFuture<'a, ()>;
 
-    /// Interprets the error of a batch request like that of a live request: if it names an
+    /// Interprets the error of a batch request like that of a live request: if the error names an
     /// unsupported feature, later requests omit the feature.
     fn interpret_error(&self, error: ModelError) -> ModelError;
 }
 
-/// Client of an endpoint, as a Batch API needs it.
+/// The parts of an endpoint's client that a Batch API needs.
 pub(super) trait BatchClient: Send + Sync {
     fn transport(&self) -> &Transport;
 
     fn batch_request_body(&self, prompt: &Prompt, parameters: &ModelParameters) -> Json;
 
-    /// Updates the request features if the error of a request rejects one of them. Returns the
-    /// error to report.
+    /// Updates the request features if a request's error rejects one of them. Returns the error to
+    /// report.
     fn learn_from_batch_error(&self, error: ModelError) -> ModelError;
 }

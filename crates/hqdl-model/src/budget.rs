@@ -1,7 +1,7 @@
 //! The budget of a run, in USD and in tokens. The worst-case cost of a request is reserved before
 //! it is sent and settled afterwards, so that concurrent answers can never exceed the budget. A
-//! request that may have been billed without an answer (the connection broke after it was sent)
-//! counts as spent.
+//! request that may have been billed although no answer arrived (the connection broke after it was
+//! sent) counts as spent.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -20,7 +20,7 @@ pub struct Caps {
     pub usd: Option<f64>,
     /// Maximum number of input and output tokens.
     pub tokens: Option<u64>,
-    /// Whether `usd` is the rest of the daily budget.
+    /// Whether `usd` comes from the daily budget.
     pub is_daily: bool,
 }
 
@@ -45,7 +45,7 @@ pub fn run_allowance(
     let mut is_daily = false;
     if let Some(daily_budget) = limits.budget_usd_per_day {
         let today = history.cost_today()? + history.reserved_cost_today()?.usd;
-        // The rest of today's budget for this run, plus its cost so far.
+        // The rest of today's budget, plus what this run has spent so far.
         let left = (daily_budget - today).max(0.0) + used.usd;
         is_daily = usd.is_none_or(|usd| left < usd);
         usd = Some(usd.map_or(left, |usd| usd.min(left)));
@@ -129,7 +129,7 @@ impl BudgetState {
 }
 
 impl Budget {
-    /// Creates a budget of which `spent` has already been used.
+    /// Creates a budget; `spent` is the part already used.
     #[must_use]
     pub fn new(caps: Caps, spent: SpentAmount) -> Self {
         Self {
@@ -140,7 +140,8 @@ impl Budget {
         }
     }
 
-    /// Creates the budget of a new or resumed run. Recordings cost nothing and have no limits.
+    /// Creates the budget of a new or resumed run. Replaying recordings costs nothing and is not
+    /// limited.
     ///
     /// # Errors
     /// [`FactsError`] if the journal cannot be read.
@@ -159,8 +160,8 @@ impl Budget {
         self.caps != Caps::default()
     }
 
-    /// Returns the daily limit in USD. It is checked where reservations are made, because other
-    /// runs share it.
+    /// Returns the daily limit in USD. Other runs share it, so it is checked where reservations are
+    /// made.
     #[must_use]
     pub fn daily_budget(&self) -> Option<f64> {
         self.per_day
@@ -173,11 +174,12 @@ impl Budget {
         BudgetExhausted { caps, spent: SpentAmount { usd: spent_usd, tokens: 0 }, next }
     }
 
-    /// Reserves the worst-case cost of a request. If requests in flight hold the necessary budget,
-    /// this waits for them, because most cost less than their worst case.
+    /// Reserves the worst-case cost of a request. If the necessary budget is reserved by requests
+    /// in flight, waits for them, because most cost less than their worst case.
     ///
     /// # Errors
-    /// [`BudgetExhausted`] if the budget does not cover the request even without requests in flight.
+    /// [`BudgetExhausted`] if the budget does not cover the request even when no request is in
+    /// flight.
     pub async fn reserve_cost(
         &self,
         worst_case: SpentAmount,
@@ -220,7 +222,7 @@ impl Budget {
         self.lock_state().spent
     }
 
-    /// Returns the USD that count against the budget: spent, reserved, or possibly spent without an
+    /// Returns the USD counted against the budget: spent, reserved, or possibly spent without an
     /// answer.
     #[must_use]
     pub fn counted_usd(&self) -> f64 {
@@ -228,8 +230,8 @@ impl Budget {
         state.spent.usd + state.reserved.usd
     }
 
-    /// Returns the cost that is in doubt: requests of this process that may be billed although no
-    /// answer arrived.
+    /// Returns the cost in doubt: requests of this process that may be billed although no answer
+    /// arrived.
     #[must_use]
     pub fn unconfirmed_cost(&self) -> UnconfirmedCost {
         self.lock_state().doubt

@@ -1,5 +1,5 @@
-//! Chooses the models for the cells of an expansion, and the names under which the models' answers
-//! are stored. No other module makes this decision.
+//! Chooses the models for an expansion's cells, and the names under which their answers are stored.
+//! No other module makes this decision.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -13,8 +13,9 @@ use hqdl_spec::{
     Comparison, Expansion, Format, ModelParameters, PriceTable, Provider, Reuse, Spec,
 };
 
-/// The models of an expansion by role: those that answer first, those whose answers are compared
-/// with the first, and those that give second answers. A model is listed once for each role.
+/// The models of an expansion, by role: models that answer first, models whose answers are compared
+/// with the first ones, and models that give second answers. A model with several roles is listed
+/// several times.
 #[derive(Clone)]
 pub struct ExpansionModels {
     choices: Vec<ModelChoice>,
@@ -25,9 +26,9 @@ pub struct ExpansionModels {
     names: Vec<String>,
 }
 
-/// Chooses the models for an expansion's cells: for each column, the one that the column or its
-/// expansion names, or that of `[model]`, and those of its `escalate`. `connected` contains the
-/// models of the spec; without it, cells can only be looked up.
+/// Chooses the models for an expansion's cells. Each column uses the model named by the column or
+/// its expansion, or else `[model]`, and the models of its `escalate`. `connected` contains the
+/// models of the spec; if it is `None`, cells can only be looked up.
 #[must_use]
 pub fn choose_models(
     spec: &Spec,
@@ -68,7 +69,7 @@ pub fn choose_models(
     let choose = |(n, (name, answer)): (usize, (Option<&str>, u32))| {
         let choice = choose_model(spec, connected, name, expansion);
         let name = if answer == 1 { choice.name } else { format!("{} #{answer}", choice.name) };
-        // A second answer must come from this very model, whatever the spec's `reuse`.
+        // A second answer must come from exactly this model, regardless of the spec's `reuse`.
         let reuse = if n < first_count { choice.reuse } else { Reuse::SameModel };
         let uses_logprobs = |column: &usize| {
             let models = &columns[*column];
@@ -89,13 +90,14 @@ pub fn choose_models(
 /// Models of an expansion, by their NAME in the spec.
 struct ModelList<'s> {
     spec: &'s Spec,
-    /// Each model, with the number of its answer to a cell.
+    /// Each model, with the number of the answer that it gives.
     models: Vec<(Option<&'s str>, u32)>,
 }
 
 impl<'s> ModelList<'s> {
-    /// Returns the position of a model among those from `start` on, and adds it if necessary. Flags
-    /// that change the model apply to all models, so several names may refer to the same model.
+    /// Returns the position of a model in the list from `start` on, and adds the model if
+    /// necessary. Flags that change the model apply to all models, so several names may refer to
+    /// the same model.
     fn find_or_add(&mut self, start: usize, (name, answer): (Option<&'s str>, u32)) -> usize {
         let settings = self.spec.model_settings(name);
         let is_same = |(model, other): (Option<&str>, u32)| {
@@ -110,8 +112,7 @@ impl<'s> ModelList<'s> {
         }
     }
 
-    /// Returns the position of a model for second answers; `None` if it is the one that answers
-    /// first.
+    /// Returns the position of a model for second answers; `None` if the same model answers first.
     fn find_second_answer_model(
         &mut self,
         start: usize,
@@ -126,7 +127,7 @@ impl<'s> ModelList<'s> {
 }
 
 impl ExpansionModels {
-    /// Returns the models: first those that answer first.
+    /// Returns all models; those that answer first come first.
     #[must_use]
     pub fn choices(&self) -> &[ModelChoice] {
         &self.choices
@@ -151,21 +152,21 @@ impl ExpansionModels {
         &self.columns[column]
     }
 
-    /// Returns the only model of an expansion whose columns all have the same one.
+    /// Returns the model of an expansion whose columns all use the same one.
     #[must_use]
     pub fn into_only_model(mut self) -> ModelChoice {
         self.choices.swap_remove(0)
     }
 
-    /// Returns the positions of the columns that a model may be asked for.
+    /// Returns the positions of the columns that may be requested from a model.
     pub fn columns_of_model(&self, model: usize) -> impl Iterator<Item = usize> + '_ {
         let is_own =
             move |column: &usize| self.columns[*column].model_positions().any(|m| m == model);
         (0..self.columns.len()).filter(is_own)
     }
 
-    /// Returns the name under which the answers of a single model are stored. If several models
-    /// answer, also returns the columns of the others: `gpt-4o-mini; river: gpt-4o`.
+    /// Returns the name under which the first model's answers are stored. If several models answer,
+    /// also lists the columns of the others: `gpt-4o-mini; river: gpt-4o`.
     #[must_use]
     pub fn describe(&self) -> String {
         let first = self.columns.first().map_or(0, |models| models.first);
@@ -192,7 +193,8 @@ impl ExpansionModels {
         description
     }
 
-    /// Returns the requirements of an expansion's columns for answers of these models.
+    /// Returns the requirements that answers from these models must meet, for an expansion's
+    /// columns.
     ///
     /// # Errors
     /// [`FactsError::Journal`].
@@ -213,7 +215,7 @@ pub struct ModelChoice {
     pub model: Option<String>,
     /// Name under which the facts are stored.
     pub name: String,
-    /// Connection to the model, if it differs from the run's model.
+    /// Connection to the model; `None` for the run's model.
     pub endpoint: Option<Arc<dyn Model>>,
     /// Models whose facts may be reused.
     pub reuse: Reuse,
@@ -221,9 +223,9 @@ pub struct ModelChoice {
     pub price: Option<PriceTable>,
     /// Whether the model is free and counts against no budget.
     pub is_free: bool,
-    /// Maximum number of tokens of an answer.
+    /// Maximum number of tokens per answer.
     pub max_output: u64,
-    /// Maximum number of input tokens that the endpoint adds to a request by itself.
+    /// Maximum number of input tokens that the endpoint itself adds to a request.
     pub extra_input: u64,
     /// Additional fields of the request body.
     pub parameters: ModelParameters,
@@ -231,7 +233,7 @@ pub struct ModelChoice {
     pub format: Format,
     /// Maximum number of rows per request.
     pub rows: u32,
-    /// Name of the model whose tokenizer is used if the endpoint reports no usage.
+    /// Name of the model whose tokenizer counts tokens if the endpoint reports no usage.
     pub tokenizer: String,
     /// Positions of the columns whose confidence is the probability of the answer's tokens.
     pub logprob_columns: Vec<usize>,
@@ -257,14 +259,14 @@ fn choose_model(
         extra_input: protocol_of(settings.provider).extra_input_tokens(),
         parameters: settings.parameters.clone(),
         format: match expansion.format {
-            // An answer with quotations is JSON.
+            // An answer with quotations must be JSON.
             _ if expansion.evidence.is_some() => Format::Json,
             Some(format) => format,
             None => connected.map_or(Format::Json, Model::answer_format),
         },
         rows: match max_rows {
-            // With several images, an answer could not be matched to its image. A passage must not
-            // affect the answer about another row.
+            // With several images, an answer could not be matched to its image. With evidence, one
+            // row's passages must not affect the answer about another row.
             _ if expansion.has_images() || expansion.evidence.is_some() => 1,
             Some(max_rows) => max_rows.min(expansion.rows_per_request),
             None => expansion.rows_per_request,
@@ -276,7 +278,7 @@ fn choose_model(
 }
 
 impl ModelChoice {
-    /// Returns the requirements of an expansion's columns for answers of this model.
+    /// Returns the requirements that answers from this model must meet, for an expansion's columns.
     ///
     /// # Errors
     /// [`FactsError::Journal`].

@@ -1,6 +1,6 @@
 //! `/v1/embeddings` of an OpenAI-compatible endpoint, as a [`Model`] with the usual budgets and
-//! rate limits. The prompt is a JSON array of texts, and the reply is a JSON array of their
-//! vectors, in the same order.
+//! rate limits. The prompt is a JSON array of texts; the reply is a JSON array of their vectors, in
+//! the same order.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,7 +27,7 @@ pub struct EmbeddingsEndpoint {
 }
 
 impl EmbeddingsEndpoint {
-    /// Creates the endpoint of the settings, with rate limits shared by all users of these facts.
+    /// Creates an endpoint from its settings, with rate limits shared by all users of these facts.
     ///
     /// # Errors
     /// [`SetupError`] if the API key is missing.

@@ -2,7 +2,7 @@
 //! replies.
 //!
 //! Answers are parsed while they stream (`stream.rs`); if an endpoint does not stream, hqdl
-//! requests whole answers. Nothing is retried here: that is the task of [`super::RetryingRequest`].
+//! requests whole answers. This module retries nothing; [`super::RetryingRequest`] does.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -41,12 +41,12 @@ pub struct Endpoint {
     temperature: Option<f64>,
     /// Additional fields of the request body.
     parameters: ModelParameters,
-    /// Features of requests, without those that the endpoint has rejected.
+    /// Features that requests use: all except those that the endpoint has rejected.
     features: Mutex<RequestFeatures>,
-    /// Delays requests until the first one has written their prefix to the prompt cache.
+    /// Holds back requests until the first one has written their prefix to the prompt cache.
     prefixes: PrefixGate,
     memory: Option<EndpointMemory>,
-    /// Delays requests until the endpoint has reported plausible usage.
+    /// Holds back requests until the endpoint has reported plausible usage.
     usage_gate: UsageGate,
     /// Whether the features were loaded from the history and no request has succeeded with them
     /// yet.
@@ -57,17 +57,17 @@ pub struct Endpoint {
     has_answered: AtomicBool,
 }
 
-/// Storage for the properties of an endpoint, which are kept for a day.
+/// Where an endpoint's properties are stored, for a day.
 struct EndpointMemory {
     facts: Facts,
     /// Hash under which the request features are stored.
     features_hash: String,
-    /// Hash under which the proof of plausible usage is stored.
+    /// Hash under which it is recorded that the endpoint reports plausible usage.
     usage_hash: String,
 }
 
 impl Endpoint {
-    /// Creates the endpoint of the settings, with rate limits of its own. The API key is read from
+    /// Creates an endpoint from its settings, with its own rate limits. The API key is read from
     /// the environment and stays in memory that is zeroed on drop.
     ///
     /// # Errors
@@ -82,7 +82,7 @@ impl Endpoint {
         )
     }
 
-    /// Creates the endpoint of the settings, with rate limits shared by all users of these facts.
+    /// Creates an endpoint from its settings, with rate limits shared by all users of these facts.
     ///
     /// # Errors
     /// [`SetupError`].
@@ -107,8 +107,8 @@ impl Endpoint {
         Ok(endpoint)
     }
 
-    /// Loads the request features that the endpoint has accepted before, and stores later changes.
-    /// They apply to the same endpoint, model, temperature and parameters only.
+    /// Loads the request features that the endpoint accepted earlier, and stores later changes.
+    /// Stored features apply only to the same endpoint, model, temperature and parameters.
     fn load_features(&mut self, settings: &ModelSettings, facts: &Facts) -> Result<(), FactsError> {
         let temperature = settings.temperature.map(|t| t.to_string()).unwrap_or_default();
         let mut parts = vec![self.transport.base_url.clone(), self.model.clone(), temperature];
@@ -137,7 +137,7 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Creates an endpoint without an API key, for writing requests that the user sends.
+    /// Creates an endpoint without an API key, to write requests that the user will send.
     ///
     /// # Errors
     /// [`SetupError::Client`].
@@ -206,7 +206,7 @@ impl Endpoint {
     }
 
     /// Replaces the request features and stores them. Concurrent requests may all be rejected; only
-    /// the first one changes the features. Returns whether this call changed them.
+    /// the first one changes the features. Returns true if this call changed them.
     fn change_features(&self, features: RequestFeatures, next: RequestFeatures) -> bool {
         let is_first = {
             let mut current = self.features.lock().unwrap_or_else(PoisonError::into_inner);
@@ -226,8 +226,8 @@ impl Endpoint {
         ModelError::NoImages { model: self.model.clone(), message: message.to_owned() }
     }
 
-    /// Stores the request features, or deletes them. If that fails, the next command repeats one
-    /// rejected request.
+    /// Stores the request features, or deletes them if `features` is `None`. If that fails, the
+    /// next command repeats one rejected request.
     fn store_features(&self, features: Option<RequestFeatures>) {
         let Some(memory) = &self.memory else { return };
         let features = features.map(|form| form.to_json().to_string());
@@ -423,8 +423,8 @@ fn immediate_retry_error(message: &str) -> ModelError {
     ModelError::Temporary { message, wait: Some(Duration::ZERO), in_doubt: false }
 }
 
-/// Returns the tokens for which a request needs a permit. A quarter of the maximum output is
-/// assumed to be the likely output.
+/// Returns the number of tokens that a request needs a permit for. Assumes that the answer uses a
+/// quarter of its maximum length.
 fn estimate_permit_need(prompt: &Prompt) -> Need {
     let Prompt { input_tokens: input, max_output, .. } = prompt;
     Need { likely: input + max_output / 4, max: input + max_output }

@@ -17,7 +17,7 @@ pub(super) struct FileBody {
     file: std::fs::File,
     /// Number of bytes of the file that are still to be sent.
     file_bytes: u64,
-    /// Replaces the line breaks of the file; `None` keeps them.
+    /// Replacement for the file's line breaks; `None` keeps them.
     line_break: Option<u8>,
     tail: Option<Bytes>,
     /// Number of bytes still to be sent.
@@ -34,7 +34,7 @@ impl FileBody {
         Ok(Self { head, file, file_bytes, line_break: None, tail, remaining_bytes })
     }
 
-    /// Opens a file of JSON lines for a body that contains them as the items of an array. Omits the
+    /// Opens a file of JSON lines as a body in which the lines are the items of an array. Omits the
     /// line break at the end of the file.
     pub(super) fn open_lines(path: &Path, head: String, tail: String) -> std::io::Result<Self> {
         let body = Self::open(path, head, tail)?;
@@ -43,7 +43,7 @@ impl FileBody {
         Ok(Self { file_bytes, remaining_bytes, line_break: Some(b','), ..body })
     }
 
-    /// Returns the number of bytes of the body.
+    /// Returns the length of the body in bytes.
     pub(super) fn byte_count(&self) -> u64 {
         self.remaining_bytes
     }

@@ -60,16 +60,17 @@ use hqdl_values::evidence::ShownEvidence;
 use hqdl_values::tokens::{Tokenizer, max_image_tokens};
 use hqdl_values::usage::{ColumnUsage, SpentAmount};
 
-/// Maximum number of attempts at a row, the last one alone, before it is stored as invalid.
+/// Maximum number of attempts for a row before it is stored as invalid. In the last attempt, the
+/// row is requested alone.
 const MAX_ATTEMPTS: u32 = 3;
-/// Maximum number of attempts if a row has its own prompt format when requested alone: once with
-/// other rows, once alone.
+/// Maximum number of attempts if single rows have their own prompt format: once with other rows,
+/// once alone.
 const MAX_SINGLE_ROW_ATTEMPTS: u32 = 2;
 
-/// Tokens that the length limit of a list adds to a schema.
+/// Number of tokens that a list's length limit adds to a schema.
 const LIMIT_TOKENS: u64 = 8;
 
-/// How long generation is idle before it checks the rows that other runs have claimed.
+/// Idle time after which generation checks the rows that other runs have claimed.
 const RECHECK_DELAY: Duration = Duration::from_millis(50);
 
 /// State shared by all requests of a run about one expansion.
@@ -86,10 +87,10 @@ pub struct Context {
     pub columns: Mutex<Vec<ColumnUsage>>,
     /// Cached prompt frames.
     pub frames: Frames,
-    /// Rows per request: decreases when answers are misaligned or unreadable, and increases when
-    /// they are not.
+    /// Number of rows per request: decreases when answers are misaligned or unreadable, and
+    /// increases when they are not.
     pub packing: Packing,
-    /// Counts of the model's readable and unreadable CSV replies.
+    /// Counts the model's readable and unreadable CSV replies.
     pub csv_replies: CsvReplies,
     /// Cap on the length of an answer.
     pub output_cap: OutputCap,
@@ -97,10 +98,10 @@ pub struct Context {
     pub usage_warned: AtomicBool,
     /// Whether the user was warned that the endpoint sends no finish reason.
     pub finish_reason_warned: AtomicBool,
-    /// Whether to skip cells that open batch jobs ask for.
+    /// Whether to skip cells that open batch jobs request.
     pub skip_batched: bool,
-    /// All keys of the expansion, if known. A request for one row then accepts a misspelled key
-    /// that is none of them.
+    /// All keys of the expansion, if known. In a reply about a single row, a misspelled key is then
+    /// accepted if it is not one of these keys.
     pub known_keys: Option<Arc<ExpansionKeys>>,
     /// Tokenizer of the model, loaded on first use.
     pub tokenizer: OnceLock<Tokenizer>,
@@ -114,19 +115,19 @@ pub(crate) struct ArrivedReply<'a> {
     /// Frame of the request's prompt.
     pub frame: &'a PromptFrame,
     pub prompt: &'a Prompt,
-    /// Number of attempts at the request's rows, including this one.
+    /// Number of attempts for the request's rows, including this one.
     pub attempt: u32,
     /// Id of the request's reservation in the journal.
     pub reservation_id: Option<ReservationId>,
     /// The worst-case cost that was reserved.
     pub worst_case: SpentAmount,
-    /// The id in the journal of the batch request that it answers.
+    /// Id in the journal of the batch request that the reply answers; `None` for a live request.
     pub answers: Option<i64>,
 }
 
 /// Asks about all batches from the channel. Returns when the channel is closed and everything is
-/// stored, or at the first error that stops the run. It still waits for the requests in flight,
-/// because they are paid for.
+/// stored, or after the first error that stops the run. Before it returns, it waits for the
+/// requests in flight, because they are paid for.
 ///
 /// # Errors
 /// [`StopReason`].
@@ -142,7 +143,8 @@ pub async fn generate_facts(
     let mut stop_reason = None;
     let mut is_open = true;
     let mut is_watching = true;
-    // Becomes true when the run must end, for any reason: waits end, and no more requests are sent.
+    // Becomes true when the run must end, for any reason. Waits then end, and no more requests are
+    // sent.
     let (stop, stopping) = watch::channel(false);
     let slots = Arc::new(Slots::new(context.run.concurrency, context.run.facts.is_high_latency()));
     let control = RunControl { stopping, slots: Arc::clone(&slots) };
@@ -210,7 +212,7 @@ pub async fn generate_facts(
     for deferred_request in deferred {
         context.give_up_request(deferred_request).await?;
     }
-    // If nothing was ever answered, even a few failures mean that the endpoint is gone.
+    // If no request was ever answered, even a few failures mean that the endpoint is gone.
     let stop_reason = stop_reason
         .or_else(|| context.run.circuit_breaker.failure_without_answers().map(StopReason::Gone));
     if let Some(reason) = &stop_reason {
@@ -219,7 +221,7 @@ pub async fn generate_facts(
     stop_reason.map_or(Ok(()), Err)
 }
 
-/// Stop signal and concurrency slots that the requests of a run share.
+/// Stop signal and concurrency slots shared by the requests of a run.
 #[derive(Clone)]
 struct RunControl {
     /// Becomes true when the run must end.
@@ -230,9 +232,10 @@ struct RunControl {
 /// Rows that the run must request.
 struct PendingRequest {
     row_batch: RowBatch,
-    /// Number of attempts at the rows, including this one.
+    /// Number of attempts for the rows, including this one.
     attempt: u32,
-    /// For a part of a split request: the number of answers when it was split.
+    /// Number of answers when the request was split; `None` if this is not a part of a split
+    /// request.
     piece_since: Option<u64>,
 }
 
@@ -244,7 +247,7 @@ impl PendingRequest {
 
 #[derive(Default)]
 struct TaskOutcome {
-    /// Requests that are deferred until the endpoint answers.
+    /// Requests deferred until the endpoint answers another request.
     deferred: Vec<DeferredRequest>,
     /// Rows that other runs have claimed.
     claimed_by_others: Vec<ClaimedByOthers>,
@@ -252,8 +255,8 @@ struct TaskOutcome {
     missing: Vec<ClaimedByOthers>,
 }
 
-/// Processes a row batch: claims its cells, sends the request, stores the answers, and requests
-/// failed rows again.
+/// Processes a row batch: claims its cells, sends the request, stores the answers, and retries
+/// failed rows.
 async fn process_batch(
     context: Arc<Context>,
     mut stack: Vec<PendingRequest>,
@@ -297,8 +300,8 @@ async fn process_batch(
     Ok(outcome)
 }
 
-/// Sends one request and stores the answers. Returns the rows to request again, and the request if
-/// it is deferred.
+/// Sends one request and stores the answers. Returns the rows to request again, and the request
+/// itself if it must be deferred.
 async fn send_request(
     context: &Context,
     pending: PendingRequest,
@@ -350,7 +353,7 @@ async fn send_request(
     let outcome = tokio::select! {
         biased;
         asked = request.run_with_retries() => asked,
-        // The request was waiting for a limit or a retry, so nothing is billed.
+        // The request was waiting for a limit or for a retry, so it cannot be billed.
         () = wait_for_safe_stop(&control.stopping, &request) => return Ok((Vec::new(), None)),
     };
     completion.seconds = began.elapsed().as_secs_f64();
@@ -431,7 +434,7 @@ impl Context {
         }
     }
 
-    /// Returns the model to ask.
+    /// Returns the model that the requests are sent to.
     pub(crate) fn endpoint(&self) -> &dyn Model {
         self.choice.endpoint.as_deref().unwrap_or(&*self.run.endpoint)
     }
@@ -449,8 +452,9 @@ impl Context {
         }
     }
 
-    /// Counts the tokens of a request whose endpoint reports no usage. The output is what was
-    /// received, or the maximum if the reply was truncated there, because part of it may be hidden.
+    /// Counts the tokens of a request whose endpoint reports no usage. Output tokens are counted
+    /// from the received text. If the reply was truncated at the maximum, they are set to the
+    /// maximum, because part of the output may be hidden.
     pub(crate) fn count_tokens(
         &self,
         frame: &PromptFrame,
@@ -463,8 +467,8 @@ impl Context {
         let mut output = if tokenizer.is_exact() {
             counted_output
         } else {
-            // Only the certain minimum of an estimate may exceed the maximum, so that an estimate
-            // never stops a run.
+            // Compare only the certain minimum with the maximum, so that an estimate never stops a
+            // run.
             let allowed = prompt.max_output.max(tokenizer.min_tokens(counted_output));
             tokenizer.max_tokens(counted_output).min(allowed)
         };
@@ -480,7 +484,7 @@ impl Context {
     }
 
     /// Returns the plausible token range of a reply. The minimum is half of hqdl's own count, or a
-    /// quarter of it if that count is an estimate.
+    /// quarter if that count is an estimate.
     pub(crate) fn plausible_tokens(&self, prompt: &Prompt, reply: &Reply) -> PlausibleTokens {
         let max =
             Tokens { input: prompt.input_tokens, output: prompt.max_output, ..Tokens::default() };
@@ -489,7 +493,7 @@ impl Context {
             return PlausibleTokens { max, ..PlausibleTokens::default() };
         }
         let tokenizer = if self.run.counts_tokens { self.tokenizer() } else { Tokenizer::Estimate };
-        // Only the maximum of an image's tokens is known.
+        // For images, only the maximum number of tokens is known.
         let images = prompt.images.len() as u64 * max_image_tokens(&self.choice.tokenizer);
         let extra = tokenizer.max_prompt_tokens(images) + self.choice.extra_input;
         let text = prompt.input_tokens.saturating_sub(extra);
@@ -504,8 +508,8 @@ impl Context {
     /// Parses a reply, stores its answers, and returns the rows to request again.
     ///
     /// # Errors
-    /// Returns [`StopReason`]. With [`ModelError::Usage`], the reported usage is implausible, and
-    /// all answers are stored.
+    /// Returns [`StopReason`]. [`ModelError::Usage`] means that the reported usage is implausible;
+    /// all answers are stored nevertheless.
     pub(crate) async fn store_reply(
         &self,
         arrived: ArrivedReply<'_>,
@@ -523,10 +527,10 @@ impl Context {
         completion.cost_usd = price.map_or(0.0, |price| tokens.cost(&price));
         completion.assumed_cache_writes = tokens.assumed_cache_writes(price.as_ref());
         let cost = completion.cost_usd;
-        // If the reply was cut short by the endpoint or by hqdl, its rows are not at fault.
+        // If the reply was cut short by the endpoint or by hqdl, its rows are not to blame.
         let was_cut_short =
             reply.broken.is_some() || self.is_truncated_at_cap(prompt, &reply, tokens);
-        // A row that was already requested in the simplest format would get the same prompt again.
+        // A row already requested in the simplest format would get the same prompt again.
         let is_answered = frame.has_simplest_form()
             && row_batch.missing_rows.len() == 1
             && reply.finish_reason() == FinishReason::Stop
@@ -579,7 +583,7 @@ impl Context {
         Ok(split_smaller(to_retry, row_batch, attempt + 1, frame))
     }
 
-    /// Returns whether a well-formed answer was truncated at its cap, so that a longer one may
+    /// Returns true if a well-formed answer was truncated at its cap, so that a longer answer may
     /// succeed.
     fn is_truncated_at_cap(&self, prompt: &Prompt, reply: &Reply, tokens: Tokens) -> bool {
         if !reply.truncated {
@@ -604,7 +608,7 @@ impl Context {
     }
 
     /// Stops the run if the reported usage is implausible. If the model has no price and the run
-    /// has no budget, this only warns, once. Recordings are not checked.
+    /// has no budget, only warns once. Replayed recordings are not checked.
     fn check_usage(
         &self,
         reported: Tokens,
@@ -623,7 +627,7 @@ impl Context {
             return Ok(());
         }
         if !self.run.counts_tokens {
-            // The worst case was computed from an estimate, so count its input tokens exactly now.
+            // The worst case was computed from an estimate, so count the input tokens exactly now.
             let input = self.input_tokens(frame, prompt, true);
             worst_case = SpentAmount::worst_case(input, prompt.max_output, price);
         }
@@ -641,8 +645,8 @@ impl Context {
         Ok(())
     }
 
-    /// Returns the input tokens of a prompt. They are counted if a limit or a budget depends on
-    /// them, with a margin for what the endpoint adds; otherwise they are estimated.
+    /// Returns the number of input tokens of a prompt. If `counts` is true, counts them and adds a
+    /// margin for what the endpoint adds; otherwise estimates them.
     fn input_tokens(&self, frame: &PromptFrame, prompt: &Prompt, counts: bool) -> u64 {
         let images = prompt.images.len() as u64 * max_image_tokens(&self.choice.tokenizer);
         if !counts {

@@ -1,8 +1,8 @@
-//! Recognizes endpoints' errors about the images in a request.
+//! Recognizes endpoints' errors about images in a request.
 
 use super::ModelError;
 
-/// Phrases in endpoints' errors that mean that a model accepts no images.
+/// Phrases in endpoints' error messages that mean that a model accepts no images.
 const NO_IMAGE_PHRASES: [&str; 15] = [
     // OpenAI, Azure
     "image_url is only supported by certain models",
@@ -42,8 +42,8 @@ pub(super) fn is_unsupported_image_error(error: &ModelError) -> bool {
     !lower.contains("image url") && NO_IMAGE_PHRASES.iter().any(|w| lower.contains(w))
 }
 
-/// Converts the rejection of a request with images: an error about an image affects only that
-/// image.
+/// Converts an endpoint's rejection of a request with images. An error about an image affects only
+/// that image's row.
 pub(super) fn image_error(error: ModelError) -> ModelError {
     match error {
         ModelError::Refused { endpoint, status: status @ (400 | 413 | 415 | 422), message }

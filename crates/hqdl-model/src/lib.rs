@@ -54,14 +54,14 @@ use hqdl_spec::{Format, Limits, PriceTable, Provider, Spec};
 use hqdl_values::usage::SpentAmount;
 pub use hqdl_values::usage::Tokens;
 
-/// Maximum number of attempts of a request.
+/// Maximum number of attempts per request.
 pub(crate) const MAX_ATTEMPTS: usize = 6;
-/// Upper bound of the first pause between attempts. The bound doubles with every attempt, and the
-/// actual pause is random below it (full jitter).
+/// Upper bound of the first pause between attempts. The bound doubles with each attempt, and the
+/// actual pause is random between zero and the bound (full jitter).
 const FIRST_PAUSE: Duration = Duration::from_millis(400);
 /// Longest pause between attempts, unless the endpoint asks for a longer one.
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
-/// Longest total of all pauses of a request.
+/// Maximum total pause time per request.
 const RETRY_TIMEOUT: Duration = Duration::from_secs(10 * 60);
 
 /// Error of a request.
@@ -82,7 +82,7 @@ pub enum ModelError {
     Temporary {
         /// Description of the failure.
         message: String,
-        /// Pause that the endpoint asks for.
+        /// Pause that the endpoint requested; `None` if it requested none.
         wait: Option<Duration>,
         /// Whether the request may have been billed.
         in_doubt: bool,
@@ -108,8 +108,8 @@ pub enum ModelError {
     /// The endpoint rejects the content of the request, but answers other requests.
     #[error("the endpoint's content filter rejected the request: {0}")]
     Filtered(String),
-    /// The request timed out, or the reply was larger than the limit. It may have been billed. A
-    /// request with fewer rows may succeed.
+    /// The request timed out, or the reply exceeded the size limit. The request may have been
+    /// billed. A request with fewer rows may succeed.
     #[error("{0}")]
     Unfinished(String),
     /// The endpoint reports implausible usage.
@@ -131,13 +131,13 @@ pub enum ModelError {
 /// Future of a reply.
 pub type ReplyFuture<'a> = Pin<Box<dyn Future<Output = Result<Reply, ModelError>> + Send + 'a>>;
 
-/// Future of a permit; `None` if there are no limits.
+/// Future that completes with a permit, or with `None` if there are no limits.
 pub type PermitFuture<'a> = Pin<Box<dyn Future<Output = Option<Permit>> + Send + 'a>>;
 
 /// A model that answers prompts.
 pub trait Model: Send + Sync {
-    /// Returns the name that facts are stored under. For recordings it includes a hash of their
-    /// content.
+    /// Returns the name under which facts are stored. For recordings, the name includes a hash of
+    /// their content.
     fn name(&self) -> &str;
 
     /// Waits until the rate limits allow a request with this prompt.
@@ -153,7 +153,8 @@ pub trait Model: Send + Sync {
     /// Sends a prompt, without retries.
     fn send_prompt<'a>(&'a self, prompt: &'a Prompt) -> ReplyFuture<'a>;
 
-    /// Returns the maximum number of rows that the model answers in one request.
+    /// Returns the maximum number of rows that the model answers per request; `None` if there is no
+    /// limit.
     fn max_rows(&self) -> Option<u32> {
         None
     }
@@ -169,7 +170,7 @@ pub trait Model: Send + Sync {
         false
     }
 
-    /// Returns whether the model looks up its answers by the hash of the prompt.
+    /// Returns whether the model looks up answers by the hash of the prompt.
     fn looks_up_by_prompt(&self) -> bool {
         false
     }
@@ -193,7 +194,7 @@ pub trait Model: Send + Sync {
     /// Records whether the usage that the endpoint reported was plausible.
     fn record_usage(&self, _is_plausible: bool) {}
 
-    /// Returns and clears the warnings for the user since the last call.
+    /// Returns the warnings for the user since the last call, and clears them.
     fn take_warnings(&self) -> Vec<String> {
         Vec::new()
     }
@@ -241,8 +242,8 @@ fn to_per_minute(limits: &Limits) -> PerMinute {
     PerMinute { requests: limits.requests_per_minute, tokens: limits.tokens_per_minute }
 }
 
-/// Returns the endpoint of a spec for writing request files. It sends nothing, so it needs no API
-/// key.
+/// Returns the endpoint of a spec for writing request files. The endpoint sends nothing, so it
+/// needs no API key.
 ///
 /// # Errors
 /// [`SetupError::Client`].
@@ -263,7 +264,7 @@ fn open_recordings(spec: &Spec) -> Result<Arc<dyn Model>, SetupError> {
 }
 
 /// Returns the models of a spec for planning: their names and profiles, without an API key. Sending
-/// them a request is an error.
+/// them a request fails.
 ///
 /// # Errors
 /// [`SetupError`] if recordings cannot be read.
@@ -274,7 +275,7 @@ pub fn connect_for_planning(spec: &Spec) -> Result<Arc<dyn Model>, SetupError> {
     })
 }
 
-/// Model for planning, which answers no request.
+/// A model used only for planning. It answers no requests.
 struct PlanOnlyModel(String);
 
 impl Model for PlanOnlyModel {
@@ -287,8 +288,8 @@ impl Model for PlanOnlyModel {
     }
 }
 
-/// Retries temporary failures, after exponential pauses with full jitter, or after the pause that
-/// the endpoint asks for.
+/// Retries temporary failures after exponential pauses with full jitter, or after the pause that
+/// the endpoint requests.
 async fn retry_with_backoff<T, E: RetryableError, F>(
     max_attempts: usize,
     attempt: impl FnMut() -> F,
@@ -320,7 +321,7 @@ where
         .await
 }
 
-/// An error that may come from the endpoint.
+/// An error that may contain an endpoint's error.
 trait RetryableError: std::fmt::Display {
     /// Returns the endpoint's error, if this error contains one.
     fn model_error(&self) -> Option<&ModelError>;
@@ -342,7 +343,7 @@ impl RetryableError for RequestError {
 }
 
 /// A request that is retried while its failures are temporary, with exponential pauses and full
-/// jitter, or after the pause that the endpoint asks for. Every attempt is paid for: its worst-case
+/// jitter, or after the pause that the endpoint requests. Every attempt is charged: its worst-case
 /// cost is reserved before it is sent and settled afterwards.
 pub struct RetryingRequest<'a> {
     /// Model that the request is sent to.
@@ -353,7 +354,7 @@ pub struct RetryingRequest<'a> {
     pub budget: &'a Budget,
     /// Price of the model.
     pub price: Option<&'a PriceTable>,
-    /// Counts the tokens of a reply without reported usage.
+    /// Counts the tokens of a reply whose usage the endpoint did not report.
     pub count_tokens: &'a (dyn Fn(&Reply) -> Tokens + Sync),
     /// Returns the plausible token range of a reply.
     pub plausible_tokens: &'a (dyn Fn(&Reply) -> PlausibleTokens + Sync),
@@ -363,21 +364,21 @@ pub struct RetryingRequest<'a> {
     pub max_attempts: usize,
     /// Number of attempts so far; initially 0.
     pub attempts: AtomicU32,
-    /// Returns whether an incomplete reply contains answers to keep.
+    /// Returns whether an incomplete reply contains answers worth keeping.
     pub has_answers: &'a (dyn Fn(&Reply) -> bool + Sync),
     /// Slots of the endpoint; the request holds one while the endpoint processes it.
     pub slots: Option<&'a Slots>,
     /// Ledger that records the worst-case cost; `None` for free models.
     pub ledger: Option<Ledger<'a>>,
-    /// Called every 5 s while the request waits for the endpoint or a limit, and before a longer
-    /// pause.
+    /// Callback that reports a wait: called every 5 s while the request waits for the endpoint or a
+    /// limit, and before a longer pause.
     pub report_wait: &'a (dyn Fn(RemainingWait) + Sync),
 }
 
-/// A wait longer than this is reported to the user.
+/// Duration above which a wait is reported to the user.
 pub(crate) const REPORTED_WAIT: Duration = Duration::from_secs(5);
 
-/// Ledger of a run: stores the worst-case cost of its requests.
+/// Ledger of a run, which stores the worst-case cost of the run's requests.
 #[derive(Clone, Copy)]
 pub struct Ledger<'a> {
     /// Fact store that contains the ledger.
@@ -426,7 +427,7 @@ impl RetryingRequest<'_> {
         let worst_case = SpentAmount::worst_case(input, output, self.price);
         let attempt = self.attempts.fetch_add(1, Ordering::Relaxed) + 1;
         let began = Instant::now();
-        // Wait here before anything is reserved.
+        // Wait before anything is reserved.
         let usage_gate =
             self.model.usage_gate().filter(|_| self.price.is_some_and(PriceTable::is_billed));
         let turn = match usage_gate {
@@ -521,7 +522,7 @@ impl RetryingRequest<'_> {
     }
 
     /// Acquires a permit and a slot, and reserves the worst-case cost. A reservation is either sent
-    /// or released, so the request counts as on the wire once it is reserved.
+    /// or released, so the request counts as on the wire from the reservation on.
     async fn prepare_to_send(
         &self,
         worst_case: SpentAmount,
@@ -533,8 +534,8 @@ impl RetryingRequest<'_> {
             let Some(slots) = self.slots else { return Ok((permit, reservation_id, None)) };
             let turn = Instant::now();
             let slot = slots.acquire_slot().await;
-            // A permit counts for a minute from when it was granted. A session that was
-            // disconnected for longer than a lease has lost its reservations.
+            // A permit counts for a minute after it was granted. A session that was disconnected
+            // for longer than its lease has lost its reservations.
             let is_current = turn.elapsed() < limits::MINUTE / 2
                 && self.ledger.is_none_or(|ledger| ledger.facts.has_kept_session_since(since));
             let closed = slot.is_none();

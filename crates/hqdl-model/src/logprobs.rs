@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use serde_json::Value as Json;
 
-/// Number of steps per unit to which a log-probability is rounded.
+/// Log-probabilities are rounded to a multiple of 1 / `STEPS`.
 const STEPS: f64 = 1e6;
 
 /// A token: the position of its end, and its log-probability if the endpoint reports a valid one.
@@ -22,8 +22,9 @@ pub(super) struct TokenDraft {
 }
 
 impl TokenDraft {
-    /// Adds a list of tokens in `OpenAI`'s format: `{"token": …, "logprob": …, "bytes": […]}`. Only
-    /// the bytes show a part of a character, which `token` replaces.
+    /// Adds a list of tokens in `OpenAI`'s format: `{"token": …, "logprob": …, "bytes": […]}`. If a
+    /// token ends within a character, only `bytes` contains its part of the character; `token`
+    /// contains a replacement character.
     pub(super) fn add_tokens(&mut self, tokens: Option<&Json>) {
         for token in tokens.and_then(Json::as_array).into_iter().flatten() {
             let byte = |byte: &Json| u8::try_from(byte.as_u64()?).ok();
@@ -46,10 +47,11 @@ impl TokenDraft {
         *self = Self::default();
     }
 
-    /// Returns the tokens of a content. There are none if the tokens do not spell it.
+    /// Returns the tokens aligned with `content`; none if the tokens do not spell it.
     pub(super) fn align_with(&self, content: &str) -> TokenLogprobs {
         let is_at = |start: &usize| self.bytes[*start..].starts_with(content.as_bytes());
-        // Some endpoints remove white space or special tokens around the content.
+        // Some endpoints remove white space or special tokens around the content, so try all start
+        // positions.
         let starts = 0..=self.bytes.len().saturating_sub(content.len());
         let Some(start) = starts.into_iter().find(is_at).filter(|_| !content.is_empty()) else {
             return TokenLogprobs::default();
@@ -60,21 +62,21 @@ impl TokenDraft {
     }
 }
 
-/// Log-probabilities of the tokens of a content.
+/// Log-probabilities of the tokens of a reply's content.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct TokenLogprobs {
     tokens: Vec<ReplyToken>,
 }
 
 impl TokenLogprobs {
-    /// Returns true if the endpoint reported none, or none that belong to the content.
+    /// Returns true if the endpoint reported no log-probabilities, or none that match the content.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.tokens.is_empty()
     }
 
-    /// Returns the smallest log-probability of the tokens that contain a part of `range`, given in
-    /// bytes of the content. `None` if there is no such token, or if one has no log-probability.
+    /// Returns the lowest log-probability among the tokens that overlap `range`, a byte range of
+    /// the content. `None` if there is no such token, or if one of them has no log-probability.
     #[must_use]
     pub fn least_in(&self, range: &Range<usize>) -> Option<f64> {
         let starts = std::iter::once(0).chain(self.tokens.iter().map(|token| token.end));
@@ -84,7 +86,7 @@ impl TokenLogprobs {
         let least = overlapping
             .map(|(_, token)| token.logprob)
             .try_fold(f64::MAX, |least, next| Some(least.min(next?)))?;
-        // Rounding errors of an endpoint can exceed 0.
+        // An endpoint's rounding errors can exceed 0.
         (least < f64::MAX).then(|| ((least * STEPS).round() / STEPS).min(0.0))
     }
 }

@@ -15,8 +15,8 @@ type ConnectResult = Result<Arc<dyn Model>, SetupError>;
 /// Connects to the models of a spec.
 ///
 /// # Errors
-/// Fails with the error of `connect` for `[model]`. If another model cannot be connected, its error
-/// is returned when it is asked, so that an unused model needs no API key.
+/// Fails with the error of `connect` for `[model]`. If a named model cannot be connected, requests
+/// to it fail with the error, so that an unused model needs no API key.
 pub(super) fn connect_all_models(
     spec: &Spec,
     connect: &dyn Fn(&Spec) -> ConnectResult,
@@ -106,7 +106,7 @@ impl Model for ModelSet {
     }
 }
 
-/// Model that could not be connected.
+/// A model that could not be connected.
 struct Unconnected {
     name: String,
     message: String,

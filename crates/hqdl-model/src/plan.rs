@@ -1,5 +1,5 @@
-//! The plan of a run: missing cells grouped into row batches, with tokens, cost and time. Making a
-//! plan sends no requests.
+//! The plan of a run: missing cells grouped into row batches, with estimates of tokens, cost and
+//! time. Planning sends no requests.
 
 mod cascade;
 mod cost_estimator;
@@ -22,10 +22,10 @@ use hqdl_spec::{Expansion, Limits, PriceTable};
 use hqdl_values::Row;
 use hqdl_values::key::Entity;
 
-/// Tokens of the message envelope of a chat request.
+/// Number of tokens in the message envelope of a chat request.
 const ENVELOPE_TOKENS: u64 = 11;
-/// Maximum number of open batches with different missing columns. Beyond it, the fullest batch is
-/// emitted early, so that memory stays bounded.
+/// Maximum number of open batches with different missing columns. When it is exceeded, the fullest
+/// batch is emitted early, so that memory stays bounded.
 const OPEN_BATCHES: usize = 64;
 /// Maximum duration of a batch in seconds.
 const BATCH_SECONDS: f64 = 24.0 * 60.0 * 60.0;
@@ -41,13 +41,14 @@ pub struct MissingRow {
     pub entity: Entity,
 }
 
-/// Rows that share a request. They lack the same columns and show the same part of the key.
+/// Rows that share a request. They lack the same columns, and their prompts show the same key
+/// columns.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RowBatch {
     /// Positions of the requested columns.
     pub columns: Vec<usize>,
-    /// Positions of all columns that the rows' sources ask for. A recording of whole rows answers
-    /// these.
+    /// Positions of all columns requested from the rows' sources. A recording of whole rows answers
+    /// all of them.
     pub source_columns: Vec<usize>,
     /// The rows with missing cells.
     pub missing_rows: Vec<MissingRow>,
@@ -61,7 +62,8 @@ pub struct Batcher<'e> {
     open: BTreeMap<BatchKey<'e>, Vec<MissingRow>>,
 }
 
-/// The requested columns, all columns of the row, and the part of the key that is shown.
+/// The requested columns, all columns of the row, and the positions of the shown key columns;
+/// `None` if all of them are shown.
 type BatchKey<'e> = (Vec<usize>, Vec<usize>, Option<&'e [usize]>);
 
 impl<'e> Batcher<'e> {
@@ -143,7 +145,7 @@ pub struct ExpansionPlan {
     pub name: String,
     /// Name of the model to ask.
     pub model: String,
-    /// Price of the expansion's requests, in USD per million tokens.
+    /// Price of the expansion's requests, in USD per million tokens; `None` if unknown.
     pub price: Option<PriceTable>,
     /// Number of entities of the expansion.
     pub keys: u64,
@@ -161,7 +163,7 @@ pub struct ExpansionPlan {
     pub extra_input: u64,
     /// Output tokens.
     pub output_tokens: Estimate,
-    /// Requests of the expansion, by columns and number of rows.
+    /// Shapes of the expansion's requests, by requested columns.
     pub shapes: Vec<(Vec<usize>, RequestShape)>,
 }
 
@@ -186,7 +188,7 @@ impl ColumnPlan {
     }
 }
 
-/// The part of a plan that one model answers.
+/// One model's part of a plan.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ModelPart {
     /// Name of the model.
@@ -202,7 +204,7 @@ pub struct ModelPart {
 pub struct Plan {
     /// The plan of each expansion.
     pub expansions: Vec<ExpansionPlan>,
-    /// Cascades of the columns that have a target.
+    /// Cascades of the columns with a target.
     pub cascades: Vec<CascadePlan>,
     /// Whether tokens were counted with the model's own tokenizer.
     pub is_counted: bool,
@@ -216,9 +218,10 @@ pub struct Plan {
     pub price_notes: Vec<String>,
     /// Rest of the budget.
     pub budget_left: BudgetLeft,
-    /// Estimated duration in seconds under the rate limits; 0 if unknown. For batches, the maximum.
+    /// Estimated duration in seconds under the rate limits; 0 if unknown. For batches, the maximum
+    /// duration.
     pub seconds: f64,
-    /// Whether the run splits a request that exceeds the budget.
+    /// Whether the run splits requests that exceed the budget.
     pub splits_requests: bool,
 }
 
@@ -235,7 +238,7 @@ impl Plan {
         self.expansions.iter().map(|e| e.requests).sum()
     }
 
-    /// Returns the part of each model, in the order in which the expansions use them.
+    /// Returns each model's part, in the order in which the expansions use the models.
     #[must_use]
     pub fn model_parts(&self) -> Vec<ModelPart> {
         let mut parts: Vec<ModelPart> = Vec::new();
@@ -279,8 +282,8 @@ impl Plan {
         sum
     }
 
-    /// Computes the cost and the duration. The duration is 0 without a throughput estimate, as for
-    /// batches, whose answers the run does not wait for.
+    /// Computes the cost and the duration. Without a throughput estimate, the duration is 0;
+    /// batches have none, because the run does not wait for their answers.
     pub fn estimate_cost(&mut self, limits: &Limits, throughput: Option<ThroughputEstimate>) {
         let (input, output) = (self.input_tokens() as f64, self.output_tokens());
         self.has_price = self.expansions.iter().all(|e| e.price.is_some());
@@ -308,7 +311,7 @@ impl Plan {
         self.seconds = BATCH_SECONDS;
     }
 
-    /// Returns the plan as JSON for `plan --json`, a stable contract.
+    /// Returns the plan as JSON for `plan --json`, a stable format.
     #[must_use]
     pub fn to_json(&self) -> Json {
         let output = self.output_tokens();

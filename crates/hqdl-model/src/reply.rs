@@ -9,8 +9,8 @@ use hqdl_prompt::completion::FinishReason;
 use hqdl_values::PriceTable;
 use hqdl_values::usage::Tokens;
 
-/// Maximum number of tokens that is accepted from a report, so that sums fit into a double and a
-/// journal column.
+/// Maximum number of tokens accepted from a report, so that sums fit into a double and a journal
+/// column.
 const MAX_TOKENS: u64 = 1 << 50;
 
 /// A model's reply.
@@ -18,7 +18,7 @@ const MAX_TOKENS: u64 = 1 << 50;
 pub struct Reply {
     /// The text of the answer.
     pub content: String,
-    /// Other output, which hqdl does not use but pays for: reasoning, tool calls, further choices.
+    /// Other output, which is billed but not used by hqdl: reasoning, tool calls, further choices.
     pub other_output: String,
     /// Log-probabilities of the tokens of the answer.
     pub logprobs: TokenLogprobs,
@@ -28,7 +28,8 @@ pub struct Reply {
     pub is_unfinished: bool,
     /// Whether hqdl stopped reading the answer because it was runaway output.
     pub cut_off: bool,
-    /// Error that interrupted the reply, if any. The reply's cost is then unconfirmed.
+    /// Error that interrupted the reply; `None` if it was complete. An interrupted reply's cost is
+    /// unconfirmed.
     pub broken: Option<Box<ModelError>>,
     /// Whether the endpoint marks the reply as a refusal.
     pub refused: bool,
@@ -43,11 +44,11 @@ pub struct Reply {
     pub implausible: Option<Tokens>,
     /// The service tier that the endpoint reports.
     pub service_tier: Option<String>,
-    /// The tier that the reply is billed at.
+    /// Tier at which the reply is billed.
     pub billed_tier: BilledTier,
 }
 
-/// Service tier that a reply is billed at.
+/// Service tier at which a reply is billed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum BilledTier {
     /// The requested tier, or the standard tier if none was requested.
@@ -61,8 +62,8 @@ pub enum BilledTier {
 
 impl Reply {
     /// Sets and returns the tokens of the reply: the reported ones, or hqdl's own count where
-    /// nothing is reported. An implausible report is stored in `implausible`, and replaced by
-    /// hqdl's own count or the maximum of the request.
+    /// nothing is reported. An implausible report is stored in `implausible` and replaced by hqdl's
+    /// own count or the request's maximum.
     pub fn resolve_tokens(
         &mut self,
         count: impl Fn(&Self) -> Tokens,
@@ -101,12 +102,12 @@ impl Reply {
         }
         let counted = count(self);
         let tokens = self.reported.with_counted_fallback(counted);
-        // A report before the cut-off does not cover all the output.
+        // A report sent before the cut-off does not cover all of the output.
         let least = if self.cut_off { counted.output } else { 0 };
         Tokens { output: tokens.output.max(least), ..tokens }
     }
 
-    /// Sets `billed_tier` from the tier that the endpoint reports and the requested one.
+    /// Sets `billed_tier` based on the tier that the endpoint reports and the requested one.
     pub(super) fn set_billed_tier(&mut self, requested: Option<&str>) {
         self.billed_tier = match (requested, self.service_tier.as_deref()) {
             (None, _) => BilledTier::Requested,
@@ -116,7 +117,7 @@ impl Reply {
         };
     }
 
-    /// Returns the price that the reply is billed at.
+    /// Returns the price at which the reply is billed.
     #[must_use]
     pub fn billed_price(&self, price: Option<&PriceTable>) -> Option<PriceTable> {
         price.map(|price| PriceTable {
@@ -187,7 +188,7 @@ impl ReportedUsage {
             "/cache_write_tokens",
             "/cache_creation_input_tokens",
         ]);
-        // Anthropic's `input_tokens` excludes both.
+        // Anthropic's `input_tokens` excludes cache reads and writes.
         let cached_total = cached_input.unwrap_or(0) + cache_write.unwrap_or(0);
         let is_anthropic = usage.get("prompt_tokens").is_none()
             && ["cache_read_input_tokens", "cache_creation_input_tokens"]
@@ -202,8 +203,8 @@ impl ReportedUsage {
         Self { input, cached_input, cache_write, output, total }
     }
 
-    /// Returns the tokens of the request, with `counted` for numbers that are missing or 0. Tokens
-    /// that only the total includes (hidden reasoning) count as output.
+    /// Returns the tokens of the request. Numbers that are missing or 0 are taken from `counted`.
+    /// Tokens that appear only in the total (hidden reasoning) count as output.
     #[must_use]
     pub fn with_counted_fallback(self, counted: Tokens) -> Tokens {
         let reported_input = self.input.filter(|n| *n > 0);
@@ -224,7 +225,7 @@ impl ReportedUsage {
     }
 }
 
-/// Parses a number of tokens from a JSON number or text, rounded up.
+/// Parses a number of tokens from a JSON number or string, rounded up.
 fn parse_token_count(json: &Json) -> Option<u64> {
     let number = match json {
         Json::Number(number) => number.as_f64()?,
@@ -235,7 +236,7 @@ fn parse_token_count(json: &Json) -> Option<u64> {
     is_valid.then(|| number.ceil().min(MAX_TOKENS as f64) as u64)
 }
 
-/// Reply that is assembled from events, or from one whole reply.
+/// A reply that is assembled from stream events, or from one whole reply.
 #[derive(Debug, Default)]
 pub(super) struct ReplyDraft {
     pub(super) content: String,
@@ -269,7 +270,7 @@ impl ReplyDraft {
         }
     }
 
-    /// Adds a usage report to earlier ones, which may have contained other numbers.
+    /// Merges a usage report with earlier reports, which may have contained other numbers.
     pub(super) fn merge_usage(&mut self, usage: &Json) {
         let Some(fields) = usage.as_object() else { return };
         if !self.usage.is_object() {
@@ -285,7 +286,7 @@ impl ReplyDraft {
         self.end.is_some()
     }
 
-    /// Returns the part of the reply that was received so far.
+    /// Returns the part of the reply received so far.
     pub(super) fn to_reply(&self) -> Reply {
         let (content, refusal) = (&self.content, &self.refusal);
         Reply {

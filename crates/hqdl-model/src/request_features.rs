@@ -1,12 +1,12 @@
-//! Features of requests, apart from the messages. If the endpoint rejects one, hqdl omits it and
-//! remembers this for a day.
+//! Optional features of requests, apart from the messages. If the endpoint rejects a feature, hqdl
+//! omits it and remembers this for a day.
 
 use serde_json::{Value as Json, json};
 
 use super::ModelError;
 use super::providers::{NEW_LIMIT_NAME, OLD_LIMIT_NAME, PromptCaching};
 
-/// Phrases in an error that rejects a parameter, whatever its value.
+/// Phrases in an error that rejects a parameter regardless of its value.
 const REJECTION_PHRASES: [&str; 12] = [
     "support",
     "unknown",
@@ -25,7 +25,7 @@ const REJECTION_PHRASES: [&str; 12] = [
 const VALUE_PHRASES: [&str; 7] =
     ["too large", "too high", "at most", "exceed", "greater than", "less than", "must be"];
 
-/// How a request contains the schema of its answer.
+/// How a request passes the schema of its answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SchemaForm {
     /// As structured output.
@@ -38,7 +38,7 @@ pub(super) enum SchemaForm {
 
 /// How an error rejects a form of the schema.
 pub(super) struct SchemaRejection {
-    /// Words that name the schema; the first one is the name of its field.
+    /// Words that refer to the schema; the first one is the name of its field.
     pub(super) words: &'static [&'static str],
     /// The form to try next.
     pub(super) next: SchemaForm,
@@ -62,17 +62,17 @@ impl SchemaForm {
 /// Features of the requests to an endpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct RequestFeatures {
-    /// Name of the parameter for the output limit, and whether it is the last name to try; `None`
-    /// if the protocol has one name, or the endpoint accepts neither.
+    /// Name of the parameter for the output limit, and whether it is the last name to try. `None`
+    /// if the protocol has only one name, or if the endpoint accepts neither.
     pub(super) limit_name: Option<(&'static str, bool)>,
     /// Whether the endpoint accepts a temperature.
     pub(super) temperature: bool,
     pub(super) schema: SchemaForm,
     /// Whether answers are streamed.
     pub(super) stream: bool,
-    /// Whether the model accepts images; if not, questions about images fail.
+    /// Whether the model accepts images. If not, questions about images fail.
     pub(super) images: bool,
-    /// Whether the endpoint accepts a request for log-probabilities.
+    /// Whether the endpoint accepts requests for log-probabilities.
     pub(super) logprobs: bool,
     pub(super) caching: PromptCaching,
 }
@@ -130,11 +130,11 @@ impl RequestFeatures {
             temperature: flag("temperature")?,
             schema: SchemaForm::from_json(json.get("schema")?)?,
             stream: flag("stream")?,
-            // Features from before the support of images lack this field.
+            // Features stored before hqdl supported images lack this field.
             images: flag("images").unwrap_or(true),
-            // Features from before the support of log-probabilities lack this field.
+            // Features stored before hqdl supported log-probabilities lack this field.
             logprobs: flag("logprobs").unwrap_or(true),
-            // Features from before the support of prompt caching lack this field.
+            // Features stored before hqdl supported prompt caching lack this field.
             caching: PromptCaching {
                 breakpoint: breakpoint.filter(|_| flag("cache_breakpoint").unwrap_or(true)),
                 key: key && flag("cache_key").unwrap_or(true),
@@ -143,7 +143,7 @@ impl RequestFeatures {
     }
 
     /// Returns the features without the one that the error names, and a warning for the user.
-    /// `None` if the error names no optional feature.
+    /// Returns `None` if the error names no optional feature.
     pub(super) fn without_rejected(
         self,
         error: &ModelError,

@@ -17,9 +17,9 @@ use hqdl_prompt::{Prompt, Question};
 use hqdl_spec::evidence::SearchSettings;
 use hqdl_spec::{Format, ModelParameters, PriceTable, Reuse};
 
-/// Maximum number of results of a search that are stored.
+/// Maximum number of results stored per search.
 const MAX_RESULTS: usize = 10;
-/// Maximum number of characters of a result's text, title or URL.
+/// Maximum number of characters in a result's text, title or URL.
 const MAX_CHARS: usize = 4_000;
 
 /// Result of a search.
@@ -27,7 +27,7 @@ const MAX_CHARS: usize = 4_000;
 pub struct SearchResult {
     /// Title of the page.
     pub title: String,
-    /// Text, or a part of it.
+    /// Text of the page, or a part of it.
     pub text: String,
     /// URL of the page.
     pub url: String,
@@ -59,11 +59,11 @@ impl SearchEndpoint {
         })
     }
 
-    /// Returns the URL that requests the results of a query.
+    /// Returns the URL that requests the results for a query.
     fn query_url(&self, query: &str) -> Result<Url, ModelError> {
         let key = self.key.as_ref().map_or("", |key| key.expose_secret());
         let url = &self.settings.url;
-        // The query is replaced last, so that `{key}` in a row is only text.
+        // Replace the query last, so that `{key}` in a row remains plain text.
         let url =
             url.replace("{key}", &percent_encode(key)).replace("{query}", &percent_encode(query));
         Url::parse(&url).map_err(|_| ModelError::NoAnswer("`search` is not a URL".to_owned()))
@@ -116,8 +116,8 @@ impl SearchEndpoint {
         Ok(with_text.take(MAX_RESULTS).collect())
     }
 
-    /// Names the host and the field of the search in an error, and removes the key, which some hosts
-    /// repeat in their errors.
+    /// Adds the host and the search field to an error, and removes the key, which some hosts repeat
+    /// in their errors.
     fn finish_error(&self, error: ModelError) -> ModelError {
         let mut error = self.without_key(error);
         let search = format!("the {}", self.name.replacen("search ", "search at ", 1));
@@ -195,8 +195,8 @@ impl Model for SearchEndpoint {
     }
 }
 
-/// Returns the model choice of a search for the rows of [`SearchSettings::to_expansion`]. Without
-/// an endpoint, its answers can only be looked up.
+/// Returns the model choice for searches about the rows of [`SearchSettings::to_expansion`].
+/// Without an endpoint, answers can only be looked up.
 #[must_use]
 pub fn search_choice(
     settings: &SearchSettings,
@@ -220,7 +220,7 @@ pub fn search_choice(
     }
 }
 
-/// Returns the host, under which the results are stored.
+/// Returns the name of the host, under which the results are stored.
 fn search_name(settings: &SearchSettings) -> String {
     let host = settings.url.split("://").nth(1).unwrap_or_default();
     format!("search {}", host.split(['/', '?', '#']).next().unwrap_or_default())

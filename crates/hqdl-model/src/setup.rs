@@ -13,7 +13,7 @@ pub enum SetupError {
         "the environment variable {0} does not contain a valid key: it has spaces, line breaks or other characters that keys cannot have"
     )]
     UnfitKey(String),
-    /// The environment variable with the key of a search is not set.
+    /// The environment variable with the search API key is not set.
     #[error("the environment variable {0}, the key of the search, is not set")]
     NoSearchKey(String),
     /// The base URL is invalid.
@@ -24,7 +24,7 @@ pub enum SetupError {
     Recording {
         /// Path of the recording.
         path: String,
-        /// Line number, from 1; 0 for the whole file.
+        /// Line number, from 1; 0 if the whole file cannot be read.
         line: usize,
         /// Reason why the recording cannot be read.
         message: String,

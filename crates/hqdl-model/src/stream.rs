@@ -16,12 +16,12 @@ use hqdl_prompt::Prompt;
 
 /// Maximum size of one event in bytes.
 const MAX_EVENT_BYTES: usize = 4 << 20;
-/// Number of new bytes after which an answer is checked again for runaway output.
+/// Number of new bytes after which an answer is checked for runaway output again.
 const CHECK_BYTES: usize = 256;
 /// Maximum bytes per token of the output limit: twice as many as in typical text. A longer reply
-/// shows that the endpoint ignores the limit.
+/// means that the endpoint ignores the limit.
 const BYTES_PER_TOKEN: u64 = 8;
-/// Maximum wait for the end of the body after the last event: a connection can only be reused if
+/// Maximum wait for the end of the body after the last event. A connection can be reused only if
 /// its body was read to the end.
 const END_TIMEOUT: Duration = Duration::from_millis(250);
 
@@ -81,7 +81,7 @@ enum StreamStep {
     More,
     /// The answer is complete.
     Done,
-    /// The answer is runaway output; contains the reason.
+    /// The answer is runaway output, for the given reason.
     Runaway(&'static str),
 }
 
@@ -147,8 +147,8 @@ impl<'p> EventReader<'p> {
         Ok(self.check_runaway(prompt).map_or(StreamStep::More, StreamStep::Runaway))
     }
 
-    /// Returns whether the body is an event stream, judged by its first bytes; `None` if more are
-    /// needed.
+    /// Determines from its first bytes whether the body is an event stream; `None` if more bytes
+    /// are needed.
     fn detect_event_stream(&self, chunk: &[u8]) -> Option<bool> {
         let bytes = [&self.buffer, chunk].concat();
         let start = bytes.trim_ascii_start();
@@ -183,7 +183,7 @@ impl<'p> EventReader<'p> {
         self.protocol.read_event(&event, &mut self.draft)
     }
 
-    /// Returns the reason if the answer is runaway output.
+    /// Returns the reason why the answer is runaway output; `None` if it is not.
     fn check_runaway(&mut self, prompt: &Prompt) -> Option<&'static str> {
         let output_bytes = self.draft.content.len() + self.draft.other_output.len();
         if output_bytes as u64 > BYTES_PER_TOKEN * (prompt.max_output + 64) {
@@ -203,7 +203,7 @@ impl<'p> EventReader<'p> {
                 .map_err(|_| wire::not_json_error(&self.buffer))?;
             return protocols::parse_reply(self.protocol, &json);
         }
-        // The last line may lack its line break; an incomplete one is not valid JSON.
+        // The last line may lack its line break. If it is incomplete, it is not valid JSON.
         let last = std::mem::take(&mut self.buffer);
         let done = self.process_line(&last);
         if self.draft.has_begun && (self.draft.is_complete() || matches!(done, Ok(true))) {

@@ -16,16 +16,16 @@ use hqdl_database::tls;
 use hqdl_spec::ModelSettings;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Longest silence before the first byte or between two chunks.
+/// Maximum silence before the first byte or between two chunks.
 const READ_TIMEOUT: Duration = Duration::from_secs(120);
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(300);
-/// Timeout of a file transfer, long enough for 200 MB on a slow connection.
+/// Timeout for a file transfer, long enough for 200 MB on a slow connection.
 pub(super) const TRANSFER_TIMEOUT: Duration = Duration::from_secs(2 * 60 * 60);
 
 /// Connections to an endpoint.
 pub(super) struct Transport {
     http: reqwest::Client,
-    /// The headers of every request.
+    /// Headers sent with every request.
     headers: HeaderMap,
     /// Base URL as the user wrote it.
     pub(super) base_url: String,
@@ -37,8 +37,8 @@ pub(super) struct Transport {
 }
 
 impl Transport {
-    /// Prepares connections to the endpoint of the settings. `api` contains the protocol's headers,
-    /// and the name of the key's header unless the key is a bearer token.
+    /// Prepares connections to the configured endpoint. `api` contains the protocol's headers, and
+    /// the name of the key's header unless the key is a bearer token.
     pub(super) fn new(
         settings: &ModelSettings,
         key: EndpointKey,
@@ -53,7 +53,7 @@ impl Transport {
         Ok(Self { http, headers, base_url, url, profile, key, endpoint_name })
     }
 
-    /// Replaces "the endpoint" at the beginning of one of hqdl's own messages by the endpoint's
+    /// Replaces "the endpoint" at the beginning of one of hqdl's own messages with the endpoint's
     /// name.
     fn name_endpoint(&self, message: &mut String) {
         for own_words in ["", "timed out: ", "the connection to "] {
@@ -102,7 +102,7 @@ impl Transport {
         serde_json::from_slice(&body).map_err(|_| wire::not_json_error(&body))
     }
 
-    /// Returns the JSON at a path, with retries.
+    /// Returns the JSON document at a path, with retries.
     pub(super) async fn get_json(&self, path: &str) -> Result<Json, ModelError> {
         retry_with_backoff(MAX_ATTEMPTS, || self.fetch_json(self.new_request(Method::GET, path)))
             .await
@@ -123,8 +123,8 @@ impl Transport {
         .await
     }
 
-    /// Names the model and the endpoint in an error, and removes the API key from it: some
-    /// endpoints repeat the key in their errors, and messages are shown and stored.
+    /// Adds the model and the endpoint to an error and removes the API key from it. Some endpoints
+    /// repeat the key in their errors, and messages are shown and stored.
     pub(super) fn sanitize_error(&self, mut error: ModelError) -> ModelError {
         let key = self.key.secret_text();
         if let ModelError::Refused { message, .. }
@@ -150,7 +150,7 @@ impl Transport {
 
 /// Returns an HTTP client that follows no redirects.
 pub(super) fn create_client() -> Result<reqwest::Client, SetupError> {
-    // The first endpoint of the process installs the provider; later calls fail, which is harmless.
+    // The first endpoint in the process installs the provider; later calls fail, which is harmless.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let mut tls = tls::system_config().map_err(|e| SetupError::Client(e.to_string()))?;
     tls.alpn_protocols = vec![b"http/1.1".to_vec()];
@@ -180,7 +180,7 @@ pub(super) fn unexpected_reply_error(what: &str, json: &Json) -> ModelError {
     ModelError::Temporary { message, wait: None, in_doubt: true }
 }
 
-/// The API key of an endpoint, and the environment variable that it comes from.
+/// The API key for an endpoint, and the environment variable that contains it.
 #[derive(Default)]
 pub(super) struct EndpointKey {
     secret: Option<SecretString>,

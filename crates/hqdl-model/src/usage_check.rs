@@ -10,7 +10,7 @@ use hqdl_values::PriceTable;
 use hqdl_values::format::{count_noun, format_usd};
 use hqdl_values::usage::{SpentAmount, Tokens};
 
-/// Multiple of a request's maximum usage up to which a report is still added to totals.
+/// Multiple of a request's maximum usage above which a report is not added to totals.
 const MAX_FACTOR: u64 = 10;
 
 /// An implausible usage report.
@@ -28,7 +28,7 @@ pub enum ImplausibleUsage {
         /// Reserved worst-case cost.
         worst: SpentAmount,
     },
-    /// The endpoint reports much less than hqdl counts.
+    /// The endpoint reports far fewer tokens than hqdl counts.
     #[error(
         "the endpoint reports {} input and {} output tokens for a request, but hqdl counted {} and {}",
         reported.input, reported.output, counted.input, counted.output
@@ -42,8 +42,8 @@ pub enum ImplausibleUsage {
 }
 
 impl ImplausibleUsage {
-    /// Returns the error if the endpoint reported less than the settled tokens, or more than was
-    /// reserved for the request.
+    /// Returns an error if the endpoint reported fewer tokens than hqdl settled on, or more than
+    /// were reserved for the request.
     #[must_use]
     pub fn check_usage_report(
         reported: Tokens,
@@ -57,7 +57,7 @@ impl ImplausibleUsage {
         Self::check_reservation(reported, worst_case, price)
     }
 
-    /// Returns the error if a request cost more than was reserved for it.
+    /// Returns an error if a request cost more than was reserved for it.
     #[must_use]
     pub fn check_reservation(
         tokens: Tokens,
@@ -79,22 +79,22 @@ fn format_spending(spent: &SpentAmount) -> String {
 /// The plausible token range of a request.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct PlausibleTokens {
-    /// Minimum of a plausible report; 0 if nothing is billed.
+    /// Minimum for a plausible report; 0 if nothing is billed.
     pub min: Tokens,
-    /// Maximum input and output tokens, which were reserved for the request; 0 if unknown.
+    /// Maximum input and output tokens, as reserved for the request; 0 if unknown.
     pub max: Tokens,
-    /// Whether `max` was counted, instead of estimated.
+    /// Whether `max` was counted rather than estimated.
     pub is_counted: bool,
 }
 
 impl PlausibleTokens {
-    /// Returns whether a report is below the minimum.
+    /// Returns true if a report is below the minimum.
     #[must_use]
     pub fn is_below_minimum(&self, tokens: Tokens) -> bool {
         tokens.input < self.min.input || tokens.output < self.min.output
     }
 
-    /// Returns whether a report is so far above the maximum that it must not be added to totals.
+    /// Returns true if a report is so far above the maximum that it must not be added to totals.
     #[must_use]
     pub fn is_far_above_maximum(&self, tokens: Tokens) -> bool {
         let max = self.max.input + self.max.output;
@@ -102,8 +102,8 @@ impl PlausibleTokens {
     }
 }
 
-/// Sends requests to an endpoint one at a time until it has reported plausible usage once. So a
-/// false report affects only one request, rather than all that may be in flight.
+/// Sends requests to an endpoint one at a time until it has reported plausible usage once. A false
+/// report then affects only one request instead of all requests in flight.
 #[derive(Debug, Default)]
 pub struct UsageGate {
     is_proven: AtomicBool,
@@ -111,14 +111,14 @@ pub struct UsageGate {
 }
 
 impl UsageGate {
-    /// Creates the gate of an endpoint that has already reported plausible usage.
+    /// Creates the gate for an endpoint that has already reported plausible usage.
     #[must_use]
     pub fn new_proven() -> Self {
         Self { is_proven: true.into(), turn: Mutex::default() }
     }
 
-    /// Waits for the turn of a request, which lasts until its usage is checked. Returns `None` once
-    /// the endpoint has reported plausible usage.
+    /// Waits for a request's turn, which lasts until the request's usage is checked. Returns `None`
+    /// once the endpoint has reported plausible usage.
     pub async fn wait_for_turn(&self) -> Option<MutexGuard<'_, ()>> {
         if self.is_proven.load(Ordering::Acquire) {
             return None;
@@ -127,7 +127,7 @@ impl UsageGate {
         (!self.is_proven.load(Ordering::Acquire)).then_some(turn)
     }
 
-    /// Records whether a report was plausible. Returns whether that changed the state.
+    /// Records whether a report was plausible. Returns true if that changed the state.
     pub fn record_report(&self, is_plausible: bool) -> bool {
         self.is_proven.swap(is_plausible, Ordering::AcqRel) != is_plausible
     }

@@ -1,5 +1,5 @@
-//! One HTTP exchange without retries: reads a body up to a limit, and converts failures with their
-//! status and the pause that the endpoint asks for.
+//! One HTTP exchange without retries: reads a body up to a limit, and converts a failure to an
+//! error with its status and the pause that the endpoint requests.
 
 use std::time::Duration;
 
@@ -9,20 +9,20 @@ use serde_json::Value as Json;
 use super::ModelError;
 use super::rate_headers::parse_retry_after;
 
-/// Maximum number of characters of an error body that are shown.
+/// Maximum number of characters shown from an error body.
 const MAX_SHOWN_CHARS: usize = 400;
-/// Placeholder of the model and its URL until [`super::transport::Transport::sanitize_error`] adds
-/// them.
+/// Placeholder for the model and its URL, which [`super::transport::Transport::sanitize_error`]
+/// fills in.
 pub(super) const UNNAMED_ENDPOINT: &str = "the endpoint";
-/// Maximum number of bytes of an error body that are read.
+/// Maximum number of bytes read from an error body.
 const MAX_ERROR_BYTES: usize = 64 << 10;
-/// Maximum number of bytes of a reply, streamed or not: a hundred times the size of an answer with
+/// Maximum size of a reply in bytes, streamed or not: a hundred times the size of an answer with
 /// 16,000 tokens.
 pub(super) const MAX_REPLY_BYTES: usize = 16 << 20;
-/// Maximum number of bytes of an embeddings reply: a batch of the longest vectors.
+/// Maximum size of an embeddings reply in bytes: a batch of the longest vectors.
 pub(super) const MAX_EMBEDDINGS_BYTES: usize = 64 << 20;
 
-/// Endpoints' error codes for the rejection of a request's content.
+/// Error codes with which endpoints reject a request's content.
 const FILTER_CODES: [&str; 8] = [
     "content_filter",
     "content_policy_violation",
@@ -33,10 +33,10 @@ const FILTER_CODES: [&str; 8] = [
     "misalignment_policy_violation",
     "image_content_policy_violation",
 ];
-/// Phrases in the errors of endpoints without such a code.
+/// Phrases in content rejections by endpoints without such a code.
 const FILTER_PHRASES: [&str; 3] =
     ["content management policy", "your input was flagged", "your prompt was flagged"];
-/// Endpoints' codes and phrases for a prompt that exceeds the model's context.
+/// Codes and phrases with which endpoints report that a prompt exceeds the model's context.
 const TOO_LONG_PHRASES: [&str; 7] = [
     "context_length_exceeded",
     "maximum context length",
@@ -69,7 +69,7 @@ pub(super) async fn read_body(
     Ok(body)
 }
 
-/// Returns the error for a reply of more than `max_bytes` bytes.
+/// Returns the error for a reply larger than `max_bytes` bytes.
 pub(super) fn too_large_error(max_bytes: usize) -> ModelError {
     ModelError::Unfinished(format!(
         "the endpoint sent a reply larger than hqdl's limit of {} MiB",
@@ -115,7 +115,7 @@ impl ErrorResponse {
         let text = |pointer: &str| json.pointer(pointer).and_then(Json::as_str).map(str::to_owned);
         let message =
             text("/error/message").or_else(|| text("/error")).or_else(|| text("/message"));
-        // FastAPI's errors have a list of details, each with the path of a field.
+        // FastAPI's errors contain a list of details, each with the path of a field.
         let message = message.or_else(|| text("/detail")).or_else(|| {
             let path = json.pointer("/detail/0/loc")?.as_array()?;
             let field = path.iter().filter_map(Json::as_str).next_back()?;
@@ -152,7 +152,7 @@ pub(super) fn to_model_error(failure: ErrorResponse) -> ModelError {
     match status {
         400..=499 if status != 429 && is_filtered => ModelError::Filtered(message),
         400 | 413 if is_too_long || status == 413 => ModelError::TooLong(message),
-        // An exhausted quota does not recover by waiting.
+        // Waiting does not restore an exhausted quota.
         429 if has_code(&["insufficient_quota"]) => refused_error(status, message),
         408 | 409 | 425 | 429 | 500..=599 => ModelError::Temporary {
             message: format!("the endpoint answers {status}: {message}"),
@@ -168,8 +168,8 @@ pub(super) fn refused_error(status: u16, message: String) -> ModelError {
     ModelError::Refused { endpoint: UNNAMED_ENDPOINT.to_owned(), status, message }
 }
 
-/// Returns the error in a reply whose status reported success, if there is one. Such a request may
-/// have been billed.
+/// Returns the error contained in a reply with a success status; `None` if there is none. Such a
+/// request may have been billed.
 pub(super) fn error_in_reply(json: &Json) -> Option<ModelError> {
     let error = json.get("error").filter(|e| !e.is_null())?;
     let failure = ErrorResponse::from_body(400, json, &error.to_string());
@@ -209,14 +209,15 @@ fn describe_broken_exchange(error: &reqwest::Error) -> String {
     } else if chain.contains("(SendRequest)") {
         "the endpoint closed the connection without a reply".to_owned()
     } else {
-        // The outermost text contains only the URL.
+        // The outermost message contains only the URL.
         let source = std::error::Error::source(error);
         let cause = source.map_or(chain, format_error_chain);
         format!("the connection to the endpoint broke: {cause}")
     }
 }
 
-/// Like [`to_exchange_error`], but for a chat, where a timeout depends on the size of the request.
+/// Like [`to_exchange_error`], but for a chat request: if it times out, a smaller request may
+/// succeed.
 pub(super) fn to_chat_error(error: &reqwest::Error) -> ModelError {
     if error.is_timeout() && !error.is_connect() {
         return ModelError::Unfinished(
@@ -243,7 +244,7 @@ fn connection_error(error: &reqwest::Error) -> Option<ModelError> {
     let is_refused = find_cause::<std::io::Error>(error)
         .is_some_and(|e| e.kind() == std::io::ErrorKind::ConnectionRefused);
     let chain = format_error_chain(error);
-    // hyper has no public type for the error of a failed name lookup.
+    // hyper has no public error type for a failed name lookup.
     let is_unresolved = chain.contains("failed to lookup address");
     let why = if is_refused {
         "connection refused"
@@ -252,7 +253,7 @@ fn connection_error(error: &reqwest::Error) -> Option<ModelError> {
     } else if error.is_timeout() {
         "timed out"
     } else {
-        // The outer text repeats the URL, so omit it.
+        // The outer message repeats the URL, so omit it.
         chain.split_once("(Connect): ").map_or(&*chain, |(_, why)| why)
     };
     let message = format!("no connection{target}: {why}");
@@ -263,12 +264,12 @@ fn connection_error(error: &reqwest::Error) -> Option<ModelError> {
     } else {
         "check that the endpoint of `base_url` is running".to_owned()
     };
-    // On this machine, a refused connection means that the server is not running, so do not retry.
+    // A refused connection on this machine means that the server is not running, so do not retry.
     let lasting = is_refused && error.url().is_some_and(super::providers::is_loopback);
     Some(ModelError::NoConnection { message, hint, is_permanent: lasting })
 }
 
-/// Returns the environment variable that sets the proxy of requests to other machines.
+/// Returns the environment variable that sets the proxy for requests to other machines.
 fn proxy_variable(error: &reqwest::Error) -> Option<&'static str> {
     let is_other = !error.url().is_some_and(super::providers::is_loopback);
     let variables = ["HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy"];
@@ -307,7 +308,7 @@ fn find_cause<'e, E: std::error::Error + 'static>(
 ) -> Option<&'e E> {
     let mut next = Some(error);
     while let Some(error) = next {
-        // An I/O error hides the error that it wraps.
+        // An I/O error does not report the error that it wraps as its source.
         let inner = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
         let found = error.downcast_ref().or_else(|| inner.and_then(|e| find_cause(e)));
         if found.is_some() {
@@ -318,7 +319,7 @@ fn find_cause<'e, E: std::error::Error + 'static>(
     None
 }
 
-/// Returns an error's text with all its causes: reqwest's own text names only the URL.
+/// Returns an error's message with all its causes. reqwest's own message contains only the URL.
 fn format_error_chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
@@ -341,7 +342,7 @@ pub(super) fn not_json_error(body: &[u8]) -> ModelError {
     ModelError::Temporary { message, wait: None, in_doubt: true }
 }
 
-/// Describes an error response without a message in JSON.
+/// Describes an error response whose body has no JSON message.
 fn describe_error_body(body: &str) -> String {
     if is_web_page(body) {
         return format!("it sent {}", describe_body(body));
@@ -357,7 +358,7 @@ fn is_web_page(body: &str) -> bool {
     ["<!doctype html", "<html"].iter().any(|tag| start.starts_with(tag))
 }
 
-/// Returns the beginning of a body; for a web page, its title.
+/// Returns the beginning of a body, or the title if the body is a web page.
 fn describe_body(body: &str) -> String {
     if !is_web_page(body) {
         return shorten_text(body);

@@ -4,9 +4,9 @@
 //! * An answer names its row by number *and* tag, or by number and key. If both are present and
 //!   disagree, the answer is discarded.
 //! * Without a number, the key alone must match exactly one requested row.
-//! * Keys are equal if their texts are equal, or differ only in case, spaces and punctuation and no
-//!   other row of the request matches as well. `&amp;` and `&` are the same punctuation, and so are
-//!   XML's other references.
+//! * Keys are equal if their texts are equal, or if they differ only in case, spaces and punctuation
+//!   and no other row of the request matches as well. `&amp;` and `&` are the same punctuation, and
+//!   so are XML's other references.
 //! * NULL is echoed as `null`. An empty field may mean NULL or the empty text, so it cannot
 //!   distinguish two rows that have one of these each.
 //! * A request for one row has one answer row. A part of its key may be left out, or filled in
@@ -28,15 +28,15 @@ use hqdl_values::value::Value;
 /// Keys of a request's rows, prepared for matching with answers.
 pub struct RequestKeys {
     rows: Vec<AlignedRow>,
-    /// Whether a key contains a line break, so that a line of an answer could be the end of one key
+    /// Whether a key contains a line break. If so, a line of an answer could be the end of one key
     /// and look like another.
     has_line_break: bool,
     /// Rows by the normalized forms of their first key part.
     rows_by_first_part: HashMap<String, Vec<usize>>,
-    /// Indices of rows that `rows_by_first_part` cannot contain: their first part is empty, or may
-    /// be split over several fields.
+    /// Rows that `rows_by_first_part` cannot contain, because their first part is empty or may be
+    /// split over several fields.
     unindexed_rows: Vec<usize>,
-    /// All keys of the expansion, if the key of a single-row request may be misspelt.
+    /// All keys of the expansion; `None` if a misspelt key is not accepted.
     expansion_keys: Option<Arc<ExpansionKeys>>,
 }
 
@@ -45,7 +45,7 @@ struct AlignedRow {
     parts: Vec<KeyPart>,
     /// Normalized tag of the row's label.
     normalized_tag: String,
-    /// Number that the key begins with, if the key begins with digits.
+    /// Number at the beginning of the key; `None` if the key does not begin with digits.
     leading_number: Option<usize>,
 }
 
@@ -54,7 +54,7 @@ struct KeyPart {
     /// Canonical text; empty for NULL.
     text: String,
     normalized: String,
-    /// Normalized text after decoding character references, if it has any.
+    /// Normalized text after decoding character references; `None` if the text contains none.
     unescaped: Option<String>,
     is_null: bool,
 }
@@ -72,7 +72,7 @@ pub enum MatchQuality {
     Exact,
 }
 
-/// Row that an answer may belong to, with the quality of the match.
+/// A row that an answer may belong to, with the quality of the match.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RowMatch {
     /// Position of the row in the request.
@@ -90,7 +90,7 @@ pub struct RowMatch {
 pub enum MatchedBy {
     /// The label.
     Label,
-    /// The beginning of the key, including the word that distinguishes it from the others.
+    /// The beginning of the key, including the word that distinguishes it from the other keys.
     KeyPrefix,
     /// The whole key.
     Key,
@@ -133,7 +133,7 @@ impl RequestKeys {
         Self { rows, has_line_break, rows_by_first_part, unindexed_rows, expansion_keys: None }
     }
 
-    /// Returns keys that also accept a misspelt key in the answer to a single-row request.
+    /// Makes the keys also accept a misspelt key in the answer to a single-row request.
     ///
     /// An echoed key that equals another key of `expansion_keys` is not a misspelling.
     #[must_use]
@@ -142,9 +142,8 @@ impl RequestKeys {
         Self { expansion_keys, ..self }
     }
 
-    /// Returns the rows that the fields may match, without duplicates: all rows that
-    /// [`Self::match_spelled_key`] accepts, and possibly others. Equal texts have equal normalized
-    /// forms.
+    /// Returns candidates for the row that the fields match, without duplicates. They include all
+    /// rows that [`Self::match_spelled_key`] accepts. Equal texts have equal normalized forms.
     fn candidate_rows(&self, fields: &[&str], echoed_fields: &[EchoedField<'_>]) -> Vec<usize> {
         let rows = self.find_by_first_part(echoed_fields);
         debug_assert!(
@@ -200,8 +199,8 @@ impl RequestKeys {
         self.rows.first().map_or(0, |r| r.parts.len())
     }
 
-    /// Returns true if a text could name one of the rows: a cheap test before parsing it in several
-    /// ways.
+    /// Returns true if a text could identify one of the rows: a cheap test before parsing the text
+    /// in several ways.
     #[must_use]
     pub fn may_contain_key(&self, text: &str) -> bool {
         let unescaped_text = normalize_key(&unescape(text));
@@ -228,7 +227,7 @@ impl RequestKeys {
         number.is_some_and(|n| self.match_row(fields).iter().any(|p| p.row + 1 == n))
     }
 
-    /// Returns true if a truncated line begins a row.
+    /// Returns true if a truncated line may begin a row.
     #[must_use]
     pub fn may_begin_row(&self, line: &str) -> bool {
         let fields: Vec<&str> =
@@ -236,7 +235,7 @@ impl RequestKeys {
         if !self.match_row(&fields).is_empty() {
             return true;
         }
-        // Part of a label, or part of a key after its number.
+        // The text may be part of a label, or part of a key after its number.
         let is_prefix_of = |row: &AlignedRow, text: &str| {
             let text = normalize_key(text);
             let is_key_prefix =
@@ -257,7 +256,7 @@ impl RequestKeys {
 
     /// Returns the possible matches of a line's fields, the most likely first.
     ///
-    /// All matches have the same row and differ in the number of fields that name it.
+    /// All matches have the same row and differ in the number of fields that identify it.
     #[must_use]
     pub fn match_row(&self, fields: &[&str]) -> Vec<RowMatch> {
         let Some((number, tag)) = fields.first().and_then(|f| label::parse_label(f)) else {
@@ -280,8 +279,8 @@ impl RequestKeys {
                 return if is_other_key { Vec::new() } else { matches };
             }
             // The number is wrong, unless it is part of a key. If a row of the request has this
-            // tag, the number counts as a row number; otherwise the answer could be matched with
-            // the row whose key is that number.
+            // tag, treat the number as a row number; otherwise the answer could be matched with the
+            // row whose key is that number.
             let normalized = normalize_key(tag);
             if self.rows.iter().any(|r| r.normalized_tag == normalized) || tag.is_empty() {
                 return Vec::new();
@@ -290,7 +289,7 @@ impl RequestKeys {
         self.match_by_key(fields).into_iter().collect()
     }
 
-    /// Returns the ways in which the fields after a row number name that row.
+    /// Returns the ways in which the fields after a row number can identify that row.
     fn match_numbered_row(&self, row: usize, tag: &str, rest: &[&str]) -> Vec<RowMatch> {
         let mut matches: Vec<RowMatch> = Vec::new();
         let has_match = |matches: &[RowMatch], field_count: usize| {
@@ -331,7 +330,7 @@ impl RequestKeys {
             add_match(&mut matches, MatchQuality::Exact, 1, MatchedBy::Label);
             return matches;
         }
-        // The tag of another row is wrong, even if this row's key contains the word.
+        // A tag of another row is wrong, even if this row's key contains the word.
         let normalized = normalize_key(tag);
         if self.rows.iter().any(|other| other.normalized_tag == normalized) {
             return matches;
@@ -349,8 +348,8 @@ impl RequestKeys {
         matches
     }
 
-    /// Returns how a text identifies a row: by its tag, or by the beginning of its key including
-    /// the tag.
+    /// Returns how a text identifies a row: by the row's tag, or by the beginning of its key
+    /// including the tag. `None` if it does not.
     fn match_tag_or_key_prefix(&self, row: usize, text: &str) -> Option<MatchedBy> {
         let row = self.rows.get(row)?;
         let text = Value::from(text);
@@ -401,7 +400,7 @@ impl RequestKeys {
     }
 
     /// Returns how well the fields begin with the key of a row, and how many fields the key
-    /// occupies.
+    /// occupies; `None` if they do not match.
     fn match_key(
         &self,
         row: usize,
@@ -486,22 +485,23 @@ fn parse_leading_number(part: &Value) -> Option<usize> {
     text[..end].parse().ok()
 }
 
-/// Field of an answer with its normalized forms, which are computed once because it is compared
-/// with many rows.
+/// A field of an answer with its normalized forms. They are computed once, because the field is
+/// compared with many rows.
 struct EchoedField<'f> {
     field: &'f str,
     forms: OnceCell<FieldForms>,
 }
 
 struct FieldForms {
-    /// Canonical text, if it differs from the field.
+    /// Canonical text; `None` if it is the same as the field.
     canonical: Option<String>,
     normalized: String,
-    /// Normalized text after decoding character references, if it has any.
+    /// Normalized text after decoding character references; `None` if the text contains none.
     unescaped: Option<String>,
 }
 
-/// Returns the normalized text after decoding character references, or `None` if the text has none.
+/// Returns the normalized text after decoding character references; `None` if the text contains
+/// none.
 fn normalize_unescaped(text: &str) -> Option<String> {
     text.contains('&').then(|| normalize_key(&unescape(text)))
 }
@@ -529,8 +529,8 @@ impl<'f> EchoedField<'f> {
 }
 
 impl KeyPart {
-    /// Returns how well the fields begin with this part, and how many fields the part occupies. A
-    /// comma inside a name may have split it over several fields.
+    /// Returns how well the fields begin with this key part, and how many fields the part occupies.
+    /// A comma inside a name may have split it over several fields.
     fn match_fields(
         &self,
         fields: &[&str],

@@ -10,7 +10,8 @@ use super::{csv, json, split_fields};
 use hqdl_spec::checker::{Checker, is_refusal};
 use hqdl_values::cell::{Answer, State};
 
-/// Maximum bytes of model output stored with a failed row; the journal has all of it.
+/// Maximum number of bytes of model output stored with a failed row; the journal contains the full
+/// output.
 const MAX_RAW_BYTES: usize = 4096;
 
 /// How a completion ended, as reported by the endpoint.
@@ -26,12 +27,12 @@ pub enum FinishReason {
     Unknown,
 }
 
-/// Outcome of one row of a completion.
+/// Outcome of one row in a completion.
 #[derive(Debug, Clone, PartialEq)]
 pub enum RowOutcome {
     /// One answer per column, in the requested order.
     Answered(Vec<Answer>),
-    /// The completion contains nothing that is certain to belong to this row.
+    /// Nothing in the completion certainly belongs to this row.
     Failed {
         /// `invalid` or `refused`.
         state: State,
@@ -45,7 +46,7 @@ pub enum RowOutcome {
 /// Parses a completion and returns one outcome per row of `keys`, in the same order.
 ///
 /// The requested format is tried first, then the other one: a model that was asked for JSON may
-/// still answer in CSV. Unless `finish` is `Stop`, the last CSV line is not used, because its end
+/// still answer in CSV. Unless `finish` is `Stop`, the last CSV line is ignored, because its end
 /// may be missing.
 #[must_use]
 pub fn parse_completion(
@@ -91,7 +92,7 @@ pub fn parse_completion(
             }
         }
     }
-    // The missing end of a second answer could contradict the first one, too.
+    // The missing end of a truncated second answer could also contradict the first one.
     if finish != FinishReason::Stop && conflicts.contains(&true) {
         conflicts.iter_mut().zip(is_repeated).for_each(|(conflict, twice)| *conflict |= !twice);
     }
@@ -154,8 +155,8 @@ pub fn parse_completion(
         .collect()
 }
 
-/// Finds the rows of an answer, inside and outside its code fences. Rows whose fence and later
-/// correction differ are returned twice.
+/// Finds the rows of an answer, inside and outside its code fences. A row that is corrected after
+/// its fence is returned twice.
 fn find_rows_in_answer(
     answer: &str,
     finish: FinishReason,
@@ -186,8 +187,8 @@ fn find_rows_in_answer(
         let is_whole = fence.is_closed && truncation != Truncation::Complete;
         let fence_truncation = if is_whole { Truncation::AtLineEnd } else { truncation };
         let mut inside = read_rows(fence.inside, looks_json, fence_truncation);
-        // The whole answer was read in the first fence's format. A row that continues after the
-        // fence appears complete only in that reading.
+        // The text outside the fences was read in the first fence's format. A row that continues
+        // after the fence appears complete only in that reading.
         let is_found = |f: &FoundRow| rows[..outside_count].iter().any(|a| a.row == f.row);
         inside.retain(|f| f.cells.is_ok() && (looks_json != is_json || !is_found(f)));
         rows.extend(inside);
@@ -195,7 +196,8 @@ fn find_rows_in_answer(
     rows
 }
 
-/// Finds the rows of a text in the format it looks like, otherwise in the other format.
+/// Finds the rows of a text in the format that it appears to have or, if there are none, in the
+/// other format.
 fn find_rows(
     body: &str,
     looks_json: bool,
@@ -220,7 +222,7 @@ fn find_rows(
     found
 }
 
-/// Code fence of an answer.
+/// A code fence in an answer.
 struct Fence<'a> {
     inside: &'a str,
     is_closed: bool,

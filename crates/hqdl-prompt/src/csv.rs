@@ -1,9 +1,9 @@
 //! Parses CSV as models write it.
 //!
-//! If the completion as a whole is well-formed CSV, that reading is used. Otherwise each line is
-//! parsed separately, so that a malformed line does not affect the others. A line is parsed in the
-//! ways models write it (single quotes, quotes inside quotes, no quotes, a Markdown table), and the
-//! best reading is used. A quoted field is never split.
+//! If the whole completion is well-formed CSV, it is parsed as such. Otherwise each line is parsed
+//! separately, so that a malformed line does not affect the others. A line is parsed in the ways
+//! models write it (single quotes, quotes inside quotes, no quotes, a Markdown table), and the best
+//! reading is used. A quoted field is never split.
 
 use std::cmp::Reverse;
 
@@ -23,16 +23,16 @@ use hqdl_values::cell::{Answer, State};
 /// Maximum number of lines that one row may span.
 const MAX_ROW_LINES: usize = 50;
 
-/// Joins fields to a CSV line, and quotes them where necessary.
+/// Joins fields into a CSV line, and quotes them where necessary.
 pub fn format_csv_line<'f>(fields: impl IntoIterator<Item = &'f str>) -> String {
     let fields: Vec<String> = fields.into_iter().map(str::to_owned).collect();
     format_answer_line(&fields, fields.len())
 }
 
-/// Formats a CSV line whose first `name_fields` fields identify a row.
+/// Formats a CSV line whose first `name_fields` fields identify its row.
 ///
-/// In the other fields, an empty field means unknown, and single quotes are read as SQL quotes. A
-/// value that is empty or begins with a single quote is therefore put in double quotes.
+/// In the remaining fields, an empty field means unknown, and single quotes are read as SQL quotes.
+/// A value that is empty or begins with a single quote is therefore put in double quotes.
 pub fn format_answer_line(fields: &[String], name_fields: usize) -> String {
     let mut out = String::new();
     for (n, field) in fields.iter().enumerate() {
@@ -52,8 +52,8 @@ pub fn format_answer_line(fields: &[String], name_fields: usize) -> String {
     out
 }
 
-/// Parses the rows of a CSV completion. If it was truncated, a row that is still open at its end is
-/// discarded.
+/// Parses the rows of a CSV completion. If the completion was truncated, a row that is still open
+/// at its end is discarded.
 pub fn parse_csv(
     text: &str,
     truncation: Truncation,
@@ -65,12 +65,12 @@ pub fn parse_csv(
         .unwrap_or_else(|| parse_without_key(text, keys, checkers).into_iter().collect())
 }
 
-/// Parses a line that names its row.
+/// Parses a line that identifies its row.
 pub fn parse_keyed_line(line: &str, keys: &RequestKeys, checkers: &[&Checker]) -> Vec<FoundRow> {
     parse_keyed_lines(line, None, Truncation::Complete, keys, checkers).unwrap_or_default()
 }
 
-/// Parses the lines that name a row; `None` if there is no such line.
+/// Parses the lines that identify a row; `None` if there is no such line.
 fn parse_keyed_lines(
     text: &str,
     cut_line: Option<&str>,
@@ -78,11 +78,11 @@ fn parse_keyed_lines(
     keys: &RequestKeys,
     checkers: &[&Checker],
 ) -> Option<Vec<FoundRow>> {
-    // Most texts without an answer contain no key of the request.
+    // Most texts without an answer contain no key of the request, so skip them early.
     if !keys.may_contain_key(text) {
         return None;
     }
-    // The truncated line may be the rest of the last row, unless it begins another row.
+    // The truncated line may continue the last row, unless it begins another row.
     let is_broken_off = cut_line.is_some_and(|line| !keys.may_begin_row(line));
     let strict = parse_well_formed_csv(text, keys, checkers).filter(|_| !is_broken_off);
     if strict.is_some() {
@@ -138,8 +138,8 @@ fn has_unclosed_value(line: &str, reading: &LineReading) -> bool {
     unclosed.is_some_and(|record| record.fields.len() > reading.row_match.field_count)
 }
 
-/// Returns the complete lines and the truncated line after them. If the answer was truncated
-/// because it repeats itself, the lines end before the repetition.
+/// Returns the complete lines, and the truncated line after them. If the answer was truncated
+/// because it repeats itself, only the lines before the repetition are returned.
 fn split_complete_lines(text: &str, truncation: Truncation) -> (&str, Option<&str>) {
     if truncation != Truncation::Anywhere {
         return (text, None);
@@ -154,9 +154,9 @@ fn split_complete_lines(text: &str, truncation: Truncation) -> (&str, Option<&st
 /// Returns true if the lines after a row may begin with the rest of its last value, because the
 /// value contains a line break and was not quoted.
 ///
-/// Such a line is not a row of this or another request. A fence, and text after a fence or a blank
-/// line, belong to a value only if a row follows them or may have followed before the answer was
-/// truncated.
+/// Such a line is not a row of this or another request. A fence, or text after a fence or a blank
+/// line, belongs to a value only if a row follows it, or might have followed if the answer had not
+/// been truncated.
 fn may_continue_value(
     lines: &[&str],
     is_broken_off: bool,
@@ -211,11 +211,12 @@ fn parse_well_formed_csv(
     rows.into_iter().collect()
 }
 
-/// Result of parsing a row at the start of a line.
+/// Result of parsing at the start of a line.
 enum LineSpan {
-    /// A row that spans this many further lines, because a quoted field contains line breaks.
+    /// A row that continues on this many further lines, because a quoted field contains line
+    /// breaks.
     Row(Box<FoundRow>, usize),
-    /// A row whose quotes are not closed before the next row, or before the end.
+    /// A row whose quotes are not closed before the next row or the end of the text.
     Open { at_end: bool },
     /// A row on a single line, or no row.
     Line,
@@ -233,7 +234,7 @@ fn read_line_span(
     }
     let mut text = first.to_owned();
     for (n, next) in rest.iter().enumerate().take(MAX_ROW_LINES) {
-        // The next row begins here, so the quote above did not open a field.
+        // The next row begins here, so the earlier quote did not open a field.
         if is_row_start(next, keys) {
             return LineSpan::Open { at_end: false };
         }
@@ -254,8 +255,8 @@ fn read_line_span(
     LineSpan::Open { at_end: rest.len() <= MAX_ROW_LINES }
 }
 
-/// Returns true if a line begins with a row number that agrees with its label or key, regardless of
-/// correct quoting.
+/// Returns true if a line begins with a row number that agrees with its label or key, even if the
+/// line is badly quoted.
 fn is_row_start(line: &str, keys: &RequestKeys) -> bool {
     if !keys.may_contain_key(line) {
         return false;
@@ -279,7 +280,7 @@ struct LineReading {
     has_all_fields: bool,
     /// Number of cells that passed their checks.
     valid_cells: usize,
-    /// Number of fields still in quotes, a sign that the line uses another quoting style.
+    /// Number of fields that still have quotes, a sign that the line uses another quoting style.
     quoted_fields: usize,
 }
 
@@ -305,7 +306,7 @@ fn read_line(line: &str, keys: &RequestKeys, checkers: &[&Checker]) -> Option<Li
             best = Some(next);
         }
     }
-    // A quote in the fields that name the row is a mistake if the key has none.
+    // A quote in the fields that identify the row is a mistake if the row's key contains none.
     let number_and_key = 1 + keys.part_count();
     for (position, fields) in recover_unclosed_quote(line.trim(), number_and_key) {
         let is_named = |r: &LineReading| {
@@ -322,7 +323,8 @@ fn read_line(line: &str, keys: &RequestKeys, checkers: &[&Checker]) -> Option<Li
     best
 }
 
-/// Returns the possible field lists of a line. If the line is well quoted, its quoting decides.
+/// Returns the possible ways to split a line into fields. If the line is well quoted, its quotes
+/// decide.
 fn possible_fields(line: &str) -> Vec<Vec<RowField>> {
     let line = line.trim();
     let parse_closed = |quotes: &[char]| {
@@ -332,8 +334,8 @@ fn possible_fields(line: &str) -> Vec<Vec<RowField>> {
         return vec![table_fields];
     }
     if let Some(fields) = parse_closed(&['"', '\'']).or_else(|| parse_bracketed(line)) {
-        // One field with commas may be a row in quotes as a whole, or one whose key and last value
-        // have an apostrophe each.
+        // A single field with commas may be a row that is quoted as a whole, or a row whose key and
+        // last value each contain an apostrophe.
         let is_one_field = fields.len() == 1 && fields[0].text.contains(',');
         let split_again = || strip_line_quotes(line).into_iter().chain(parse_closed(&['"']));
         let others: Vec<Vec<RowField>> =
@@ -349,14 +351,14 @@ fn possible_fields(line: &str) -> Vec<Vec<RowField>> {
     [unwrapped, strict, Some(lenient_fields), plain_fields].into_iter().flatten().collect()
 }
 
-/// Parses a completion for one row that contains only the values. A closed list or a type must
-/// confirm a value, so that prose is never read as a row.
+/// Parses a completion for one row that contains only the values. A value must match a closed list
+/// or a type, so that prose is never read as a row.
 fn parse_without_key(text: &str, keys: &RequestKeys, checkers: &[&Checker]) -> Option<FoundRow> {
     let line = text.trim();
     if keys.len() != 1 || line.lines().count() != 1 {
         return None;
     }
-    // More items of an open list, or more of an open text, may be missing.
+    // Further items of an open list, or the rest of an open text, may be missing.
     let is_open_text = parse_record(line, &['"']).is_some_and(|record| record.is_open);
     if is_open_text || line.starts_with('[') && !line.ends_with(']') {
         return None;
@@ -386,7 +388,7 @@ fn parse_without_key(text: &str, keys: &RequestKeys, checkers: &[&Checker]) -> O
     })
 }
 
-/// Parses the fields of a line as a row: the row that they name, and its cells.
+/// Parses the fields of a line as a row: identifies the row and reads its cells.
 fn read_fields(
     fields: &[RowField],
     keys: &RequestKeys,
@@ -468,12 +470,12 @@ fn read_fields(
 /// Result of choosing among the possible matches of a line.
 enum BestMatch {
     One(RowMatch),
-    /// The fields that name this row cannot be distinguished from its values.
+    /// The fields that identify this row cannot be distinguished from its values.
     Ambiguous(usize),
 }
 
-/// Returns the best match: one that leaves one field per column, unless another match is equally
-/// plausible. `None` if the line may belong to another row.
+/// Returns the best match: the one that leaves one field per column, unless another match is
+/// equally plausible. `None` if the line may belong to another row.
 fn best_match(
     matches: &[RowMatch],
     fields: &[RowField],
@@ -494,8 +496,8 @@ fn best_match(
     let complete = matches.iter().find(has_all_fields);
     Some(match (key, complete) {
         (Some(_), _) if label.is_some() => BestMatch::Ambiguous(first.row),
-        // Either a whole key and a missing field, or the beginning of a key and a value that looks
-        // like the rest of it.
+        // The line has either a whole key and one field too few, or the beginning of a key and a
+        // value that looks like the rest of the key.
         (Some(_), Some(short_match))
             if fields::matches_columns(remaining(short_match), checkers) =>
         {

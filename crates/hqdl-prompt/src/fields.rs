@@ -1,4 +1,4 @@
-//! Assigns fields to columns if a row has more fields than columns or one too few.
+//! Assigns fields to columns if a row has more fields than columns, or one field too few.
 //!
 //! The field count is never adjusted by a guess. All possible assignments are examined, and a cell
 //! is accepted only if they all agree.
@@ -12,12 +12,12 @@ use hqdl_spec::checker::Checker;
 use hqdl_values::cell::{Answer, CellValue, State};
 use hqdl_values::format::count_noun;
 
-/// Maximum number of extra fields for which assignments are searched.
+/// Maximum number of extra fields for which hqdl searches for assignments.
 const MAX_EXTRA_FIELDS: usize = 40;
-/// Maximum number of fields that one value of a type or a closed list may be split into.
+/// Maximum number of fields over which a single value of a type or a closed list may be split.
 const MAX_SPLIT_FIELDS: usize = 4;
 
-/// Field of a row, as the model wrote it.
+/// A field of a row, as the model wrote it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RowField {
     /// Text without quotes.
@@ -44,8 +44,8 @@ impl RowField {
     }
 }
 
-/// Assigns the fields after the key to the columns and checks them, or returns why the assignment
-/// is ambiguous.
+/// Assigns the fields after the key to the columns and checks them. If the assignment is ambiguous,
+/// returns the reason.
 pub fn assign_cells(fields: &[RowField], checkers: &[&Checker]) -> Result<Vec<Answer>, String> {
     let column_count = checkers.len();
     let joined;
@@ -71,7 +71,7 @@ pub fn assign_cells(fields: &[RowField], checkers: &[&Checker]) -> Result<Vec<An
     })
 }
 
-/// Joins the fields of bracketed lists: brackets enclose one value, as quotes do.
+/// Joins the fields of bracketed lists, because brackets enclose a single value, like quotes.
 fn join_bracketed_lists(fields: &[RowField]) -> Vec<RowField> {
     let mut joined: Vec<RowField> = Vec::new();
     let mut is_open = false;
@@ -98,7 +98,7 @@ fn check_fields(fields: &[RowField], checkers: &[&Checker]) -> Vec<Answer> {
     fields.iter().zip(checkers).map(|(f, c)| check_field(f, c)).collect()
 }
 
-/// Returns true if fields, one per column, may be the cells of these columns.
+/// Returns true if the fields, one per column, are plausible cells of these columns.
 pub fn matches_columns(fields: &[RowField], checkers: &[&Checker]) -> bool {
     let answers = check_fields(fields, checkers);
     answers.iter().zip(checkers).all(|(a, c)| !c.is_constrained() || is_valid(a))
@@ -125,8 +125,8 @@ fn is_valid(answer: &Answer) -> bool {
     }
 }
 
-/// Returns the fields without trailing blank ones, if the blanks mean nothing. If a text may have
-/// been split at its commas, the blanks may be cells.
+/// Returns the fields without trailing blank fields that have no meaning. If a text may have been
+/// split at its commas, the blanks may be cells and are kept.
 fn strip_trailing_blanks<'f>(
     fields: &'f [RowField],
     checkers: &[&Checker],
@@ -142,10 +142,10 @@ fn strip_trailing_blanks<'f>(
     (is_plausible && (unconstrained_count <= 1 || is_last_valid)).then_some(kept)
 }
 
-/// Returns the cells of a row whose last column is a list with its own values, if all columns
-/// before it have a type or a list and valid cells.
+/// Returns the cells of a row whose last column is a list column with a value list, if each earlier
+/// column has a type or a value list and a valid cell.
 ///
-/// The remaining fields are the list; values that it does not allow are left out.
+/// The remaining fields are the items of the list; items outside the value list are left out.
 fn read_trailing_list(fields: &[RowField], checkers: &[&Checker]) -> Option<Vec<Answer>> {
     let (list, other_checkers) = checkers.split_last()?;
     let (before, rest) = fields.split_at_checked(other_checkers.len())?;
@@ -178,7 +178,7 @@ fn read_with_missing_field(fields: &[RowField], checkers: &[&Checker]) -> Option
     };
     let last = checkers.len() - 1;
     let without_list = cells_without(last);
-    // The last column is a list without a field, and all other cells are valid.
+    // The last column is a list column without a field, and all other cells are valid.
     let is_full = |(a, c): (&Answer, &&Checker)| {
         a.state == State::Ok && !matches!(a.value, CellValue::Nothing) && c.is_constrained()
     };
@@ -186,7 +186,7 @@ fn read_with_missing_field(fields: &[RowField], checkers: &[&Checker]) -> Option
     let are_others_valid = |(missing, cells): &(usize, Vec<Answer>)| {
         cells.iter().enumerate().all(|(n, a)| n == *missing || is_valid(a))
     };
-    // The cells are ambiguous if another field may be missing and all other columns are
+    // The cells are ambiguous if another field may be the missing one and all other columns are
     // constrained, too.
     let may_be_missing = |missing: usize| {
         are_others_valid(&(missing, cells_without(missing)))
@@ -243,11 +243,11 @@ fn common_cells<'w>(
     cells.iter().any(|c| c.state == State::Ok).then_some(cells)
 }
 
-/// All ways to assign each column a run of the fields.
+/// All ways to assign a run of fields to each column.
 struct FieldRuns<'f> {
     fields: &'f [RowField],
     checkers: &'f [&'f Checker],
-    /// Cell for each column, first field and run length; `None` if the run is not a valid cell.
+    /// Cell by column, first field and run length; `None` if the run is not a valid cell.
     cells: Vec<Vec<Vec<Option<Answer>>>>,
 }
 
@@ -270,7 +270,7 @@ impl<'f> FieldRuns<'f> {
         Self { fields, checkers, cells }
     }
 
-    /// Returns the runs that may begin at a field, with their ends.
+    /// Returns the runs that may begin at field `from`, each with the position of its end.
     fn runs_from(&self, column: usize, from: usize) -> impl Iterator<Item = (usize, &Answer)> {
         let runs = self.cells.get(column).and_then(|c| c.get(from)).into_iter().flatten();
         runs.enumerate().filter_map(move |(n, cell)| Some((from + n + 1, cell.as_ref()?)))
@@ -300,8 +300,8 @@ impl<'f> FieldRuns<'f> {
     fn unambiguous_cells(&self) -> Option<Vec<Answer>> {
         let (n, column_count) = (self.fields.len(), self.checkers.len());
         let empty_table = || vec![vec![false; n + 1]; column_count + 1];
-        // Whether the columns and fields before this point can be assigned, without and with a
-        // foreign block.
+        // For each point, whether the columns and fields before it can be assigned, without and
+        // with a foreign block.
         let (mut before, mut before_block) = (empty_table(), empty_table());
         before[0][0] = true;
         for column in 0..=column_count {
@@ -319,7 +319,7 @@ impl<'f> FieldRuns<'f> {
                 }
             }
         }
-        // Whether the columns and fields from this point on can be assigned.
+        // For each point, whether the columns and fields after it can be assigned.
         let (mut after, mut after_block) = (empty_table(), empty_table());
         after[column_count][n] = true;
         for column in (0..=column_count).rev() {
@@ -360,7 +360,7 @@ impl<'f> FieldRuns<'f> {
     }
 }
 
-/// Checks a run of fields as the cell of a column; `None` if it cannot be one.
+/// Checks a run of fields as the cell of a column; `None` if the run cannot be a cell.
 fn check_field_run(fields: &[RowField], checker: &Checker) -> Option<Answer> {
     if let [field] = fields {
         return Some(check_field(field, checker))

@@ -1,4 +1,4 @@
-//! Rows found in a completion, before all of it has been checked.
+//! Rows found in a completion before the whole completion has been checked.
 
 use std::fmt::{Display, Formatter};
 
@@ -13,11 +13,11 @@ pub(super) struct FoundRow {
     pub row: usize,
     /// One answer per column, or the reason why there is none.
     pub cells: Result<Vec<Answer>, String>,
-    /// Note about what was tolerated to match the row.
+    /// Note about deviations that were tolerated to match the row; `None` if there were none.
     pub note: Option<String>,
     /// Text that the row was parsed from.
     pub raw: RawRow,
-    /// Answers read so far, if the end of the row is uncertain and `cells` is an error.
+    /// Answers read so far; used if `cells` is an error because the end of the row is uncertain.
     pub partial: Vec<Answer>,
 }
 
@@ -51,7 +51,7 @@ impl Display for RawRow {
     fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Line(line) => f.write_str(line),
-            // This writes the same text as `Display` of `Json::Object`.
+            // `serde_json` writes the same text as `Display` of `Json::Object`.
             Self::Object(object) => f.write_str(&serde_json::to_string(object).unwrap_or_default()),
         }
     }
@@ -62,14 +62,14 @@ impl Display for RawRow {
 pub(super) enum Truncation {
     /// The text is complete.
     Complete,
-    /// The text ends with a whole line; a row that is still open there is discarded.
+    /// The text ends with a complete line; a row that is still open there is discarded.
     AtLineEnd,
     /// The text may be truncated anywhere.
     Anywhere,
 }
 
-/// Returns true if a line is a code fence. A fence is on a line of its own; anywhere else it is
-/// part of a value.
+/// Returns true if a line is a code fence. A fence is on its own line; anywhere else it is part of
+/// a value.
 pub(super) fn is_fence(line: &str) -> bool {
     let language = line.trim().strip_prefix("```");
     language.is_some_and(|l| l.chars().all(|c| c.is_alphanumeric() || "+-_ ".contains(c)))

@@ -1,5 +1,5 @@
-//! Parses JSON as models write it. Valid JSON is parsed strictly; otherwise every complete row
-//! object in the text is used, in fences, in prose or before a truncation.
+//! Parses JSON as models write it. Valid JSON is parsed strictly. Otherwise every complete row
+//! object is used, whether in fences, in prose or before a truncation.
 
 use std::borrow::Cow;
 
@@ -13,8 +13,8 @@ use hqdl_spec::checker::Checker;
 use hqdl_values::cell::{Answer, State};
 use hqdl_values::value::Value;
 
-/// Parses the rows of a JSON completion: the elements of the requested array or of any array, or
-/// one object per row. An object in any other position is part of a value.
+/// Parses the rows of a JSON completion: the elements of the requested array or of another array,
+/// or one object per row. An object in any other position is part of a value.
 pub fn parse_json(
     text: &str,
     keys: &RequestKeys,
@@ -32,7 +32,7 @@ pub fn parse_json(
             found = repaired;
         }
     }
-    // A broken row may contain cells whose name is lost.
+    // A broken row may contain cells whose names are lost.
     let is_whole = found.is_whole;
     let sole_rows = found.sole_rows;
     let to_rows = |(n, to_rows)| {
@@ -59,11 +59,11 @@ enum RowText {
 }
 
 impl RowText {
-    /// Returns an element of an array of rows as a row, if it is one.
+    /// Converts an element of an array of rows to a row; `None` if it is not a row.
     fn from_json(element: Json, columns: &[String]) -> Option<Self> {
         match element {
-            // A row needs a label and a cell for every column. With one cell too few, the columns
-            // of the others are unknown.
+            // A row needs a label and a cell for every column. With one cell too few, it is unclear
+            // which columns the other cells belong to.
             Json::Array(mut cells) if cells.len() == columns.len() + 1 => {
                 let row = cells.remove(0);
                 let cells: Map<String, Json> = columns.iter().cloned().zip(cells).collect();
@@ -83,13 +83,13 @@ impl RowText {
 /// Rows found in a text.
 struct FoundRows {
     rows: Vec<RowText>,
-    /// Positions of rows that are the only row of their document.
+    /// Positions of the rows that are the only row in their document.
     sole_rows: Vec<usize>,
     /// Whether every object of the text is complete.
     is_whole: bool,
 }
 
-/// Finds the row objects of every JSON document of a text. Nothing after the first syntax error is
+/// Finds the row objects in every JSON document in a text. Nothing after the first syntax error is
 /// parsed, because an apparent row there may be part of a badly quoted text.
 fn find_documents(text: &str, columns: &[String]) -> FoundRows {
     let mut rows = Vec::new();
@@ -108,7 +108,7 @@ fn find_documents(text: &str, columns: &[String]) -> FoundRows {
             continue;
         }
         if starts_document(&text[position..]) {
-            // The broken document may correct the documents before it.
+            // The broken document may be a correction of the documents before it.
             rows.clear();
             collect_rows_before_damage(&text[position..], columns, &mut rows);
             return FoundRows { rows, sole_rows, is_whole: false };
@@ -128,8 +128,8 @@ fn starts_document(text: &str) -> bool {
     inner.strip_prefix('{').is_some_and(|rest| rest.trim_start().starts_with(['"', '}']))
 }
 
-/// Collects the rows of a document: the elements of its array `rows`, the elements of the array
-/// that it is, or the document itself. An object with one member may wrap another document.
+/// Collects the rows of a document: the elements of its array `rows`, the elements of the document
+/// if it is an array, or the document itself. An object with one member may wrap another document.
 fn collect_rows(json: Json, columns: &[String], rows: &mut Vec<RowText>) {
     match json {
         Json::Array(items) => {
@@ -164,8 +164,8 @@ fn collect_rows_before_damage(text: &str, columns: &[String], rows: &mut Vec<Row
     }
 }
 
-/// Returns the content of the array with a broken document's rows. Everything before it must be
-/// valid.
+/// Returns the content of the array that contains a broken document's rows. Everything before the
+/// array must be valid.
 fn find_rows_array(text: &str) -> Option<&str> {
     if let Some(inside) = text.strip_prefix('[') {
         return Some(inside);
@@ -180,7 +180,8 @@ fn find_rows_array(text: &str) -> Option<&str> {
         }
         let mut values = serde_json::Deserializer::from_str(value).into_iter::<Json>();
         if values.next().and_then(Result::ok).is_none() {
-            // The only member may wrap the document. A list of texts is the value of a column.
+            // The only member may wrap the document. However, a list of texts is the value of a
+            // column.
             return find_rows_array(value).filter(|_| {
                 starts_document(value) && text[1..].trim_start().len() == rest.trim_start().len()
             });
@@ -302,7 +303,7 @@ fn match_object(
     Some(FoundRow { row: row_match.row, cells: Ok(answers), note, raw, partial: Vec::new() })
 }
 
-/// Returns the row that a label or a number names, unless the key contradicts it.
+/// Returns the row identified by a label or a number, unless the key contradicts it.
 fn match_label(
     label: &str,
     key: Option<&[String]>,
@@ -315,7 +316,7 @@ fn match_label(
     };
     match key {
         None => match_whole(&[]),
-        // Do not match by the key alone or a part of it, because the number disagrees.
+        // The number disagrees, so a match by the key alone, or by a part of it, is not enough.
         Some(key) => match_whole(&pad_key(key, part_count)).or_else(|| {
             let key_fields: Vec<&str> = key.iter().map(String::as_str).collect();
             // A key of NULLs or punctuation does not contradict the label.
@@ -335,8 +336,8 @@ fn pad_key(key: &[String], part_count: usize) -> Vec<&str> {
     key
 }
 
-/// Returns the echoed key of an answer: an array, an object, or fields of the row. NULL is `null`,
-/// distinct from the empty text.
+/// Returns the echoed key of an answer: an array, an object, or fields of the row. NULL is written
+/// as `null`, distinct from the empty text.
 fn find_echoed_key(object: &Map<String, Json>, names: &[String]) -> Option<Vec<String>> {
     let to_text = |json: &Json| {
         Value::from_json(json).to_text().map_or_else(|| "null".to_owned(), Cow::into_owned)

@@ -8,8 +8,8 @@
 //! Tags contain only letters and digits. They need no quotes or escapes, so keys with quotes, line
 //! breaks or code fences cannot be confused with the syntax of an answer. If no word distinguishes
 //! a row from the others (`Alien` and `ALIEN`, NULL and the empty text), the tag has a few digits
-//! of a hash. The hash covers all keys of the request, so that a row of another request's answer
-//! does not have the same label.
+//! of a hash. The hash covers all keys of the request, so that a row in the answer to another
+//! request does not have the same label.
 
 use std::borrow::Cow;
 
@@ -17,13 +17,13 @@ use foldhash::{HashMap, HashSet};
 
 use hqdl_values::value::Value;
 
-/// Maximum number of characters of a tag. A longer tag would only take more tokens.
+/// Maximum number of characters in a tag. A longer tag would only cost more tokens.
 const MAX_TAG_CHARS: usize = 12;
 /// Maximum number of tokens of a label in most scripts.
 pub const MAX_LABEL_TOKENS: u64 = MAX_TAG_CHARS as u64;
-/// Maximum number of words of a key that are examined.
+/// Maximum number of words examined per key.
 const MAX_KEY_WORDS: usize = 100;
-/// Initial number of hash digits of a tag.
+/// Initial number of hash digits in a tag.
 const MIN_HASH_DIGITS: usize = 3;
 
 struct KeyWord<'k> {
@@ -31,13 +31,12 @@ struct KeyWord<'k> {
     normalized: Cow<'k, str>,
 }
 
-/// Returns the tags of the rows of a request, in their order. The tags are unique, even if case is
-/// ignored.
+/// Returns the tags of a request's rows, in order. The tags are unique even when case is ignored.
 pub fn row_tags<'r>(keys: impl IntoIterator<Item = &'r [Value]>) -> Vec<String> {
     let keys: Vec<&[Value]> = keys.into_iter().collect();
     let key_texts: Vec<Vec<Cow<'_, str>>> = keys.iter().map(|key| canonical_texts(key)).collect();
     let words: Vec<Vec<KeyWord<'_>>> = key_texts.iter().map(|texts| split_words(texts)).collect();
-    // For each word, the number of rows with it and the last of them.
+    // For each word, the number of rows that contain it and the last of these rows.
     let mut rows_with: HashMap<&str, (usize, usize)> = HashMap::default();
     for (row, words) in words.iter().enumerate() {
         for word in words {
@@ -62,7 +61,8 @@ pub fn row_tags<'r>(keys: impl IntoIterator<Item = &'r [Value]>) -> Vec<String> 
     keys.iter().zip(&words).map(find_tag).collect()
 }
 
-/// Returns the shortest word that no other row has, preferring a name to a number or a letter.
+/// Returns the shortest word that no other row contains, preferring names to numbers and single
+/// letters.
 fn distinguishing_word<'w>(
     words: &[KeyWord<'w>],
     rows_with: &HashMap<&str, (usize, usize)>,
@@ -137,8 +137,8 @@ pub fn normalize_key(text: &str) -> String {
     text.chars().filter(|c| c.is_alphanumeric()).flat_map(char::to_lowercase).collect()
 }
 
-/// Parses a label, or a number alone: `2 Batman`, `2`, `2.`, `#2`, `row 2`, `2: Batman`. Returns
-/// the number and the text after it.
+/// Parses a label or a plain number: `2 Batman`, `2`, `2.`, `#2`, `row 2`, `2: Batman`. Returns the
+/// number and the text after it.
 pub fn parse_label(field: &str) -> Option<(usize, &str)> {
     let field = field.trim().trim_start_matches("row ").trim_start_matches('#');
     let digits = field.find(|c: char| !c.is_ascii_digit()).unwrap_or(field.len());

@@ -40,13 +40,14 @@
 //!
 //! # The answer
 //!
-//! * `csv`: a line for each row: the row's label, then the columns asked for;
+//! * `csv`: a line for each row: the row's label, then the requested columns;
 //!   `|` between the values of a list, `?` for unknown.
 //! * `json`: `{"rows":[{"row":"1 Bomb","cells":{"eye_color":"Yellow","powers":["…"]}}]}`,
 //!   `null` for unknown; constrained by [`PromptFrame::schema`] where the endpoint can.
 //! * lines, for a live question about several values whose answers are short:
 //!   `{"rows":["1 Oslo,true","2 Bergen,?"]}`, the lines of CSV in JSON.
-//! * arrays, for one whose answers are texts or lists: `{"rows":[["1 Oslo","a city"]]}`.
+//! * arrays, for a live question about several values whose answers are texts or lists:
+//!   `{"rows":[["1 Oslo","a city"]]}`.
 //! * single, for one row: `{"answer":true}` to a live question, an object of the columns
 //!   otherwise.
 //!
@@ -99,13 +100,13 @@ use hqdl_values::Row;
 use hqdl_values::evidence::{Quotation, ShownEvidence};
 use hqdl_values::tokens::Tokenizer;
 
-/// Output tokens of an answer besides its rows: fences, brackets, a stray word.
+/// Output tokens per answer in addition to its rows: fences, brackets, a stray word.
 const OUTPUT_OVERHEAD: u64 = 96;
-/// Output tokens of a row besides its key and cells: its number and the JSON syntax.
+/// Output tokens per row in addition to its key and cells: its number and the JSON syntax.
 const ROW_OVERHEAD: u64 = 12;
-/// Factor between the expected length of an answer and its first output limit.
+/// Ratio of an answer's first output limit to its expected length.
 const HEADROOM: u64 = 2;
-/// Output tokens of an SQL query with its assumptions, or of a proposed column.
+/// Output tokens for an SQL query with its assumptions, or for a proposed column.
 const STATEMENT_TOKENS: u64 = 300;
 /// Number of values assumed for a list column.
 const EXPECTED_LIST_ITEMS: u64 = 6;
@@ -120,7 +121,7 @@ fn expected_cell_tokens(column: &Column) -> u64 {
             let bytes: usize = list.values.iter().map(String::len).sum();
             estimate_tokens(bytes / list.values.len().max(1))
         }
-        // Items of a list are usually short.
+        // List items are usually short.
         (_, Type::Text) if column.many.is_some() => 20,
         (_, data_type) => data_type.max_output_tokens(),
     };
@@ -128,13 +129,13 @@ fn expected_cell_tokens(column: &Column) -> u64 {
         + tokens_per_value * if column.many.is_some() { EXPECTED_LIST_ITEMS } else { 1 }
 }
 
-/// Returns the expected output tokens of the quotations for one cell.
+/// Returns the expected output tokens for the quotations of one cell.
 fn expected_quote_tokens(expansion: &Expansion, column: &Column) -> u64 {
     let items = if column.many.is_some() { EXPECTED_LIST_ITEMS } else { 1 };
     forms::planned_tokens(expansion) * items
 }
 
-/// The part that all prompts with the same expansion, requested columns and answer format share.
+/// The part shared by all prompts with the same expansion, requested columns and answer format.
 #[derive(Debug, Clone)]
 pub struct PromptFrame {
     /// Answer format.
@@ -143,13 +144,14 @@ pub struct PromptFrame {
     pub columns: Vec<String>,
     /// Messages for answers that repeat labels.
     short_echo: SharedPrompt,
-    /// Messages for answers that repeat whole keys, if the spec requires them.
+    /// Messages for answers that repeat whole keys; `None` if the spec does not require them.
     full_echo: Option<SharedPrompt>,
-    /// Form of a question about one row, if the expansion has one.
+    /// Form for questions about a single row; `None` if the expansion has none.
     single_form: Option<forms::SingleForm>,
-    /// Form of questions about the values of several rows, if the expansion has one.
+    /// Form for questions about the values of several rows; `None` if the expansion has none.
     pack_form: Option<forms::PackForm>,
-    /// Whether answers repeat whole keys even if a key could be confused with the answer syntax.
+    /// Whether answers always repeat whole keys, even if a key could be confused with the answer
+    /// syntax.
     always_full_echo: bool,
     header: String,
     /// Expected output tokens of the cells of one row.
@@ -159,19 +161,19 @@ pub struct PromptFrame {
     tokens: OnceLock<u64>,
 }
 
-/// System message and schema that all prompts with the same echo style share.
+/// System message and schema shared by all prompts with the same echo style.
 #[derive(Debug, Clone)]
 struct SharedPrompt {
     system: Arc<str>,
     schema: Option<Arc<Json>>,
 }
 
-/// Row of a prompt.
+/// A row of a prompt.
 #[derive(Debug, Clone)]
 pub struct PromptRow {
     /// Line of the prompt: `["1 Bomb","A-Bomb","Richard Milhouse Jones",203]`.
     pub prompt_line: String,
-    /// Beginning of the row's line in an answer, without cells.
+    /// Beginning of the row's line in an answer, before its cells.
     pub echo_line: String,
 }
 
@@ -182,7 +184,7 @@ pub struct Prompt {
     pub system: Arc<str>,
     /// User message: the rows.
     pub user: String,
-    /// JSON schema of the answer, for format `json`.
+    /// JSON schema of the answer; `None` if the format has none.
     pub schema: Option<Arc<Json>>,
     /// Expected output tokens (a generous estimate).
     pub planned_output: u64,
@@ -190,20 +192,21 @@ pub struct Prompt {
     pub max_output: u64,
     /// Input tokens counted so far.
     pub input_tokens: u64,
-    /// Hash of the same request with whole keys, which was the only form before labels were added.
-    /// Models that look up answers by hash need it.
+    /// Hash of the same request with whole keys, which was the only form before labels were
+    /// introduced. Models that look up answers by hash need it.
     pub full_key_hash: Option<String>,
     /// Form of the answer.
     pub answer_form: AnswerForm,
-    /// Number of rows in the request.
+    /// Number of requested rows.
     pub rows: usize,
     /// Sampling temperature for this form, used if the settings specify none.
     pub temperature: Option<f64>,
-    /// Images of the prompt, `[image 1]` first.
+    /// Images in the prompt; the first is `[image 1]`.
     pub images: Vec<PromptImage>,
-    /// Evidence that the prompt shows, or why it cannot be shown; `None` without documents.
+    /// Evidence shown in the prompt, or the reason why it cannot be shown; `None` if the expansion
+    /// has no documents.
     pub evidence: Option<Result<Arc<ShownEvidence>, String>>,
-    /// Whether lists in the answer are sets, so that a repeated item adds nothing.
+    /// Whether lists in the answer are sets, so that repeated items add nothing.
     pub has_sets: bool,
     /// Whether the endpoint should return the log-probabilities of the answer's tokens.
     pub wants_logprobs: bool,
@@ -239,13 +242,13 @@ impl std::fmt::Debug for PromptImage {
 }
 
 impl Prompt {
-    /// Returns the evidence that the prompt shows, if there is any.
+    /// Returns the evidence shown in the prompt; `None` if there is none.
     #[must_use]
     pub fn shown_evidence(&self) -> Option<&ShownEvidence> {
         self.evidence.as_ref()?.as_deref().ok()
     }
 
-    /// Returns whether no passage is shown although every value needs one. Such a request is not
+    /// Returns true if every value needs a quotation but no passage is shown. Such a request is not
     /// sent: its cells are unknown.
     #[must_use]
     pub fn lacks_required_evidence(&self, expansion: &Expansion) -> bool {
@@ -254,8 +257,9 @@ impl Prompt {
     }
 
     /// Limits each list of a single answer to the number of its options, and returns the number of
-    /// such lists. Constrained decoding then ends the list of a model that repeats an item
-    /// endlessly. Requests do this only after a failure, because some endpoints reject the keyword.
+    /// such lists. Constrained decoding then ends the list even if the model repeats an item
+    /// endlessly. The limit is used only after a failure, because some endpoints reject the
+    /// keyword.
     pub fn limit_lists(&mut self) -> u64 {
         let single = |_: &&mut Arc<Json>| self.answer_form == AnswerForm::Single;
         self.schema.as_mut().filter(single).map_or(0, schema::limit_lists)
@@ -271,7 +275,7 @@ impl Prompt {
 }
 
 impl PromptFrame {
-    /// Returns the frame for some columns of an expansion, given by position.
+    /// Creates the frame for some columns of an expansion, given by position.
     #[must_use]
     pub fn new(expansion: &Expansion, columns: &[usize], format: Format) -> Self {
         let requested: Vec<&Column> =
@@ -314,14 +318,14 @@ impl PromptFrame {
         }
     }
 
-    /// Returns the frame whose answers repeat whole keys, regardless of the spec.
+    /// Creates a frame whose answers repeat whole keys, regardless of the spec.
     #[must_use]
     pub fn with_full_keys(expansion: &Expansion, columns: &[usize], format: Format) -> Self {
         let expansion = Expansion { echo: Echo::Full, ..expansion.clone() };
         Self { always_full_echo: true, ..Self::for_table(&expansion, columns, format) }
     }
 
-    /// Returns the frame that asks in the form of a table, even about one row.
+    /// Creates a frame that always uses the table form, even for a single row.
     #[must_use]
     pub fn for_table(expansion: &Expansion, columns: &[usize], format: Format) -> Self {
         let expansion = Expansion { task: Task::Columns, ..expansion.clone() };
@@ -344,9 +348,9 @@ impl PromptFrame {
         rows == 1 && self.single_form.is_some()
     }
 
-    /// Returns whether an unreadable row is requested again immediately in the form for one row,
-    /// and only once. This is the case for a live question, whose form for one row is simpler than
-    /// that for several.
+    /// Returns true if an unreadable row is requested again at once, but only once, in the form for
+    /// a single row. This applies to live questions, whose form for one row is simpler than the
+    /// form for several.
     #[must_use]
     pub fn has_simplest_form(&self) -> bool {
         self.single_form.as_ref().is_some_and(forms::SingleForm::is_live)
@@ -373,8 +377,8 @@ impl PromptFrame {
         .0
     }
 
-    /// Parses the answer to a prompt about some rows. Also returns those of its quotations that
-    /// occur in the evidence.
+    /// Parses the answer to a prompt about some rows. Also returns the quotations that occur in the
+    /// evidence.
     #[must_use]
     pub fn parse_answer_with_quotes(
         &self,
@@ -399,8 +403,8 @@ impl PromptFrame {
         }
     }
 
-    /// Returns the positions in `content` of the cells of each row, after [`Self::parse_answer`]
-    /// has returned `outcomes`. Cells that are not found have none.
+    /// Returns the position in `content` of each row's cells, after [`Self::parse_answer`] has
+    /// returned `outcomes`. A cell that is not found has no position.
     #[must_use]
     pub fn locate_cells(
         &self,
@@ -417,7 +421,7 @@ impl PromptFrame {
         locate::locate_cells(content, outcomes, keys, key_names, columns, checkers)
     }
 
-    /// Returns the number of tokens of a prompt without its user message.
+    /// Returns the number of tokens in a prompt without its user message.
     #[must_use]
     pub fn tokens_without_rows(&self, prompt: &Prompt, tokenizer: Tokenizer) -> u64 {
         match &self.single_form {
@@ -428,12 +432,13 @@ impl PromptFrame {
         }
     }
 
-    /// Returns the messages that most prompts of this frame use.
+    /// Returns the messages used by most prompts of this frame.
     fn default_messages(&self) -> &SharedPrompt {
         self.full_echo.as_ref().unwrap_or(&self.short_echo)
     }
 
-    /// Returns the number of tokens that all prompts of this frame share. They are counted once.
+    /// Returns the number of tokens shared by all prompts of this frame. They are counted only
+    /// once.
     #[must_use]
     pub fn shared_tokens(&self, tokenizer: Tokenizer) -> u64 {
         *self.tokens.get_or_init(|| {
@@ -442,7 +447,7 @@ impl PromptFrame {
         })
     }
 
-    /// Returns the system message that all prompts of this frame share.
+    /// Returns the system message shared by all prompts of this frame.
     #[must_use]
     pub fn system(&self) -> &str {
         &self.default_messages().system
@@ -454,8 +459,8 @@ impl PromptFrame {
         self.default_messages().schema.as_deref()
     }
 
-    /// Returns the echo style for these rows: labels if one of the keys could be confused with the
-    /// answer syntax.
+    /// Returns the echo style for these rows. If a key could be confused with the answer syntax,
+    /// labels are used even if the spec requires whole keys.
     fn choose_echo(&self, rows: &[&Row]) -> Echo {
         let is_ambiguous_key =
             !self.always_full_echo && rows.iter().any(|r| label::is_ambiguous_key(&r.key));
@@ -463,7 +468,7 @@ impl PromptFrame {
         if can_echo_keys { Echo::Full } else { Echo::Short }
     }
 
-    /// Returns the lines of the prompt that asks about `rows`.
+    /// Returns the lines of a prompt that asks about `rows`.
     #[must_use]
     pub fn row_lines(&self, rows: &[&Row]) -> Vec<PromptRow> {
         let prefixes = self.row_prefixes(rows);

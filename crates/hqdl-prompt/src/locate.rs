@@ -1,4 +1,4 @@
-//! Finds the text of each cell in a completion, so that the tokens of a value are known.
+//! Finds the text of each cell in a completion, to determine which tokens belong to a value.
 //!
 //! The completion is split into rows again, and each row is read as before. A position
 //! is kept only if parsing the text there gives the same answer. A cell that cannot be located has
@@ -34,7 +34,8 @@ pub(super) fn locate_cells(
     let positions = vec![vec![None; columns.len()]; outcomes.len()];
     let mut locator = Locator { outcomes, keys, key_names, columns, checkers, positions };
     let answer = strip_reasoning(content).unwrap_or_default();
-    // With reasoning in several places, the answer is not one part of the completion.
+    // If there is reasoning in several places, the answer is not a contiguous part of the
+    // completion.
     if let Some(before) = content.strip_suffix(&*answer) {
         let start = before.len();
         locator.locate_json(&answer, start);
@@ -53,7 +54,7 @@ struct Locator<'c> {
 }
 
 impl Locator<'_> {
-    /// Locates the cells of JSON rows. `start` is the position of the text.
+    /// Locates the cells of JSON rows. `start` is the position of `text` in the completion.
     fn locate_json(&mut self, text: &str, start: usize) {
         for row in find_json_values(text) {
             let rows = format!("[{row}]");
@@ -96,7 +97,7 @@ impl Locator<'_> {
         self.columns.iter().map(find).collect()
     }
 
-    /// Locates the cells of CSV lines. `start` is the position of the text.
+    /// Locates the cells of CSV lines. `start` is the position of `text` in the completion.
     fn locate_lines(&mut self, text: &str, start: usize) {
         let mut position = 0;
         while position < text.len() {
@@ -136,8 +137,8 @@ impl Locator<'_> {
         }
     }
 
-    /// Returns the position of a row in the request, if it is the only one, has the answers of the
-    /// completion, and was not located before.
+    /// Returns the position, in the request, of the only found row; `None` if there are several, if
+    /// its answers differ from the completion's, or if it was located before.
     fn match_row(&self, found: &[FoundRow]) -> Option<usize> {
         let [FoundRow { row, cells: Ok(cells), .. }] = found else { return None };
         let is_new = self.positions[*row].iter().all(Option::is_none);
@@ -146,7 +147,7 @@ impl Locator<'_> {
         (is_new && is_same).then_some(*row)
     }
 
-    /// Returns true if the completion has this answer to a cell.
+    /// Returns true if this is the completion's answer for the cell.
     fn is_answer(&self, n: usize, column: usize, answer: Answer) -> bool {
         let RowOutcome::Answered(answers) = &self.outcomes[n] else { return false };
         let own =
@@ -155,8 +156,8 @@ impl Locator<'_> {
     }
 }
 
-/// Returns the JSON documents of a text and their rows: the elements of an array, of the array
-/// `rows`, or of one that an object wraps. A broken document has those of its parts.
+/// Returns the JSON documents in a text and their rows: the elements of an array, of the array
+/// `rows`, or of an array wrapped in an object. For a broken document, returns those of its parts.
 fn find_json_values(text: &str) -> Vec<&str> {
     let (mut found, mut position, mut attempts) = (Vec::new(), 0, 0);
     while let Some(next) = text[position..].find(['{', '[']) {
@@ -198,8 +199,8 @@ fn strip_delimiters(json: &str) -> &str {
     inner.unwrap_or(json)
 }
 
-/// Returns the text of a JSON string, with spaces for control characters. Also returns the position
-/// in the JSON of each byte of the text, and of its end.
+/// Decodes a JSON string, with spaces for control characters. Also returns, for each byte of the
+/// decoded text and for its end, the position in the JSON.
 fn decode_string(json: &str) -> Option<(String, Vec<usize>)> {
     let inner = json.strip_prefix('"')?.strip_suffix('"')?;
     let (mut text, mut offsets, mut position) = (String::new(), Vec::new(), 0);
@@ -207,7 +208,7 @@ fn decode_string(json: &str) -> Option<(String, Vec<usize>)> {
         let length = match (first, inner[position..].get(1..2)) {
             ('\\', Some("u")) => {
                 let code = u32::from_str_radix(inner.get(position + 2..position + 6)?, 16).ok()?;
-                // A pair of surrogates is one character.
+                // A surrogate pair is a single character.
                 if (0xD800..0xDC00).contains(&code) { 12 } else { 6 }
             }
             ('\\', _) => 2,
@@ -251,7 +252,7 @@ fn split_line(line: &str) -> Vec<Range<usize>> {
     }
 }
 
-/// Returns the position of a part of a text.
+/// Returns the byte offset of `part`, a slice of `text`.
 fn offset_within(part: &str, text: &str) -> usize {
     part.as_ptr().addr() - text.as_ptr().addr()
 }

@@ -1,5 +1,5 @@
-//! XML character references (`&amp;`, `&#39;`). Keys that were scraped from web pages contain
-//! references where models write the character, or the other way round.
+//! XML character references (`&amp;`, `&#39;`). Keys scraped from web pages may contain a reference
+//! where the model writes the character, or vice versa.
 
 use std::borrow::Cow;
 

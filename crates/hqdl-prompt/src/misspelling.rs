@@ -1,5 +1,5 @@
 //! Misspelt keys. If a request has one row and the model repeats its key with a typo (`Austrailan
-//! Grand Prix`), the answer is accepted unless the echoed key is another row's.
+//! Grand Prix`), the answer is accepted unless the echoed key belongs to another row.
 
 use std::hash::BuildHasher;
 use std::sync::OnceLock;
@@ -12,9 +12,9 @@ use unicode_normalization::char::is_combining_mark;
 use super::label::normalize_key;
 use hqdl_values::value::Value;
 
-/// Minimum length of a word in which one letter may be wrong.
+/// Minimum length of a word in which one wrong letter is accepted.
 const ONE_EDIT_LENGTH: usize = 5;
-/// Minimum length of a word in which two letters may be wrong.
+/// Minimum length of a word in which two wrong letters are accepted.
 const TWO_EDITS_LENGTH: usize = 9;
 
 /// All keys of an expansion, as hashes of their normalized texts. An echoed key that equals another
@@ -25,7 +25,7 @@ pub struct ExpansionKeys {
     load: Option<Box<LoadKeys>>,
 }
 
-/// Function that inserts all keys into the hashes; returns false if the keys cannot be read.
+/// Function that adds all keys to the hashes; returns false if the keys cannot be read.
 type LoadKeys = dyn Fn(&mut KeyHashes) -> bool + Send + Sync;
 
 /// Hashes of the normalized texts of keys.
@@ -48,15 +48,15 @@ impl From<KeyHashes> for ExpansionKeys {
 }
 
 impl ExpansionKeys {
-    /// Returns keys that are not read until an echoed key is compared with them: `load` then reads
-    /// them. Most runs never compare one.
+    /// Creates keys that are read by `load` when an echoed key is first compared with them. Most
+    /// runs never need them.
     #[must_use]
     pub fn read_on_demand(load: impl Fn(&mut KeyHashes) -> bool + Send + Sync + 'static) -> Self {
         Self { hashes: OnceLock::new(), load: Some(Box::new(load)) }
     }
 
-    /// Returns true if fields equal one of the keys, ignoring case, spaces and punctuation. Hash
-    /// collisions and unreadable keys can only produce a wrong `true`.
+    /// Returns true if the fields equal one of the keys, ignoring case, spaces and punctuation.
+    /// Errs only on the side of `true`: on a hash collision, or if the keys cannot be read.
     pub(super) fn contains(&self, fields: &[&str]) -> bool {
         let load_hashes = || {
             let mut hashes = KeyHashes::default();
@@ -71,9 +71,9 @@ fn hash_parts(parts: impl Iterator<Item = String>) -> u64 {
     FixedState::default().hash_one(parts.collect::<Vec<_>>())
 }
 
-/// Returns true if `echoed` is a misspelling of `expected`: other accents, one wrong letter in
-/// words of at least [`ONE_EDIT_LENGTH`] letters, or two in words of at least [`TWO_EDITS_LENGTH`]
-/// letters. Digits and shorter words must be equal.
+/// Returns true if `echoed` is a misspelling of `expected`: it may have different accents, and one
+/// wrong letter per word of at least [`ONE_EDIT_LENGTH`] letters, or two per word of at least
+/// [`TWO_EDITS_LENGTH`] letters. Digits and shorter words must be equal.
 pub(super) fn is_misspelling(expected: &str, echoed: &str) -> bool {
     let (expected_words, echoed_words) = (lowercase_words(expected), lowercase_words(echoed));
     if expected_words.is_empty() {

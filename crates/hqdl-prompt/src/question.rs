@@ -1,4 +1,4 @@
-//! Parses a prompt, for recordings and test endpoints, and for people who read it.
+//! Parses prompts, for recordings, test endpoints and human readers.
 
 use serde_json::Value as Json;
 
@@ -7,7 +7,7 @@ use super::{AnswerForm, forms, label};
 use hqdl_spec::Format;
 use hqdl_values::value::Value;
 
-/// Question that a prompt asks.
+/// A question asked by a prompt.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Question {
     /// Name of the expansion.
@@ -22,12 +22,12 @@ pub struct Question {
     pub columns: Vec<AskedColumn>,
     /// Requested rows.
     pub rows: Vec<AskedRow>,
-    /// Tags of the rows' labels by key; empty if the rows have no labels.
+    /// Tags of the row labels, by key; empty if the rows have no labels.
     pub(super) row_tags: Vec<(Vec<Json>, String)>,
     pub(super) answer_form: AnswerForm,
 }
 
-/// Column of a prompt.
+/// A column in a prompt.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AskedColumn {
     /// Name of the column, as written in the prompt.
@@ -42,7 +42,7 @@ pub struct AskedColumn {
     pub values: Option<Vec<String>>,
 }
 
-/// Row of a prompt.
+/// A row in a prompt.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AskedRow {
     /// Row number in this prompt.
@@ -51,7 +51,7 @@ pub struct AskedRow {
     pub key: Vec<Json>,
     /// Values of the context columns.
     pub context: Vec<Json>,
-    /// Passages of documents that are shown with the row.
+    /// Document passages shown with the row.
     pub passages: Vec<Json>,
 }
 
@@ -129,7 +129,7 @@ impl Question {
 
     /// Returns the answer to this question as a well-behaved model writes it. `cell` returns the
     /// JSON of each cell, or null for unknown. If it returns an object, `value` is the cell's value
-    /// and `quotes` are its quotations.
+    /// and `quotes` contains its quotations.
     #[must_use]
     pub fn write_answer(&self, mut cell: impl FnMut(&AskedRow, &AskedColumn) -> Json) -> String {
         match (self.answer_form, &*self.rows, &*self.columns) {
@@ -168,7 +168,7 @@ impl Question {
 
     /// Returns the number or label that the answer for a row begins with.
     ///
-    /// The tag depends on the key; a key that is not in the request has a tag of its own.
+    /// The tag depends on the key; a key that is not in the request gets its own tag.
     fn row_prefix(&self, row: &AskedRow) -> Json {
         if self.row_tags.is_empty() {
             return row.number.into();

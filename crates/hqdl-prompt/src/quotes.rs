@@ -1,10 +1,10 @@
 //! Quotes that a model puts around each value of a row, in addition to those of the format:
 //! `"'1985-01-07'","'British'"`, or `{"nationality": "'British'"}`.
 //!
-//! They are removed only if the same row proves that they are not part of the values: a cell whose
-//! type or list allows no quotes has them, or the fields that name the row have them and the key
-//! does not; and every text of the row has quotes. Without such a proof, a quoted text (a song
-//! called `"Heroes"`) keeps its quotes.
+//! They are removed only if the same row proves that they are not part of the values. Every text in
+//! the row must have quotes, and either a cell whose type or list allows no quotes has them, or the
+//! fields that identify the row have them and the key does not. Without such a proof, a quoted text
+//! (a song called `"Heroes"`) keeps its quotes.
 
 use super::align::RequestKeys;
 use super::fields::RowField;
@@ -13,11 +13,11 @@ use hqdl_spec::checker::Checker;
 use hqdl_spec::coerce::split_quotes;
 use hqdl_values::cell::{Answer, State};
 
-/// Note of a value whose quotes were removed.
+/// Note on a value whose quotes were removed.
 const NOTE: &str = "surrounding quotes removed";
 
-/// Returns the fields that name a row, or none if the row's key has quotes itself, which could
-/// explain quotes in the fields.
+/// Returns the fields that identify a row, or none if the row's own key contains quotes, which
+/// could explain quotes in the fields.
 pub fn unquoted_names<'n>(names: &'n [&'n str], row: usize, keys: &RequestKeys) -> &'n [&'n str] {
     let is_quoted = |n| {
         keys.key_part(row, n)
@@ -27,7 +27,7 @@ pub fn unquoted_names<'n>(names: &'n [&'n str], row: usize, keys: &RequestKeys) 
 }
 
 /// Returns the quote character that the model puts around every value of a row. `names` are the
-/// fields that name the row and have no quotes in its key.
+/// fields that identify the row; its key contains no quotes.
 pub fn find_added_quote(names: &[&str], cells: &[&str], checkers: &[&Checker]) -> Option<char> {
     let texts = || {
         cells
@@ -41,7 +41,7 @@ pub fn find_added_quote(names: &[&str], cells: &[&str], checkers: &[&Checker]) -
         return None;
     }
     let has_quote = |text: &&str| split_quotes(text).is_some_and(|(q, _)| q == quote);
-    // Returns true if the value is valid only without the quotes.
+    // The value is valid only without the quotes.
     let is_valid_unquoted = |(cell, checker): (&&str, &&Checker)| {
         let is_valid = |text: &str| {
             let answer = checker.check_text(text);
@@ -60,7 +60,7 @@ pub fn check_unquoted(quote: Option<char>, cell: &str, checker: &Checker) -> Opt
     Some(checker.check_text(inner).with_repair_note(NOTE, cell))
 }
 
-/// Removes the quotes around all fields of a row, if the fields that name the row prove that the
+/// Removes the quotes around all fields of a row if the fields that identify the row prove that the
 /// model added the quotes. The fields have not been assigned to columns yet.
 pub fn strip_all_quotes(names: &[&str], fields: &[RowField]) -> Option<Vec<RowField>> {
     let quote = names.iter().find_map(|text| split_quotes(text))?.0;

@@ -8,20 +8,21 @@ use std::sync::OnceLock;
 use regex::Regex;
 use serde_json::Value as Json;
 
-/// Maximum number of lines before a tag at which a quoted field around the tag may begin.
+/// Maximum number of lines between the start of a quoted field and a tag inside it.
 const MAX_FIELD_LINES: usize = 50;
-/// Maximum number of tags in a completion. A completion with more tags has no answer.
+/// Maximum number of tags in a completion. If there are more, the completion counts as having no
+/// answer.
 const MAX_TAGS: usize = 200;
 
-/// Tag around reasoning.
+/// A tag around reasoning.
 struct Tag {
     start: usize,
     end: usize,
     is_closing: bool,
 }
 
-/// Returns the completion without its reasoning. `None` if a block is not closed, because the model
-/// never began its answer.
+/// Returns the completion without its reasoning. Returns `None` if a block is not closed, because
+/// the answer never began.
 #[must_use]
 pub fn strip_reasoning(content: &str) -> Option<Cow<'_, str>> {
     let all_tags: Vec<Tag> = find_tags(content).take(MAX_TAGS + 1).collect();
@@ -47,7 +48,7 @@ pub fn strip_reasoning(content: &str) -> Option<Cow<'_, str>> {
             answer.push_str(&content[position..tag.start]);
             is_reasoning = true;
         } else if tag.is_closing {
-            // Without an opening tag, everything before it was reasoning.
+            // If there is no opening tag, everything before the closing tag is reasoning.
             if !is_reasoning {
                 answer.clear();
             }
@@ -74,15 +75,15 @@ fn find_tags(text: &str) -> impl Iterator<Item = Tag> {
     })
 }
 
-/// Returns the ranges of the complete JSON objects and arrays of a text. A tag in one of them is
-/// part of a string.
+/// Returns the ranges of the complete JSON objects and arrays in a text. A tag inside such a range
+/// is part of a string.
 fn find_json_ranges(text: &str) -> Vec<Range<usize>> {
     let mut ranges = Vec::new();
     let mut position = 0;
     let mut attempts = 0;
     while let Some(next) = text[position..].find(['{', '[']) {
         position += next;
-        // `Json` limits the nesting depth, so no text is parsed more than 128 times.
+        // `Json` limits the nesting depth, so each text is parsed at most 128 times.
         let mut values = serde_json::Deserializer::from_str(&text[position..]).into_iter::<Json>();
         if let Some(Ok(_)) = values.next() {
             ranges.push(position..position + values.byte_offset());
@@ -106,7 +107,7 @@ fn is_quoted(text: &str, position: usize) -> bool {
     starts.chain(first).any(|start| is_in_quoted_field(&text[start..], position - start))
 }
 
-/// Returns true if a position is in a quoted field of the record that a text begins with.
+/// Returns true if a position is within a quoted field of the record at the beginning of `record`.
 fn is_in_quoted_field(record: &str, position: usize) -> bool {
     let bytes = record.as_bytes();
     let mut at = 0;
@@ -131,7 +132,7 @@ fn is_in_quoted_field(record: &str, position: usize) -> bool {
     false
 }
 
-/// Returns the position of the quote that closes a field, if a comma or an end follows it.
+/// Returns the position of the quote that closes a field, if a comma or a line's end follows it.
 fn find_closing_quote(bytes: &[u8], mut at: usize) -> Option<usize> {
     loop {
         at += bytes.get(at..)?.iter().position(|b| *b == b'"')?;

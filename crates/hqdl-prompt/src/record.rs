@@ -1,8 +1,9 @@
-//! Splits CSV lines into fields: well-formed lines, and lines that are quoted as models quote them.
+//! Splits CSV lines into fields, both well-formed lines and lines with the quoting mistakes of
+//! models.
 
 use super::fields::RowField;
 
-/// Record of well-formed CSV.
+/// A record of well-formed CSV.
 pub struct CsvRecord {
     /// Fields of the record, in order.
     pub fields: Vec<RowField>,
@@ -12,7 +13,7 @@ pub struct CsvRecord {
     pub is_open: bool,
 }
 
-/// Parses the record that a text begins with; `None` if its quotes are malformed.
+/// Parses the record at the beginning of a text; `None` if its quotes are malformed.
 ///
 /// A quoted field begins and ends with quotes. Quotes inside it are doubled, or escaped with a
 /// backslash.
@@ -66,8 +67,8 @@ pub fn parse_bracketed(line: &str) -> Option<Vec<RowField>> {
     inner_record.fields.first().is_some_and(|f| f.is_quoted).then_some(inner_record.fields)
 }
 
-/// Parses a line that is quoted as a whole, `'Pat O'Brien,1985,PAT'`. Its first field is not closed
-/// and its last one is not opened, so the two quotes belong together.
+/// Parses a line that is quoted as a whole: `'Pat O'Brien,1985,PAT'`. The first field has no
+/// closing quote and the last one no opening quote, so the two quotes belong together.
 pub fn strip_line_quotes(line: &str) -> Option<Vec<RowField>> {
     let quote = line.chars().next().filter(|c| matches!(c, '\'' | '"'))?;
     let inner = line.strip_prefix(quote)?.strip_suffix(quote)?;
@@ -80,8 +81,8 @@ pub fn strip_line_quotes(line: &str) -> Option<Vec<RowField>> {
     inner_record.map(|r| r.fields)
 }
 
-/// Returns the readings of a line in which a quote of one of the first fields is never closed: the
-/// position of that field, and the well-formed fields without the quote.
+/// Returns the possible readings of a line in which a quote in one of the first fields is never
+/// closed: the position of that field, and the well-formed fields without the quote.
 pub fn recover_unclosed_quote(line: &str, field_count: usize) -> Vec<(usize, Vec<RowField>)> {
     let mut readings = Vec::new();
     let mut position = 0;
@@ -106,7 +107,7 @@ pub fn recover_unclosed_quote(line: &str, field_count: usize) -> Vec<(usize, Vec
 pub fn find_field_end(text: &str, quote: char) -> Option<usize> {
     let doubled: String = [quote, quote].iter().collect();
     let escaped: String = ['\\', quote].iter().collect();
-    // If quotes are doubled, `\"" ` is a backslash and a doubled quote.
+    // If quotes are doubled, `\"" ` is a backslash and a doubled quote, not an escaped quote.
     let has_escapes = !text.contains(&[escaped.as_str(), &doubled[1..]].concat());
     let mut chars = text.char_indices().peekable();
     while let Some((at, c)) = chars.next() {
@@ -161,9 +162,9 @@ pub fn split_leniently(line: &str) -> Vec<RowField> {
                 };
                 (field, trimmed[end + 2..].trim_start())
             }
-            // Never closed: this is the last field. If it contains commas, the quote may be a
-            // mistake, and `'til` begins with an apostrophe, so only a type or a value list can
-            // decide.
+            // The quote is never closed, so this is the last field. If the field contains commas,
+            // the quote may be a mistake, and `'til` begins with an apostrophe, so only a type or a
+            // value list can decide.
             (Some(q), None) if !trimmed[1..].contains(q) => {
                 let field = RowField::unquoted(trimmed[1..].trim());
                 (
@@ -174,7 +175,7 @@ pub fn split_leniently(line: &str) -> Vec<RowField> {
                     "",
                 )
             }
-            // The text has no quotes, or they are part of the field.
+            // The text has no quotes, or the quotes are part of the field.
             _ => {
                 let end = rest.find(',').unwrap_or(rest.len());
                 (RowField::unquoted(&rest[..end]), &rest[end..])
@@ -190,17 +191,17 @@ pub fn split_leniently(line: &str) -> Vec<RowField> {
 
 /// Returns true if the text in quotes is quoted again, as in `''British''`.
 ///
-/// A correct writer doubles the quotes of a value within those of the field, which makes three. A
-/// writer that does not double them writes a value with its own quotes, `"Heroes"`, in the same
-/// way. Only a type, a list or the rest of the row can decide.
+/// Correct CSV doubles the value's own quotes inside the field's quotes, which results in three
+/// quotes. Without doubling, a value with its own quotes, such as `"Heroes"`, looks the same as a
+/// value quoted twice. Only a type, a list or the rest of the row can decide.
 fn is_quoted_twice(inner: &str, quote: char) -> bool {
     let text = inner.strip_prefix(quote).and_then(|text| text.strip_suffix(quote));
     text.is_some_and(|text| !text.is_empty() && !text.contains(quote))
 }
 
-/// Returns true if the first quote within quotes may be a closing one, as in `"A" and "B"`, so that
-/// the outer quotes may not belong to the field; or if one quote is escaped and another is not, so
-/// that the backslash may be part of the value.
+/// Returns true if the outer quotes may not belong together. Either the first inner quote may close
+/// the field, as in `"A" and "B"`, or only some inner quotes are escaped, so that the backslash may
+/// be part of the value.
 fn has_inner_close(inner: &str, quote: char) -> bool {
     let escaped: String = ['\\', quote].iter().collect();
     if inner.contains(&escaped) && inner.replace(&escaped, "").contains(quote) {
@@ -211,7 +212,8 @@ fn has_inner_close(inner: &str, quote: char) -> bool {
         && first.is_some_and(|at| !inner[..at].ends_with(' ') && !inner[..at].ends_with('\\'))
 }
 
-/// Returns the end of a quoted field: its quote before a comma or the end.
+/// Returns the end of a quoted field: the first quote that is followed by a comma or the end of the
+/// text.
 fn find_closing_quote(text: &str, quote: char) -> Option<usize> {
     text.char_indices().filter(|(_, c)| *c == quote).map(|(at, _)| at).find(|at| {
         let after = text[at + 1..].trim_start();
@@ -220,7 +222,7 @@ fn find_closing_quote(text: &str, quote: char) -> Option<usize> {
     })
 }
 
-/// Splits a line at every comma; quotes without a counterpart are dropped as mistakes.
+/// Splits a line at every comma; unpaired quotes are dropped as mistakes.
 pub fn split_at_commas(line: &str) -> Vec<RowField> {
     let strip_quotes = |f: &str| {
         let text = f.trim_end();
@@ -240,7 +242,7 @@ pub fn split_at_commas(line: &str) -> Vec<RowField> {
     fields.map(|f| RowField::unquoted(&strip_quotes(f))).collect()
 }
 
-/// Parses a line of a Markdown table, or of fields separated by pipes.
+/// Parses a line of a Markdown table, or a line of fields separated by pipes.
 pub fn split_table_row(line: &str) -> Option<Vec<RowField>> {
     let inner = line.trim().strip_prefix('|')?;
     let inner = inner.strip_suffix('|').unwrap_or(inner);

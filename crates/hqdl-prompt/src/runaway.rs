@@ -11,15 +11,15 @@ use super::{AnswerForm, Prompt};
 
 /// Longest period of a repetition, in bytes.
 const MAX_PERIOD: usize = 800;
-/// Minimum number of repetitions.
+/// Minimum number of repetitions that counts as degenerate.
 const MIN_REPEATS: usize = 4;
 /// Minimum number of bytes that the repetitions must cover.
 const MIN_REPEATED_BYTES: usize = 400;
-/// Number of consecutive list items from which a list is degenerate, if they are only one or two
-/// different texts.
+/// Number of consecutive list items at which a list counts as degenerate if the items have only one
+/// or two different texts.
 const MAX_SAME_ITEMS: usize = 6;
-/// Number of consecutive unknown row numbers that are tolerated, in addition to the request's row
-/// count.
+/// Number of consecutive unknown row numbers that are tolerated, in addition to the number of
+/// requested rows.
 const MAX_UNKNOWN_ROWS: usize = 16;
 
 impl Prompt {
@@ -33,7 +33,7 @@ impl Prompt {
         row_numbers(&answer).any(|number| (1..=self.rows).contains(&number))
     }
 
-    /// Returns why an answer to this prompt is degenerate, or `None` if it is not.
+    /// Returns the reason why an answer to this prompt is degenerate; `None` if it is not.
     #[must_use]
     pub fn runaway_reason(&self, answer: &str) -> Option<&'static str> {
         if let Some(repetition) = trailing_repetition(answer)
@@ -41,13 +41,13 @@ impl Prompt {
         {
             return Some("it repeats itself");
         }
-        // Drafts within reasoning may have any row numbers.
+        // Drafts in the reasoning may have any row numbers.
         let answer = strip_reasoning(answer)?;
         if self.has_sets && repeats_items(&answer) {
             return Some("it repeats an item of a list");
         }
         let rows = self.rows;
-        // A line begins with its complete number and contains nothing but its row.
+        // A line begins with its complete row number and contains only that row.
         let max_unknown =
             if self.answer_form == AnswerForm::Lines { 0 } else { rows + MAX_UNKNOWN_ROWS };
         (count_unknown_rows(&answer, rows) > max_unknown)
@@ -55,7 +55,7 @@ impl Prompt {
     }
 }
 
-/// Returns whether the last strings of a JSON list are the same one or two, again and again.
+/// Returns true if the last strings of a JSON list repeat the same one or two texts.
 fn repeats_items(answer: &str) -> bool {
     // Texts and separators alternate, beginning with either.
     let parts: Vec<&str> = answer.rsplit('"').skip(1).take(2 * MAX_SAME_ITEMS + 1).collect();
@@ -83,27 +83,27 @@ fn find_repetition(text: &str) -> Option<(usize, usize)> {
     })
 }
 
-/// Returns the lines before a trailing repetition of lines, if the repetition contains no row, so
-/// that no line in it is the rest of a value.
+/// Returns the lines before a trailing repetition of lines. `None` if there is no repetition, or if
+/// it contains a row, because its lines may then be part of a value.
 pub(super) fn text_before_repetition(text: &str) -> Option<&str> {
     let (mut start, period) = find_repetition(text)?;
     let bytes = text.as_bytes();
     while start > 0 && bytes[start - 1] == bytes[start - 1 + period] {
         start -= 1;
     }
-    // The line before the repetition may end in the same way as the repetition.
+    // The line before the repetition may have the same ending as the repeated lines.
     let end = start + bytes[start..].iter().position(|b| *b == b'\n')?;
     row_numbers(text.get(end..end + period)?).next().is_none().then_some(&text[..end])
 }
 
-/// Returns how many consecutive row numbers at the end of an answer are not in the request. Only
-/// the numbers are reliable in an incomplete answer.
+/// Returns the number of consecutive row numbers at the end of an answer that are not in the
+/// request. In an incomplete answer, only the numbers are reliable.
 fn count_unknown_rows(answer: &str, rows: usize) -> usize {
     row_numbers(answer)
         .fold(0, |run, number| if (1..=rows).contains(&number) { 0 } else { run + 1 })
 }
 
-/// Returns the row numbers of an answer: alone, or at the start of a label (`2 Batman`).
+/// Returns the row numbers in an answer, whether they are alone or part of a label (`2 Batman`).
 fn row_numbers(answer: &str) -> Box<dyn Iterator<Item = usize> + '_> {
     let json = answer.trim_start();
     if json.starts_with(['{', '[']) {
@@ -132,7 +132,7 @@ fn arrays_content(json: &str) -> Option<&str> {
     array_content(json).filter(|inside| inside.starts_with('['))
 }
 
-/// Returns the content of the array that a text begins with: `{"rows": [`.
+/// Returns the content of the array at the beginning of a text: `{"rows": [`.
 fn array_content(json: &str) -> Option<&str> {
     let array = json.strip_prefix('{')?.trim_start().strip_prefix("\"rows\"")?.trim_start();
     Some(array.strip_prefix(':')?.trim_start().strip_prefix('[')?.trim_start())

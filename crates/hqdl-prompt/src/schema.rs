@@ -6,13 +6,14 @@ use serde_json::{Map, Value as Json, json};
 
 use hqdl_spec::{Column, Echo, Expansion};
 
-/// Maximum number of values in all enums of a schema (`OpenAI`'s limit for strict schemas).
+/// Maximum number of values in all enums of a schema together (`OpenAI`'s limit for strict
+/// schemas).
 const MAX_ENUM_VALUES: usize = 1000;
-/// Maximum number of characters of those values.
+/// Maximum number of characters in those values.
 const MAX_ENUM_CHARS: usize = 15_000;
 
-/// Returns the JSON schema that an endpoint can enforce on its answer. Value lists are enums as far
-/// as `OpenAI`'s limits for strict schemas allow.
+/// Returns the JSON schema that an endpoint can enforce on its answer. Value lists become enums as
+/// far as `OpenAI`'s limits for strict schemas allow.
 pub(super) fn build_answer_schema(
     expansion: &Expansion,
     requested: &[&Column],
@@ -42,7 +43,7 @@ pub(super) fn build_answer_schema(
     })
 }
 
-/// Limits each list of an object to the number of its options. Returns the number of such lists.
+/// Limits each list in an object to the number of its options. Returns the number of such lists.
 pub(super) fn limit_lists(schema: &mut Arc<Json>) -> u64 {
     let mut limited = schema.as_ref().clone();
     let members = limited["properties"].as_object_mut().into_iter().flat_map(Map::values_mut);
@@ -74,7 +75,7 @@ pub(super) fn cells_schema(requested: &[&Column]) -> Json {
             }
         }
         let cell_schema = if column.many.is_some() {
-            // A missing item keeps its position as null.
+            // A missing item is null, so that the other items keep their positions.
             let item = if column.keeps_items {
                 json!({ "anyOf": [item_schema, { "type": "null" }] })
             } else {

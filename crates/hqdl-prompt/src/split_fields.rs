@@ -7,8 +7,7 @@
 use super::csv::format_csv_line;
 use super::record::split_fields;
 
-/// Returns the answer with commas between its fields; `None` if no header proves that it uses
-/// another separator.
+/// Converts an answer to CSV; `None` if no header proves that it uses another separator.
 pub fn convert_to_csv(body: &str, key: &[String], columns: &[String]) -> Option<String> {
     let mut lines = body.lines().skip_while(|line| line.trim().is_empty());
     let header = lines.next()?;
@@ -16,7 +15,7 @@ pub fn convert_to_csv(body: &str, key: &[String], columns: &[String]) -> Option<
         [';', '\t'].into_iter().find(|separator| is_header(header, *separator, key, columns))?;
     let mut rows = String::new();
     for row in lines {
-        // A line with malformed quotes names no row.
+        // A line with malformed quotes identifies no row.
         if let Some(fields) = split_fields(row, separator) {
             rows.push_str(&format_csv_line(fields.iter().map(|f| f.text.trim())));
             rows.push('\n');
@@ -25,8 +24,8 @@ pub fn convert_to_csv(body: &str, key: &[String], columns: &[String]) -> Option<
     Some(rows)
 }
 
-/// Returns true if a line is the header of an answer: number, key and columns, or without the
-/// number, or without the key.
+/// Returns true if a line is the header of an answer: number, key and columns, where either the
+/// number or the key may be missing.
 fn is_header(header: &str, separator: char, key: &[String], columns: &[String]) -> bool {
     let fields: Vec<String> = header
         .split(separator)

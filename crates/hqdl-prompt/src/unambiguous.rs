@@ -1,4 +1,4 @@
-//! JSON parser that drops an object member with two different values: a reply with `{"answer":
+//! A JSON parser that drops object members with two different values: a reply with `{"answer":
 //! true, "answer": false}` has no answer. `serde_json` alone would return the last value.
 
 use std::collections::HashSet;
@@ -7,11 +7,11 @@ use std::fmt;
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value as Json};
 
-/// Maximum number of malformed objects in one text, which limits the time to parse a text full of
+/// Maximum number of malformed objects per text, which limits the time spent on a text full of
 /// braces.
 pub(super) const MAX_ATTEMPTS: usize = 20_000;
 
-/// JSON value without the members that contradict themselves.
+/// A JSON value without contradictory members.
 pub struct UnambiguousJson(pub Json);
 
 impl<'de> Deserialize<'de> for UnambiguousJson {

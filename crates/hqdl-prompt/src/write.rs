@@ -11,7 +11,7 @@ use hqdl_values::cell::CellValue;
 use hqdl_values::key::quote_json;
 use hqdl_values::value::Value;
 
-/// Returns the first entry of each row of a request: its label or its number.
+/// Returns the first entry of each row in a request: its label or its number.
 pub(super) fn row_prefixes<'r>(
     keys: impl Iterator<Item = &'r [Value]>,
     echo: Echo,
@@ -100,7 +100,7 @@ fn write_answer_format(
     }
 }
 
-/// Builds the system message of a prompt: the text that all its rows share.
+/// Builds the system message of a prompt, which is the same for all rows.
 pub(super) fn build_system_message(
     expansion: &Expansion,
     columns: &[usize],
@@ -149,7 +149,7 @@ pub(super) fn build_system_message(
     table["format"] = format.name().into();
     let _ = writeln!(text, "## Table\n{table}");
 
-    // A list that several columns share is written once.
+    // Write a list shared by several columns only once.
     let mut lists: Vec<&hqdl_spec::ValueList> = Vec::new();
     for list in requested.iter().filter_map(|c| c.values.as_ref()) {
         if !lists.iter().any(|l| l.hash == list.hash) {
@@ -194,7 +194,7 @@ pub(super) fn build_system_message(
     text
 }
 
-/// Returns the description of a column, or else the question that it answers.
+/// Returns the description of a column or, without a description, the question that it answers.
 pub(super) fn column_description(column: &Column) -> Option<&str> {
     let description = Some(column.about.trim()).filter(|a| !a.is_empty());
     description.or_else(|| column.bindings.iter().find(|b| b.sql.is_none()).map(|b| b.ask.as_str()))
@@ -214,8 +214,8 @@ fn write_examples(
     };
     // An example without values for these columns would teach the model to leave them out.
     //
-    // This also prevents a row from being its own example. Overridden cells are not requested, so a
-    // row with overrides is requested only for columns that its example lacks.
+    // This also prevents a row from being its own example. If a row has overrides, only columns
+    // that its example lacks are requested, because overridden cells are never requested.
     let shots: Vec<&Shot> =
         expansion.shots.iter().filter(|s| columns.iter().any(|c| has_value(s, c))).collect();
     if shots.is_empty() {
@@ -246,8 +246,8 @@ fn write_examples(
     let _ = writeln!(text, "Answer:\n{}", join_answer(&answers, format));
 }
 
-/// Formats one row of an answer as a model should write it: its label, or its number and key, and
-/// its cells.
+/// Formats one row of an answer as a model should write it: the label, or the number and key,
+/// followed by the cells.
 pub(super) fn format_answer_row(
     prefix: &Json,
     key: &[Json],

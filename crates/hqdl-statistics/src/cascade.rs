@@ -1,62 +1,64 @@
-//! Computes how many cells a cheap model may answer alone, if the table must agree with a stronger
+//! Computes how many cells a cheap model may answer alone if the table must agree with a stronger
 //! model.
 //!
 //! A random sample of the cells is answered by both models. The cells are ordered by confidence,
-//! and the cheap answers are accepted from the most confident one downwards, until the sample shows
-//! too many disagreements. The order may be any that does not depend on the sample.
+//! and the cheap model's answers are accepted from the most confident one down, until the sample
+//! shows too many disagreements. Any order is valid that does not depend on the sample.
 //!
 //! Why this meets the target: let `a` be the number of disagreements that the table may have. The
-//! table has more only if the accepted cells contain `a + 1` disagreements outside the sample.
-//! Among all disagreements in the order of confidence, each set of positions is equally likely to
-//! be the sampled one. So the number of sampled disagreements before the one with number `a + 1`
-//! outside the sample has a known distribution (negative hypergeometric), whatever the model, the
-//! confidence and the threshold. If at most `c` sampled disagreements are accepted, the target is
-//! missed with the probability that this number is at most `c`.
+//! table has more only if the accepted cells contain `a + 1` disagreements outside the sample. If
+//! all disagreements are ordered by confidence, each set of positions is equally likely to be the
+//! sampled one. So the number of sampled disagreements before the `a + 1`st disagreement outside
+//! the sample has a known distribution (negative hypergeometric), regardless of the model, the
+//! confidence and the threshold. If at most `c` sampled disagreements are accepted, the probability
+//! of missing the target is at most the probability that this number is at most `c`.
 
 use crate::hypergeometric::{Hypergeometric, bound_positives};
 
 /// A random sample of a table's cells that both models answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CascadeSample {
-    /// Cells of the table.
+    /// Number of cells in the table.
     pub population: u64,
-    /// Cells of the sample.
+    /// Number of cells in the sample.
     pub sampled: u64,
 }
 
 /// Cells with the same confidence.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct CascadeLevel {
-    /// Cells of the table.
+    /// Number of cells in the table.
     pub cells: u64,
-    /// Cells of the sample.
+    /// Number of cells in the sample.
     pub sampled: u64,
-    /// Cells of the sample on which the models disagree.
+    /// Number of sampled cells on which the models disagree.
     pub disagreements: u64,
 }
 
-/// A possible threshold with its result.
+/// A possible threshold with its consequences.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct CascadeChoice {
     /// Number of levels whose cheap answers are accepted, starting with the most confident level.
     pub accepted: usize,
-    /// Cells outside the sample that the stronger model answers.
+    /// Number of cells outside the sample that the stronger model answers.
     pub escalated: u64,
     /// Estimated share of the table's cells that agree with the stronger model.
     pub expected: f64,
-    /// Lower bound on this share.
+    /// Lower bound on `expected`.
     pub bound: f64,
 }
 
 impl CascadeSample {
-    /// Returns the largest number of disagreements of a table with this share of agreement.
+    /// Returns the maximum number of disagreements among `cells` cells if the share `target` of
+    /// them must agree.
     fn allowed_misses(cells: u64, target: f64) -> u64 {
-        // A share such as 0.95 is not exact, so 5 of 100 must not become 4.
+        // A share such as 0.95 is not represented exactly; without the correction, 5 of 100 could
+        // become 4.
         ((1.0 - target) * cells as f64 + 1e-9).floor() as u64
     }
 
-    /// Returns the probability that `accepted` or fewer sampled disagreements precede the one with
-    /// number `misses + 1` outside the sample.
+    /// Returns the probability that at most `accepted` sampled disagreements precede the `misses +
+    /// 1`st disagreement outside the sample.
     fn miss_probability(self, misses: u64, accepted: u64) -> f64 {
         if misses >= self.population - self.sampled {
             return 0.0;
@@ -69,9 +71,9 @@ impl CascadeSample {
         order.probability_at_most(accepted)
     }
 
-    /// Returns how many sampled disagreements may be accepted, so that at most `misses` cells
-    /// outside the sample disagree, with probability `confidence`. Returns `None` if no cell may be
-    /// accepted.
+    /// Returns the number of sampled disagreements that may be accepted so that, with probability
+    /// `confidence`, at most `misses` cells outside the sample disagree. Returns `None` if no cell
+    /// may be accepted.
     #[must_use]
     pub fn acceptable_disagreements(self, misses: u64, confidence: f64) -> Option<u64> {
         let alpha = 1.0 - confidence;
@@ -79,8 +81,8 @@ impl CascadeSample {
         (0..=self.sampled).take_while(|accepted| holds(*accepted)).last()
     }
 
-    /// Returns an upper bound on the number of disagreements outside the sample, given that the
-    /// accepted cells contain `disagreements` sampled ones.
+    /// Returns an upper bound on the number of disagreements outside the sample, given that there
+    /// are `disagreements` sampled disagreements among the accepted cells.
     #[must_use]
     pub fn bound_misses(self, disagreements: u64, confidence: f64) -> u64 {
         let alpha = 1.0 - confidence;
@@ -97,16 +99,16 @@ impl CascadeSample {
         low
     }
 
-    /// Returns the number of levels whose cheap answers are accepted, so that at least the share
-    /// `target` of all cells agrees with the stronger model, with probability `confidence`.
-    /// `levels` starts with the most confident one. Cells in no level, and the sampled cells, have
+    /// Returns the number of levels whose cheap answers are accepted so that, with probability
+    /// `confidence`, at least the share `target` of all cells agrees with the stronger model.
+    /// `levels` starts with the most confident level. Sampled cells, and cells in no level, contain
     /// the stronger model's answer.
     #[must_use]
     pub fn choose_levels(self, levels: &[CascadeLevel], target: f64, confidence: f64) -> usize {
         self.choose_levels_for(levels, Self::allowed_misses(self.population, target), confidence)
     }
 
-    /// Same as [`Self::choose_levels`], but the target applies to the cells outside the sample.
+    /// Like [`Self::choose_levels`], but the target applies only to the cells outside the sample.
     #[must_use]
     pub fn choose_levels_outside(
         self,
@@ -130,19 +132,18 @@ impl CascadeSample {
         levels.iter().take_while(is_accepted).count()
     }
 
-    /// Returns the number of levels whose cheap answers are accepted, so that at least the share
-    /// `target` of all cells is true, with probability `confidence`. `wrong[n]` is the number of
-    /// sampled cells that are wrong if `n` levels are accepted. `None` if the stronger model's answers
-    /// alone do not reach the target.
+    /// Returns the number of levels whose cheap answers are accepted so that, with probability
+    /// `confidence`, at least the share `target` of all cells is correct. `wrong[n]` is the number
+    /// of sampled cells that are wrong if `n` levels are accepted. Returns `None` if even the
+    /// stronger model's answers do not reach the target.
     ///
-    /// The numbers of levels are tested in order, and the first one that fails ends the tests. So a
-    /// table can miss the target only if the first number of levels that misses it passes its exact
-    /// test.
+    /// The numbers of levels are tested in order until one fails. So a table can miss the target
+    /// only if the first number of levels that misses the target passes its exact test.
     #[must_use]
     pub fn choose_true_levels(self, wrong: &[u64], target: f64, confidence: f64) -> Option<usize> {
         let allowed = Self::allowed_misses(self.population, target);
         let strong = wrong.first().copied().unwrap_or_default();
-        // The sampled cells have the stronger model's answers, which must not be worse.
+        // The sampled cells contain the stronger model's answers, which must not be less accurate.
         let holds =
             |wrong: &&u64| **wrong >= strong && self.bound_wrong(**wrong, confidence) <= allowed;
         wrong.iter().take_while(holds).count().checked_sub(1)
@@ -152,11 +153,11 @@ impl CascadeSample {
     /// cells are wrong.
     #[must_use]
     pub fn bound_wrong(self, wrong: u64, confidence: f64) -> u64 {
-        // This is one side of a two-sided interval.
+        // The bound is one side of a two-sided interval.
         bound_positives(self.population, self.sampled, wrong, 2.0 * (1.0 - confidence)).1
     }
 
-    /// Same as [`Self::list_choices`], for the share of true cells.
+    /// Like [`Self::list_choices`], but for the share of correct cells.
     #[must_use]
     pub fn list_true_choices(
         self,
@@ -173,8 +174,8 @@ impl CascadeSample {
         self.list_choices(levels, confidence).into_iter().zip(wrong).map(choose).collect()
     }
 
-    /// Returns all possible thresholds, from the most expensive to the cheapest. Each bound holds
-    /// by itself with probability `confidence`.
+    /// Returns all possible thresholds, from the most expensive to the cheapest. Each bound
+    /// individually holds with probability `confidence`.
     #[must_use]
     pub fn list_choices(self, levels: &[CascadeLevel], confidence: f64) -> Vec<CascadeChoice> {
         let outside = |level: &CascadeLevel| level.cells - level.sampled;

@@ -1,33 +1,34 @@
 //! The confidence interval for a count.
 //!
 //! The rows have two classes: the model's answer satisfies the condition, or it does not. Exact
-//! bounds per class are joined by MOVER (the method of variance estimates recovery). If a class has
-//! too few sampled rows for that, or if several strata were sampled, the exact bounds of each
-//! stratum are used, without classes.
+//! bounds for each class are combined by MOVER (the method of variance estimates recovery). If a
+//! class has too few sampled rows for this, or if several strata were sampled, the exact bounds of
+//! each stratum are used without classes.
 
 use std::collections::HashMap;
 
 use crate::Interval;
 use crate::hypergeometric::bound_positives;
 
-/// Minimum number of sampled rows of a class, and of positive rows of the sample, for MOVER.
+/// Minimum number of sampled rows per class, and of positive rows in the sample, for MOVER.
 const FEWEST_ROWS: u64 = 5;
 
-/// Rows with the same answer of the model to a condition.
+/// Rows for which the model gave the same answer to a condition.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Class {
-    /// Rows of the table.
+    /// Number of rows in the table.
     pub size: u64,
-    /// Rows of the sample.
+    /// Number of rows in the sample.
     pub sampled: u64,
-    /// Rows of the sample that truly satisfy the condition.
+    /// Number of sampled rows that truly satisfy the condition.
     pub positives: u64,
 }
 
-/// A stratum of the design: its rows whose answer satisfies the condition, and the others.
+/// A stratum of the design: the rows that satisfy the condition according to the model, and the
+/// others.
 pub type CountStratum = [Class; 2];
 
-/// Exact bounds, computed once for each sample of a class.
+/// Cache of exact bounds, so that they are computed only once for each sample of a class.
 #[derive(Debug, Default)]
 pub(crate) struct BoundCache {
     known: HashMap<(Class, u64), (u64, u64)>,
@@ -42,23 +43,23 @@ impl BoundCache {
     }
 }
 
-/// Method of a count's interval.
+/// Method used for a count's interval.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CountMethod {
-    /// Exact bounds of two classes, joined by MOVER.
+    /// Exact bounds for two classes, combined by MOVER.
     TwoClasses,
-    /// Exact bounds of the sample, without classes.
+    /// Exact bounds for the sample, without classes.
     WholeSample,
 }
 
 /// Returns the confidence interval for the number of rows that truly satisfy a condition; `None` if
-/// a stratum has rows but no sampled one. The ends are whole numbers.
+/// a nonempty stratum has no sampled row. The bounds are whole numbers.
 #[must_use]
 pub fn estimate_count(strata: &[CountStratum], confidence: f64) -> Option<(Interval, CountMethod)> {
     estimate_count_with_cache(&mut BoundCache::default(), strata, confidence)
 }
 
-/// Same as [`estimate_count`], for many samples of the same table.
+/// Like [`estimate_count`], but with a cache, for many samples of the same table.
 pub(crate) fn estimate_count_with_cache(
     bounds: &mut BoundCache,
     strata: &[CountStratum],
@@ -76,7 +77,7 @@ pub(crate) fn estimate_count_with_cache(
     if positives < FEWEST_ROWS || classes().any(|c| c.sampled < FEWEST_ROWS) {
         return Some((bound_strata(bounds, &whole, alpha)?, CountMethod::WholeSample));
     }
-    // Rows of strata that were sampled as a whole are known.
+    // In a fully sampled stratum, all rows are known.
     let known: u64 = whole.iter().filter(|w| w.sampled == w.size).map(|w| w.positives).sum();
     let (mut estimate, mut below, mut above) = (known as f64, 0.0, 0.0);
     for class in classes() {
@@ -92,14 +93,14 @@ pub(crate) fn estimate_count_with_cache(
     Some((Interval { estimate, low, high }, CountMethod::TwoClasses))
 }
 
-/// Returns the exact confidence interval for the number of positive rows; `None` if a stratum has
-/// rows but no sampled one.
+/// Returns the exact confidence interval for the number of positive rows; `None` if a nonempty
+/// stratum has no sampled row.
 #[must_use]
 pub fn estimate_share(strata: &[Class], confidence: f64) -> Option<Interval> {
     bound_strata(&mut BoundCache::default(), strata, 1.0 - confidence)
 }
 
-/// Adds up the exact bounds of all strata. Each gets its share of the error probability.
+/// Adds up the exact bounds of all strata. Each stratum gets its share of the error probability.
 fn bound_strata(bounds: &mut BoundCache, strata: &[Class], alpha: f64) -> Option<Interval> {
     let sampled_strata = strata.iter().filter(|s| s.sampled < s.size).count().max(1);
     let mut sum = Interval { estimate: 0.0, low: 0.0, high: 0.0 };
@@ -129,7 +130,7 @@ fn estimate_class(class: &Class) -> f64 {
     class.size as f64 * class.positives as f64 / class.sampled as f64
 }
 
-/// Returns the minimum and maximum count that the sampled rows allow.
+/// Returns the minimum and maximum count that are consistent with the sampled rows.
 fn bound_by_sampled_rows(strata: &[Class]) -> (f64, f64) {
     let positives: u64 = strata.iter().map(|s| s.positives).sum();
     let others: u64 = strata.iter().map(|s| s.size - (s.sampled - s.positives)).sum();

@@ -1,19 +1,20 @@
-//! Computes how often the confidence interval for a count contains the true count, over all samples
-//! that can be drawn.
+//! Computes how often the confidence interval for a count contains the true count, over all
+//! possible samples.
 
 use crate::count::{BoundCache, Class, estimate_count_with_cache};
 use crate::hypergeometric::Hypergeometric;
 
-/// Probability below which a sample is not enumerated, but counts as not covered.
+/// Probability below which a sample is not enumerated and counts as not covered.
 const NEGLIGIBLE: f64 = 1e-12;
 
-/// A table whose true values are known: rows whose answer satisfies a condition, and the others,
-/// each with the number of rows that truly satisfy the condition.
+/// A table whose true values are known. Its rows are divided by the model's answer to a condition;
+/// for each part, the number of rows that truly satisfy the condition is known.
 #[derive(Debug, Default)]
 pub struct CoveredTable {
-    /// Number of rows whose answer satisfies the condition, and number of those that truly do.
+    /// Number of rows that satisfy the condition according to the model, and how many of them truly
+    /// satisfy it.
     named: (u64, u64),
-    /// The other rows, and how many of them truly satisfy the condition.
+    /// Number of other rows, and how many of them truly satisfy the condition.
     others: (u64, u64),
     bounds: BoundCache,
 }
@@ -25,13 +26,13 @@ pub struct CountCoverage {
     pub coverage: f64,
     /// Expected half-width of the interval.
     pub half_width: f64,
-    /// Expected half-width of the exact interval, which ignores the model's answers.
+    /// Expected half-width of the exact interval that ignores the model's answers.
     pub audit_half_width: f64,
 }
 
 impl CoveredTable {
-    /// Creates a table from two classes of rows. Each pair is the number of rows in the class, and
-    /// how many of them are truly positive.
+    /// Creates a table from two classes of rows. Each pair contains the number of rows in the class
+    /// and the number of truly positive rows among them.
     #[must_use]
     pub fn new(named: (u64, u64), others: (u64, u64)) -> Self {
         Self { named, others, bounds: BoundCache::default() }
@@ -54,7 +55,7 @@ impl CoveredTable {
         sum
     }
 
-    /// Adds all samples with these numbers of rows from both classes.
+    /// Adds all samples with these numbers of rows from the two classes.
     fn add_samples(
         &mut self,
         sampled: [u64; 2],

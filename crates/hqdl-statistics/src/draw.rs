@@ -1,4 +1,4 @@
-//! Random samples of the rows of a table.
+//! Draws random samples from the rows of a table.
 
 /// A row of a sample.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -9,8 +9,8 @@ pub struct DrawnRow {
     pub stratum: usize,
 }
 
-/// Draws `sizes[h]` rows of each stratum without replacement, and returns them in random order.
-/// `strata` has the stratum of each row of the table.
+/// Draws `sizes[h]` rows from each stratum `h` without replacement, and returns them in random
+/// order. `strata` contains the stratum of each row in the table.
 #[must_use]
 pub fn draw_rows(strata: &[usize], sizes: &[usize], seed: u64) -> Vec<DrawnRow> {
     let mut rng = fastrand::Rng::with_seed(seed);

@@ -1,22 +1,23 @@
-//! Extremes of the rows of a stratum whose true values are not known yet.
+//! Extremes of the rows in a stratum whose true values are not known yet.
 
 use crate::SampledRow;
 
-/// Possible residuals of rows, reduced to the convex hull that contains them all.
+/// Possible residuals of the rows, reduced to the corners of their convex hull.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Extremes {
-    /// Residuals of `x` and `y`.
+    /// Residuals in `x` and `y`.
     points: Vec<(f64, f64)>,
-    /// Number of points at which they are reduced again.
+    /// Number of points at which they are reduced to their hull again.
     limit: usize,
-    /// Minimum and maximum ratio of `y` to `x` in a row.
+    /// Minimum and maximum of a row's ratio of `y` to `x`; `None` before the first row with a
+    /// ratio.
     ratio: Option<(f64, f64)>,
-    /// Whether a row can have a negative `x`, or a nonzero `y` with a zero `x`.
+    /// Whether a row may have a negative `x`, or a nonzero `y` although its `x` is zero.
     is_unbounded: bool,
 }
 
 impl Extremes {
-    /// Adds a possible row: its true numbers, and the model's.
+    /// Adds a possible row, given by its true values and the model's values.
     pub fn add(&mut self, row: SampledRow) {
         self.points.push((row.x - row.model_x, row.y - row.model_y));
         if self.points.len() > self.limit {
@@ -38,7 +39,8 @@ impl Extremes {
     }
 
     /// Returns the minimum and maximum ratio of the sums of `y` and `x`; `None` if the rows do not
-    /// bound the ratio. A ratio of sums lies between the ratios of the rows if no `x` is negative.
+    /// bound the ratio. If no `x` is negative, a ratio of sums lies between the smallest and the
+    /// largest ratio of a row.
     pub(crate) fn bound_ratio<'e>(
         all: impl Iterator<Item = &'e Self> + Clone,
     ) -> Option<(f64, f64)> {
@@ -49,7 +51,7 @@ impl Extremes {
     }
 }
 
-/// Reduces points to the corners of their convex hull (Andrew's monotone chain).
+/// Reduces points to the corners of their convex hull (Andrew's monotone chain algorithm).
 fn reduce_to_hull(mut points: Vec<(f64, f64)>) -> Vec<(f64, f64)> {
     points.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.total_cmp(&b.1)));
     points.dedup();

@@ -1,7 +1,8 @@
-//! The hypergeometric distribution: positive rows in a sample drawn without replacement.
+//! The hypergeometric distribution: the number of positive rows in a sample drawn without
+//! replacement.
 
-/// Argument from which Stirling's series is exact to the last digits of a double. Below it,
-/// `ln_factorial` adds logarithms.
+/// Argument above which Stirling's series is exact to the last digits of a double. For smaller
+/// arguments, `ln_factorial` adds logarithms.
 const SERIES_FROM: u64 = 32;
 
 /// Returns the natural logarithm of `n!`.
@@ -16,15 +17,15 @@ fn ln_factorial(n: u64) -> f64 {
     (x + 0.5) * x.ln() - x + 0.5 * std::f64::consts::TAU.ln() + series
 }
 
-/// Number of positive rows among `draws` rows, drawn from `population` rows of which `positives`
-/// are positive.
+/// Distribution of the number of positive rows among `draws` rows, drawn from `population` rows of
+/// which `positives` are positive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Hypergeometric {
-    /// Rows of the table.
+    /// Number of rows in the table.
     pub population: u64,
     /// Number of positive rows in the table.
     pub positives: u64,
-    /// Rows of the sample.
+    /// Number of rows in the sample.
     pub draws: u64,
 }
 
@@ -69,7 +70,7 @@ impl Hypergeometric {
     /// Returns the probability of at most `hits` positive rows in the sample.
     #[must_use]
     pub fn probability_at_most(self, hits: u64) -> f64 {
-        // The negative rows of this table are the positive rows of the mirrored table.
+        // The negative rows of this table are the positive rows of a mirrored table.
         let mirrored = Self { positives: self.population - self.positives, ..self };
         if hits >= self.draws { 1.0 } else { mirrored.probability_at_least(self.draws - hits) }
     }
@@ -81,7 +82,7 @@ fn sum_tail(first: f64, steps: std::ops::Range<u64>, next: impl Fn(f64, u64) -> 
     for k in steps {
         let following = next(probability, k);
         sum += following;
-        // Probabilities increase up to the mode. Only decreasing ones may end the sum.
+        // Probabilities increase up to the mode, so only a decreasing probability may end the sum.
         if following < probability && following < sum * 1e-17 {
             break;
         }
@@ -90,9 +91,9 @@ fn sum_tail(first: f64, steps: std::ops::Range<u64>, next: impl Fn(f64, u64) -> 
     sum.min(1.0)
 }
 
-/// Returns exact bounds for the number of positive rows of a table, given that `hits` of `draws`
-/// sampled rows are positive: all numbers that a one-sided test at `alpha / 2` does not reject, on
-/// each side.
+/// Returns exact bounds for the number of positive rows in a table, given that `hits` of `draws`
+/// sampled rows are positive. On each side, the bounds include all numbers that a one-sided test at
+/// level `alpha / 2` does not reject.
 #[must_use]
 pub fn bound_positives(population: u64, draws: u64, hits: u64, alpha: f64) -> (u64, u64) {
     let at = |positives: u64| Hypergeometric { population, positives, draws };
@@ -108,7 +109,8 @@ pub fn bound_positives(population: u64, draws: u64, hits: u64, alpha: f64) -> (u
     (low, high.max(low))
 }
 
-/// Returns the first number of a range for which a monotonic condition holds; `to` if none does.
+/// Returns the first number in a range for which a monotonic condition holds; `to` if there is
+/// none.
 fn find_first_true(from: u64, to: u64, holds: impl Fn(u64) -> bool) -> u64 {
     let (mut from, mut to) = (from, to);
     while from < to {

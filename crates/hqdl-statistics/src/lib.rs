@@ -1,7 +1,8 @@
-//! Intervals for numbers over the true values of a finite table, from a random sample of its rows.
+//! Confidence intervals for numbers computed from the true values of a finite table, based on a
+//! random sample of its rows.
 //!
-//! Each row has an answer of the model; the rows of the sample have a true value, too. The
-//! intervals follow from how the rows were drawn. They assume nothing about the model.
+//! Each row has the model's answer; sampled rows also have a true value. The intervals depend only
+//! on how the rows were drawn and assume nothing about the model.
 
 mod cascade;
 mod count;
@@ -39,7 +40,7 @@ impl Interval {
         (self.high - self.low) / 2.0
     }
 
-    /// Returns true if a value lies in the interval.
+    /// Returns true if the interval contains a value.
     #[must_use]
     pub fn contains(&self, value: f64) -> bool {
         self.low <= value && value <= self.high

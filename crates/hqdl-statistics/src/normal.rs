@@ -1,8 +1,9 @@
 //! Quantiles of the standard normal distribution.
 
-/// Returns the quantile of a probability between 0 and 1.
+/// Returns the quantile for a probability between 0 and 1.
 ///
-/// Acklam's rational approximation, with one step of Halley's method: exact to about 1e-15.
+/// Uses Acklam's rational approximation with one step of Halley's method, which is exact to about
+/// 1e-15.
 #[must_use]
 pub fn normal_quantile(probability: f64) -> f64 {
     let estimate = approximate_quantile(probability);
@@ -59,7 +60,8 @@ fn approximate_quantile(probability: f64) -> f64 {
     x * evaluate(&CENTER.0, x * x) / evaluate(&CENTER.1, x * x)
 }
 
-/// Returns the complementary error function, by a series or, in the tail, a continued fraction.
+/// Returns the complementary error function, computed with a series or, in the tail, a continued
+/// fraction.
 fn complementary_error(x: f64) -> f64 {
     if x < 0.0 {
         return 2.0 - complementary_error(-x);

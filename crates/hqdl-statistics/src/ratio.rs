@@ -1,44 +1,44 @@
 //! The confidence interval for a sum, and for a ratio of two sums, by the difference estimator.
 //!
 //! The sum over the model's answers is corrected by the mean residual of the sampled rows. The
-//! variance has the finite-population correction. In each stratum it also counts two residuals that
-//! were not observed: plus and minus the greatest one that its rows can have. So a sample that
-//! happens to contain no error does not imply that there is none.
+//! variance includes the finite-population correction. In each stratum, two residuals that were not
+//! observed are added: plus and minus the greatest residual that a row in the stratum can have. So
+//! a sample without errors does not imply that the table has none.
 //!
 //! A ratio R is in the interval if the sum of `y - R x` can be 0 (Fieller's construction). Near the
-//! estimate this agrees with the linearised estimator. Unlike that estimator, it also holds if the
-//! denominator is uncertain.
+//! estimate, the interval agrees with the linearised estimator. Unlike the linearised estimator, it
+//! is also valid if the denominator is uncertain.
 
 use crate::Interval;
 use crate::extremes::Extremes;
 use crate::normal::normal_quantile;
 
-/// Sums over the true values and over the model's answers of one row: of the numerator `y` and the
-/// denominator `x`.
+/// Contributions of one row to the numerator `y` and the denominator `x`, according to its true
+/// values and to the model's answers.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct SampledRow {
-    /// Numerator over the true values.
+    /// Numerator according to the true values.
     pub y: f64,
-    /// Denominator over the true values.
+    /// Denominator according to the true values.
     pub x: f64,
-    /// Numerator over the model's answers.
+    /// Numerator according to the model's answers.
     pub model_y: f64,
-    /// Denominator over the model's answers.
+    /// Denominator according to the model's answers.
     pub model_x: f64,
 }
 
 /// A stratum of the sampling design.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ResidualStratum {
-    /// Rows of the table.
+    /// Number of rows in the table.
     pub size: u64,
     /// Sampled rows.
     pub sample: Vec<SampledRow>,
-    /// Numerator of all rows over the model's answers.
+    /// Numerator over all rows, according to the model's answers.
     pub model_y: f64,
-    /// Denominator of all rows over the model's answers.
+    /// Denominator over all rows, according to the model's answers.
     pub model_x: f64,
-    /// Extremes of the rows, according to their known values.
+    /// Extremes of the rows, based on what is known about their values.
     pub extremes: Extremes,
 }
 
@@ -47,7 +47,7 @@ pub struct ResidualStratum {
 pub enum NoInterval {
     /// A stratum has rows, but none of them is in the sample.
     NoSample,
-    /// According to the sample, the denominator can be 0, and nothing else bounds the ratio.
+    /// Judging by the sample, the denominator can be 0, and nothing else bounds the ratio.
     DenominatorNearZero,
 }
 
@@ -72,7 +72,7 @@ pub fn estimate_ratio(strata: &[ResidualStratum], confidence: f64) -> Result<Int
     let numerator = estimate_total(strata, 0.0)?.value;
     let denominator = numerator - estimate_total(strata, 1.0)?.value;
     let is_possible = |ratio: f64| {
-        // Even if nothing is uncertain, a rounding error remains.
+        // Even without any uncertainty, a rounding error remains.
         let rounding = 1e-12 * (numerator.abs() + (ratio * denominator).abs());
         estimate_total(strata, ratio)
             .is_ok_and(|t| t.value.abs() <= quantile * t.variance.sqrt() + rounding)
@@ -81,7 +81,7 @@ pub fn estimate_ratio(strata: &[ResidualStratum], confidence: f64) -> Result<Int
     let estimate = numerator / denominator;
     if let Some((least, most)) = bounds {
         let inside = if estimate.is_finite() { estimate.clamp(least, most) } else { least };
-        // An estimate outside the possible range is invalid.
+        // An estimate outside the range of possible values is invalid.
         let is_inside = (least..=most).contains(&estimate);
         let estimate = if is_inside { estimate } else { f64::NAN };
         let ends_meet = is_possible(least) && is_possible(most);
@@ -101,7 +101,7 @@ pub fn estimate_ratio(strata: &[ResidualStratum], confidence: f64) -> Result<Int
     Ok(Interval { estimate, low, high })
 }
 
-/// Returns the possible ratio that is farthest from `inside` towards `end`.
+/// Returns the possible ratio farthest from `inside` in the direction of `end`.
 fn find_end(inside: f64, end: f64, is_possible: impl Fn(f64) -> bool) -> f64 {
     if is_possible(end) {
         return end;
@@ -114,7 +114,7 @@ fn find_end(inside: f64, end: f64, is_possible: impl Fn(f64) -> bool) -> f64 {
     outside
 }
 
-/// Sum over the table, with its variance.
+/// Estimate of a sum over the table, with its variance.
 struct Total {
     value: f64,
     variance: f64,

@@ -1,4 +1,4 @@
-//! Cells: their states and values, and the answers that they come from.
+//! Cells: their states, their values, and the answers from which they are read.
 
 use serde::{Deserialize, Serialize};
 
@@ -51,7 +51,7 @@ impl State {
         }
     }
 
-    /// Returns the state with a name.
+    /// Returns the state with this name; `None` if there is none.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|s| s.name() == name)
@@ -99,10 +99,10 @@ impl CellValue {
     }
 }
 
-/// Prefix of the values that were omitted from a list, in a repair note.
+/// Prefix of the repair note that lists values omitted from a list.
 pub const OMITTED_PREFIX: &str = "left out: ";
 
-/// Answer for one cell, parsed from a completion and checked.
+/// The answer for one cell, parsed from a completion and checked.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Answer {
     /// State of the cell.
@@ -122,7 +122,7 @@ impl Answer {
         Self { state: State::Ok, value, raw: None, repair: None }
     }
 
-    /// Returns an answer without a value, with the text that it came from.
+    /// Returns an answer without a value. `raw` is the model's original text.
     #[must_use]
     pub fn without_value(state: State, raw: impl Into<Option<String>>) -> Self {
         Self { state, value: CellValue::Nothing, raw: raw.into(), repair: None }
@@ -158,7 +158,7 @@ impl Tally {
         }
     }
 
-    /// Reduces the count of a state to at most `n`; returns the difference.
+    /// Reduces the count of a state to at most `n`. Returns the difference.
     pub fn cap_count(&mut self, state: State, n: u64) -> u64 {
         let Some(index) = State::ALL.iter().position(|s| *s == state) else { return 0 };
         let removed = self.0[index].saturating_sub(n);
@@ -184,7 +184,8 @@ impl Tally {
         State::ALL.iter().filter(|s| !s.has_value()).map(|s| self.get(*s)).sum()
     }
 
-    /// Returns the number of cells without a value, except those that the model does not know.
+    /// Returns the number of cells without a value, except those that the model answered with
+    /// "unknown".
     #[must_use]
     pub fn count_failed(&self) -> u64 {
         self.count_without_value() - self.get(State::Unknown)

@@ -1,4 +1,4 @@
-//! Checks of CSV files that CSV readers do not perform, and error messages for such files.
+//! Checks for CSV files that CSV readers do not perform, and error messages for CSV files.
 
 use crate::format::{count_noun, io_reason};
 
@@ -29,7 +29,7 @@ pub fn find_unclosed_field(bytes: &[u8], delimiter: u8) -> Option<usize> {
     field_start
 }
 
-/// Returns the reason why a line of a CSV file cannot be read, without the number of the line.
+/// Returns the reason why a line of a CSV file cannot be read, without the line number.
 #[must_use]
 pub fn csv_reason(error: &csv::Error) -> String {
     match error.kind() {

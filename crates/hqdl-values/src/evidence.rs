@@ -1,13 +1,13 @@
-//! Evidence: passages of documents that a request shows, and the quotations in its answer.
+//! Evidence: document passages shown in a request, and the quotations in its answer.
 
 use serde::{Deserialize, Serialize};
 
 use crate::key::hash_parts;
 
-/// Length of a passage's id and of an evidence digest, in hexadecimal digits.
+/// Number of hexadecimal digits in a passage id and in an evidence digest.
 const ID_DIGITS: usize = 12;
 
-/// Passage of a document.
+/// A passage of a document.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Passage {
     /// Id: a hash of the text.
@@ -19,21 +19,21 @@ pub struct Passage {
     pub text: String,
 }
 
-/// Words of a passage that an answer quotes for a cell.
+/// A quotation: words from a passage that an answer quotes to support a cell.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Quotation {
     /// Column of the cell.
     pub column: String,
-    /// List item that the words support, if the cell is a list.
+    /// List item that the words support; `None` if the cell is not a list.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub item: Option<String>,
     /// Id of the passage.
     pub passage: String,
-    /// The quoted words, as the answer contains them.
+    /// The quoted words, as written in the answer.
     pub quote: String,
 }
 
-/// Evidence of a request: the passages that it showed, and the quotations that were found in them.
+/// Evidence of a request: the passages shown, and the quotations found in them.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ShownEvidence {
     /// Digest of the passages.
@@ -46,8 +46,8 @@ pub struct ShownEvidence {
 }
 
 impl Passage {
-    /// Returns a passage with its id. Characters that could change how a terminal or a model reads
-    /// the text around it become spaces.
+    /// Creates a passage with its id. Characters that could change how a terminal or a model reads
+    /// the surrounding text become spaces.
     #[must_use]
     pub fn new(source: &str, text: &str) -> Self {
         let text = to_plain_text(text);
@@ -59,8 +59,8 @@ impl Passage {
         }
     }
 
-    /// Returns whether the passage contains the quote as whole words. Letter case and the amount of
-    /// whitespace are ignored. A quote without letters and digits is never contained.
+    /// Returns true if the passage contains the quote as whole words, ignoring case and the amount
+    /// of whitespace. A quote without letters and digits is never contained.
     #[must_use]
     pub fn contains_quote(&self, quote: &str) -> bool {
         let (text, quote) = (fold_text(&self.text), fold_text(quote));
@@ -77,7 +77,7 @@ impl Passage {
 }
 
 impl ShownEvidence {
-    /// Returns the evidence of these passages, without quotations.
+    /// Creates the evidence for these passages, without quotations.
     #[must_use]
     pub fn new(passages: Vec<Passage>) -> Self {
         let parts: Vec<&str> =
@@ -86,19 +86,19 @@ impl ShownEvidence {
         Self { digest, passages, quotes: Vec::new() }
     }
 
-    /// Returns whether the passage with this id was shown and contains the words.
+    /// Returns true if the passage with this id was shown and contains the words.
     #[must_use]
     pub fn contains_quote(&self, passage: &str, quote: &str) -> bool {
         self.passages.iter().any(|p| p.id == passage && p.contains_quote(quote))
     }
 
-    /// Parses the JSON that a cache stores; `None` if it is not evidence.
+    /// Parses evidence from the JSON stored in a cache; `None` if it is not evidence.
     #[must_use]
     pub fn parse(json: &str) -> Option<Self> {
         serde_json::from_str(json).ok()
     }
 
-    /// Returns the JSON that a cache stores.
+    /// Returns the JSON to store in a cache.
     #[must_use]
     pub fn to_json(&self) -> String {
         serde_json::to_string(self).unwrap_or_default()
@@ -109,8 +109,8 @@ fn short_hash(context: &str, parts: &[&str]) -> String {
     hash_parts(context, parts).chars().take(ID_DIGITS).collect()
 }
 
-/// Returns a text in which spaces replace the characters that could change how a terminal, a model
-/// or a database reads it: control characters, line separators and changes of the text's direction.
+/// Replaces characters that could change how a terminal, a model or a database reads the text with
+/// spaces: control characters, line separators and characters that change the text direction.
 #[must_use]
 pub fn to_plain_text(text: &str) -> String {
     text.chars().map(to_plain_char).collect()
@@ -123,7 +123,7 @@ fn to_plain_char(c: char) -> char {
     if is_plain { c } else { ' ' }
 }
 
-/// Returns a text in lower case, with one space in place of all whitespace between words.
+/// Returns a text in lower case, with each run of whitespace reduced to one space.
 #[must_use]
 pub fn fold_text(text: &str) -> String {
     text.to_lowercase().split_whitespace().collect::<Vec<_>>().join(" ")

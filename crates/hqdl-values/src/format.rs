@@ -1,6 +1,6 @@
 //! Formats numbers, names and errors for messages.
 
-/// Returns a number with commas between its thousands: "2,000".
+/// Formats a number with commas between thousands: "2,000".
 #[must_use]
 pub fn format_thousands(n: u64) -> String {
     let digits = n.to_string();
@@ -14,13 +14,14 @@ pub fn format_thousands(n: u64) -> String {
     out
 }
 
-/// Returns a number with its noun, in the plural unless it is 1: "1 request", "2,000 requests".
+/// Formats a number with its noun, which is plural unless the number is 1: "1 request", "2,000
+/// requests".
 #[must_use]
 pub fn count_noun(n: u64, noun: &str) -> String {
     format!("{} {noun}{}", format_thousands(n), if n == 1 { "" } else { "s" })
 }
 
-/// Returns a phrase that lists all names: "the only field is `a`", "the fields are `a`, `b` and
+/// Returns a phrase that lists the names: "the only field is `a`", "the fields are `a`, `b` and
 /// `c`".
 #[must_use]
 pub fn name_all<'n>(noun: &str, names: impl IntoIterator<Item = &'n str>) -> String {
@@ -80,7 +81,7 @@ pub fn describe_write_error(path: &std::path::Path, error: &std::io::Error) -> S
     }
 }
 
-/// Parts of serde's messages, each with the wording that hqdl uses instead.
+/// Parts of serde's messages, each with hqdl's own wording.
 const DATA_WORDS: [(&str, &str); 19] = [
     ("unknown variant", "unknown value"),
     ("sequence, expected", "a list, expected"),
@@ -111,7 +112,7 @@ pub fn json_reason(error: &serde_json::Error) -> String {
     match error.classify() {
         Category::Eof => "the JSON text ends too early".to_owned(),
         Category::Syntax => format!("not JSON at {line}column {}", error.column()),
-        // If a field is wrong, the position is the end of the field.
+        // If a field is wrong, serde reports the position of the field's end.
         Category::Data | Category::Io => {
             let text = error.to_string();
             let text = text.split(" at line ").next().unwrap_or_default();
@@ -120,8 +121,8 @@ pub fn json_reason(error: &serde_json::Error) -> String {
     }
 }
 
-/// Returns the problem with a field of valid JSON, from serde's message. `field` is the field's
-/// path, or empty if the path is unknown.
+/// Returns the problem with a field in valid JSON, based on serde's message. `field` is the field's
+/// path; empty if the path is unknown.
 fn data_reason(field: &str, message: &str) -> String {
     let own_words = |text: &str| {
         DATA_WORDS.iter().fold(text.to_owned(), |text, (word, own)| text.replace(word, own))
@@ -140,7 +141,7 @@ fn data_reason(field: &str, message: &str) -> String {
 /// Parses a JSON object.
 ///
 /// # Errors
-/// Returns the reason, with the field that is wrong.
+/// Returns the reason, and names the invalid field.
 pub fn parse_json_object<T: serde::de::DeserializeOwned>(text: &[u8]) -> Result<T, String> {
     let mut deserializer = serde_json::Deserializer::from_slice(text);
     let parsed = serde_path_to_error::deserialize(&mut deserializer).map_err(|error| {
@@ -166,8 +167,8 @@ pub fn parse_json_object<T: serde::de::DeserializeOwned>(text: &[u8]) -> Result<
     })
 }
 
-/// Returns the reason why a regular expression is invalid: the last line of the parser's message,
-/// which begins with the expression.
+/// Returns the reason why a regular expression is invalid. This is the last line of the parser's
+/// message, because the message begins with the expression.
 #[must_use]
 pub fn regex_reason(error: &impl std::fmt::Display) -> String {
     let text = error.to_string();
@@ -175,8 +176,8 @@ pub fn regex_reason(error: &impl std::fmt::Display) -> String {
     last.strip_prefix("error: ").unwrap_or(last).to_owned()
 }
 
-/// Returns an amount in USD with four decimals, or with two significant digits if it is too small
-/// for four decimals: "$0.0120", "$0.000034".
+/// Formats an amount in USD with four decimals, or with two significant digits if it is too small
+/// for that: "$0.0120", "$0.000034".
 #[must_use]
 pub fn format_usd(amount: f64) -> String {
     if amount <= 0.0 || amount >= 0.001 || !amount.is_finite() {
@@ -186,16 +187,15 @@ pub fn format_usd(amount: f64) -> String {
     format!("${amount:.decimals$}")
 }
 
-/// Returns an upper bound in USD with four decimals, rounded up: "$0.0001" for 0.00002.
+/// Formats an upper bound in USD with four decimals, rounded up: "$0.0001" for 0.00002.
 #[must_use]
 pub fn format_usd_bound(bound: f64) -> String {
-    // Sums of the same costs in another order differ in their last bits.
+    // Adding the same costs in a different order changes the last bits of the sum.
     let steps = if bound > 0.0 { (bound * 1e4 + 1e-6).ceil() } else { 0.0 };
     format!("${:.4}", steps / 1e4)
 }
 
-/// Returns a location for messages: a URL without its password and parameters, or another text
-/// unchanged.
+/// Returns a location for use in messages. If it is a URL, its password and parameters are removed.
 #[must_use]
 pub fn hide_secrets(location: &str) -> String {
     let Some((scheme, rest)) = location.split_once("://") else { return location.to_owned() };
@@ -209,20 +209,20 @@ pub fn hide_secrets(location: &str) -> String {
     }
 }
 
-/// Returns a text without line breaks and other control characters.
+/// Replaces line breaks and other control characters in a text.
 #[must_use]
 pub fn to_single_line(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
-/// Returns a text on one line. Invisible characters, and characters that change the direction of
-/// text, are written as escapes such as `\u{202e}`.
+/// Returns a text on one line. Writes invisible characters, and characters that change the text
+/// direction, as escapes such as `\u{202e}`.
 #[must_use]
 pub fn escape_invisible_chars(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for c in text.chars() {
-        // These characters look like spaces, but `escape_debug` does not escape them, because they
-        // are printable.
+        // These characters look like spaces but count as printable, so `escape_debug` does not
+        // escape them.
         let is_blank = matches!(c, '\u{2800}' | '\u{3164}' | '\u{115f}' | '\u{1160}' | '\u{ffa0}');
         match c {
             '\'' | '"' | '\\' => escaped.push(c),

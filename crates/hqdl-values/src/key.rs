@@ -11,8 +11,8 @@ use crate::value::Value;
 
 /// Canonical form of a semantic key: a JSON object of the key's columns, sorted by name.
 ///
-/// Values are NFC and trimmed; case is kept, numbers have one canonical form, and NULL is `null`,
-/// distinct from `""`.
+/// Values are trimmed and normalized to NFC. Case is kept, numbers have one canonical form, and
+/// NULL is `null`, distinct from `""`.
 ///
 /// `{"full_name":"Bruce Wayne","superhero_name":"Batman"}`
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -46,7 +46,7 @@ impl std::fmt::Display for Entity {
 #[serde(from = "Vec<String>", into = "Vec<String>")]
 pub struct KeyColumns {
     names: Vec<String>,
-    /// Positions in `names`, sorted by name, each with its JSON-quoted name.
+    /// Positions in `names`, sorted by name, each with the name as a JSON string.
     sorted: Vec<(usize, String)>,
 }
 
@@ -66,7 +66,7 @@ impl KeyColumns {
         &self.names
     }
 
-    /// Returns the entity that the key `values` identify, given in the spec's order.
+    /// Returns the entity identified by the key `values`, which are in the spec's order.
     #[must_use]
     pub fn build_entity(&self, values: &[Value]) -> Entity {
         let mut text = Vec::with_capacity(64);
@@ -74,7 +74,7 @@ impl KeyColumns {
         Entity(String::from_utf8(text).unwrap_or_default())
     }
 
-    /// Appends the text of the entity that the key `values` identify to a buffer.
+    /// Appends the text of the entity identified by the key `values` to a buffer.
     pub fn write_entity(&self, values: &[Value], buffer: &mut Vec<u8>) {
         for (n, (position, name)) in self.sorted.iter().enumerate() {
             buffer.push(if n == 0 { b'{' } else { b',' });
@@ -82,21 +82,21 @@ impl KeyColumns {
             buffer.push(b':');
             match values.get(*position).and_then(Value::canonical_text) {
                 None => buffer.extend_from_slice(b"null"),
-                // Writing to memory does not fail.
+                // Writing to memory cannot fail.
                 Some(value) => drop(serde_json::to_writer(&mut *buffer, value.as_ref())),
             }
         }
         buffer.push(b'}');
     }
 
-    /// Returns the prefix that the texts of all entities of this key share.
+    /// Returns the prefix shared by the texts of all entities with this key.
     #[must_use]
     pub fn entity_prefix(&self) -> String {
         self.sorted.first().map_or_else(|| "{".to_owned(), |(_, name)| format!("{{{name}:"))
     }
 
-    /// Returns true if every value is already in its canonical form, so that it differs from every
-    /// other spelling of the entity.
+    /// Returns true if all values are already in canonical form, so that this is the entity's
+    /// canonical spelling.
     #[must_use]
     pub fn is_canonical(values: &[Value]) -> bool {
         values.iter().all(|v| match v {
@@ -104,7 +104,7 @@ impl KeyColumns {
                 v.canonical_text().as_deref() == Some(text.as_str()) && text.parse::<f64>().is_err()
             }
             Value::Null => true,
-            // A number and its text are the same entity.
+            // A number may also be spelled as text and still identify the same entity.
             Value::Integer(_) | Value::Real(_) => false,
         })
     }
@@ -128,11 +128,12 @@ pub fn quote_json(text: &str) -> String {
     serde_json::to_string(text).unwrap_or_default()
 }
 
-/// Identity of a column: everything that defines the question to the model. If any of it changes,
-/// the stored answers belong to a different question.
+/// Identity of a column: everything that defines the question to the model. If any part of the
+/// identity changes, the stored answers belong to a different question.
 ///
-/// Limits, price, shots, format, rows per request and the order of entries are not part of it.
-/// Neither is the *content* of the value list, which is compared by [`ListHash`].
+/// The identity does not include limits, price, shots, format, rows per request or the order of
+/// entries. It also does not include the *content* of the value list, which is compared by
+/// [`ListHash`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ColumnIdentity {
@@ -149,8 +150,8 @@ pub struct ColumnIdentity {
     pub many: bool,
     /// `none`, `closed` or `open`.
     pub list: String,
-    /// Kind of each part of the key, such as `city.name`; an empty text if it is unknown. Empty if
-    /// no kind is known, and for columns of a spec.
+    /// Kind of each key part, such as `city.name`; an empty text for an unknown kind. The vector is
+    /// empty if no kind is known, and for columns of a spec.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub kinds: Vec<String>,
     /// Whether a value counts only if a passage supports it.
@@ -202,7 +203,7 @@ impl ListHash {
         Self(format!("l1:{}", hash_parts("hqdl value list v1", &sorted)))
     }
 
-    /// Returns the hash that has this printable form.
+    /// Creates a hash from its printable form.
     #[must_use]
     pub fn from_text(text: String) -> Self {
         Self(text)

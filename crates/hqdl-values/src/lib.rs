@@ -1,5 +1,5 @@
-//! Basic types that all other crates use: SQL values, semantic keys, cells and their states, types,
-//! tokens, prices and usage, and problems with their locations. No I/O.
+//! Basic types used by all other crates: SQL values, semantic keys, cells and their states, types,
+//! tokens, prices and usage, and problems with their locations. This crate performs no I/O.
 
 pub mod cell;
 mod column_type;

@@ -44,7 +44,7 @@ pub struct LongPromptPrice {
     pub output: f64,
 }
 
-/// Rates of one request, in USD per million tokens.
+/// Rates for one request, in USD per million tokens.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct TokenRates {
     /// Input tokens.
@@ -58,7 +58,7 @@ pub struct TokenRates {
 }
 
 impl PriceTable {
-    /// Returns the prices of a request sent through the Batch API.
+    /// Returns the prices for requests sent through the Batch API.
     #[must_use]
     pub fn to_batch_prices(&self) -> Self {
         let factor = self.batch.unwrap_or(BATCH_FACTOR);
@@ -80,20 +80,20 @@ impl PriceTable {
                 output: above.output * factor,
                 ..above
             }),
-            // A batch is a service tier of its own.
+            // Batches have their own service tier.
             service_tier: None,
         }
     }
 
-    /// Returns true if requests cost anything: the price of a local model is 0.
+    /// Returns true if requests cost anything. The price of a local model is 0.
     #[must_use]
     pub fn is_billed(&self) -> bool {
         let rates = self.highest_rates(u64::MAX);
         rates.input > 0.0 || rates.output > 0.0
     }
 
-    /// Returns true if cache writes of a request with `input_tokens` are billed at an assumed rate,
-    /// because the price table has none.
+    /// Returns true if cache writes of a request with `input_tokens` input tokens are billed at an
+    /// assumed rate, because the price table contains no rate.
     #[must_use]
     pub fn assumes_cache_write_rate(&self, input_tokens: u64) -> bool {
         let cache_write = match self.above.filter(|above| input_tokens > above.input_tokens) {
@@ -103,7 +103,7 @@ impl PriceTable {
         cache_write.is_none() && self.rates_for(input_tokens).input > 0.0
     }
 
-    /// Returns the rates of a request with `input_tokens`.
+    /// Returns the rates for a request with `input_tokens` input tokens.
     #[must_use]
     pub fn rates_for(&self, input_tokens: u64) -> TokenRates {
         let rates = match self.above.filter(|above| input_tokens > above.input_tokens) {
@@ -115,11 +115,11 @@ impl PriceTable {
         rates.scale(self.service_tier.unwrap_or(1.0))
     }
 
-    /// Returns the highest rates that can apply to a request with at most `input_tokens`. Every
-    /// kind of input has the rate of the most expensive kind.
+    /// Returns the highest rates that can apply to a request with at most `input_tokens` input
+    /// tokens. Every kind of input gets the rate of the most expensive kind.
     #[must_use]
     pub fn highest_rates(&self, input_tokens: u64) -> TokenRates {
-        // An endpoint may serve and bill a different tier from the one requested.
+        // An endpoint may serve and bill a tier other than the requested one.
         let standard =
             Self { service_tier: self.service_tier.map(|factor| factor.max(1.0)), ..*self };
         let (long, short) = (standard.rates_for(input_tokens), standard.rates_for(0));
@@ -157,11 +157,11 @@ fn token_rates(
     }
 }
 
-/// Price of a cache write relative to other input, if the price table has none: the factor that
-/// `OpenAI` (from GPT-5.6 on) and Anthropic (for five minutes) bill.
+/// Price of a cache write relative to other input, used if the price table contains no rate: the
+/// factor that `OpenAI` (from GPT-5.6 on) and Anthropic (for five minutes) bill.
 const CACHE_WRITE_FACTOR: f64 = 1.25;
 
-/// Note for a cost with cache writes that are billed, or reserved, at the assumed price.
+/// Note on a cost that includes cache writes billed or reserved at the assumed rate.
 pub const ASSUMED_CACHE_WRITE: &str = "cache writes assumed at 1.25 × input";
 
 /// Default of [`PriceTable::batch`].

@@ -1,4 +1,4 @@
-//! Problems in a text that a user wrote (a spec or a query): a message, a location and the expected
+//! Problems in a spec or query written by a user. Each has a message, a location and the expected
 //! content. All problems of a spec are collected before any is reported.
 
 use std::ops::Range;
@@ -15,16 +15,16 @@ pub enum Severity {
     Warning,
 }
 
-/// Problem in a spec.
+/// A problem in a spec or query.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
     /// Severity.
     pub severity: Severity,
-    /// Message that names the item with the problem.
+    /// Message that names the item in question.
     pub message: String,
     /// Byte range in the spec's text; `None` if the problem concerns the whole file.
     pub span: Option<Range<usize>>,
-    /// Expected content, shown next to the caret.
+    /// Expected content, shown beside the caret.
     pub label: String,
     /// How the user can fix the problem.
     pub help: Option<String>,
@@ -88,7 +88,7 @@ impl Problems {
     }
 }
 
-/// Formats one problem with its caret. `path` is `None` if the text is not a file.
+/// Formats one problem with its caret. `path` is `None` if the text does not come from a file.
 #[must_use]
 pub fn render_problem(
     renderer: &Renderer,
@@ -126,7 +126,7 @@ pub fn render_problem(
     renderer.render(&[group])
 }
 
-/// Returns the name among `known` that is most similar to `wrong`, if it is similar enough.
+/// Returns the name in `known` that is most similar to `wrong`; `None` if none is similar enough.
 #[must_use]
 pub fn find_nearest<'a>(wrong: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let lower = wrong.to_lowercase();
@@ -134,13 +134,13 @@ pub fn find_nearest<'a>(wrong: &str, known: impl IntoIterator<Item = &'a str>) -
     known
         .into_iter()
         .map(|name| (1 + name.len().min(wrong.len()) / 4, name.to_lowercase(), name))
-        // The distance is at least the difference in length. Compare lengths first, because a wrong
-        // name may be very long and the exact distance needs memory.
+        // The edit distance is at least the difference in length. Compare lengths first, because a
+        // wrong name may be very long and computing the exact distance needs memory.
         .filter(|(max_distance, name, _)| name.chars().count().abs_diff(length) <= *max_distance)
         .map(|(max_distance, known, name)| {
             (max_distance, strsim::damerau_levenshtein(&lower, &known), name)
         })
-        // If half of a short name differs, it is probably a different name.
+        // If half of a short name differs, it is probably a different name altogether.
         .filter(|(max_distance, distance, _)| {
             distance <= max_distance
                 && *distance < length

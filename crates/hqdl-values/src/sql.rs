@@ -1,5 +1,5 @@
-//! Quotes names and texts for SQL. Values from a model or a user never pass through these
-//! functions: they are bound as parameters.
+//! Quotes names and texts for use in SQL. Values from a model or a user never pass through these
+//! functions; they are bound as parameters.
 
 use rusqlite::Connection;
 use rusqlite::config::DbConfig;
@@ -7,7 +7,7 @@ use rusqlite::config::DbConfig;
 /// Makes a connection reject a double-quoted name that is not a column, which `SQLite` otherwise
 /// treats as a text.
 ///
-/// Use this only for connections that run no SQL of a user and read no view of a user: a view with
+/// Use this only for connections that neither run a user's SQL nor read a user's views: a view with
 /// `b = "x"` would fail.
 ///
 /// # Errors
@@ -24,7 +24,7 @@ pub fn quote_name(name: &str) -> String {
     format!("\"{}\"", name.replace('"', "\"\""))
 }
 
-/// Returns quoted identifiers, separated by commas, each after `prefix`.
+/// Returns quoted identifiers, each preceded by `prefix`, separated by commas.
 #[must_use]
 pub fn quote_names<'a>(prefix: &str, names: impl IntoIterator<Item = &'a String>) -> String {
     let quoted: Vec<String> =
@@ -32,7 +32,7 @@ pub fn quote_names<'a>(prefix: &str, names: impl IntoIterator<Item = &'a String>
     quoted.join(", ")
 }
 
-/// Returns a quoted text literal, for names inside the text of a view.
+/// Returns a quoted text literal, for names in the SQL text of a view.
 #[must_use]
 pub fn quote_text(text: &str) -> String {
     format!("'{}'", text.replace('\'', "''"))

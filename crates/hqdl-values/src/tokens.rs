@@ -1,32 +1,34 @@
 //! Counts tokens offline with the model's own tokenizer. If the tokenizer is unknown, the count is
-//! estimated from the number of bytes, and reports mention it.
+//! estimated from the number of bytes, and reports mention the estimate.
 
 use tiktoken_rs::CoreBPE;
 
 /// Bytes per token, for models whose tokenizer is unknown.
 const BYTES_PER_TOKEN: f64 = 3.5;
-/// Length in bytes above which the tokens of a text are estimated from its beginning. A tokenizer
-/// is slow on megabytes, and an estimate is enough for planning.
+/// Maximum length in bytes of a text whose tokens are all counted. For a longer text, the count is
+/// extrapolated from its beginning: a tokenizer is slow on megabytes, and an estimate is enough for
+/// planning.
 const MAX_COUNTED_BYTES: usize = 1 << 20;
 
-/// Tokens that an endpoint may add around a prompt.
+/// Number of tokens that an endpoint may add around a prompt.
 const PROMPT_OVERHEAD: u64 = 16;
 
-/// Maximum tokens of an image for models without a published rule. It exceeds every published
-/// maximum.
+/// Maximum number of tokens per image for models without a published rule. It exceeds every
+/// published maximum.
 const MAX_IMAGE_TOKENS: u64 = 50_000;
-/// Returns the tokens of eight tiles of 512 × 512 pixels, the maximum for an image. An image is
-/// scaled to fit 2048 × 2048 and then to a shorter side of 768, which leaves four by two tiles.
+/// Returns the number of tokens for eight tiles of 512 × 512 pixels, the maximum per image. An
+/// image is scaled to fit 2048 × 2048 and then to a shorter side of 768, which leaves four by two
+/// tiles.
 const fn tile_tokens(base: u64, tile: u64) -> u64 {
     base + 8 * tile
 }
-/// Returns the tokens of 1,536 patches of 32 × 32 pixels, the maximum for an image, times the
-/// model's factor, in hundredths.
+/// Returns the number of tokens for 1,536 patches of 32 × 32 pixels, the maximum per image,
+/// multiplied by the model's factor in hundredths.
 const fn patch_tokens(hundredths: u64) -> u64 {
     (1_536 * hundredths).div_ceil(100)
 }
-/// Maximum tokens of an image at high detail, which `auto` may select, by the model's name or its
-/// prefix before a hyphen; the first match applies.
+/// Maximum number of tokens per image at high detail, which `auto` may select. Entries are matched
+/// against the model's name or its prefix before a hyphen; the first match applies.
 ///
 /// Sources: `OpenAI`, "Images and vision" (<https://platform.openai.com/docs/guides/images-vision>,
 /// "Calculating costs": tiles of gpt-4o, gpt-4.1, gpt-4.5, gpt-5, o1 and o3, patches of
@@ -34,7 +36,7 @@ const fn patch_tokens(hundredths: u64) -> u64 {
 /// more than its tiles). Anthropic, "Vision"
 /// (<https://docs.anthropic.com/en/docs/build-with-claude/vision>: scaled down to about 1,600
 /// tokens; models with a high resolution to 4,784). Newer models of `OpenAI` (from gpt-5.2 on) use
-/// patches without a published limit, so they are among the models without a rule.
+/// patches without a published limit, so the table does not contain them.
 const IMAGE_TOKEN_LIMITS: [(&str, u64); 20] = [
     ("gpt-4o-mini", tile_tokens(2_833, 5_667)),
     ("gpt-4o", tile_tokens(85, 170)),
@@ -58,7 +60,7 @@ const IMAGE_TOKEN_LIMITS: [(&str, u64); 20] = [
     ("claude", 4_784),
 ];
 
-/// Returns the maximum tokens that a model uses for an image of any size.
+/// Returns the maximum number of tokens that a model uses for an image of any size.
 #[must_use]
 pub fn max_image_tokens(model: &str) -> u64 {
     let name = model.rsplit('/').next().unwrap_or(model);
@@ -82,10 +84,10 @@ pub enum Tokenizer {
 
 impl Tokenizer {
     /// Returns the tokenizer of a model. Loading a vocabulary takes about 0.2 s, once per process,
-    /// so call it only if there is something to count.
+    /// so call this only if there is something to count.
     ///
-    /// The binary contains only vocabularies of models that are still available (each is
-    /// megabytes); older models are estimated.
+    /// Because each vocabulary takes megabytes, the binary contains only those of models that are
+    /// still available. For older models, tokens are estimated.
     #[must_use]
     pub fn for_model(model: &str) -> Self {
         use tiktoken_rs::tokenizer::Tokenizer as Name;
@@ -107,35 +109,35 @@ impl Tokenizer {
         matches!(self, Self::Exact(_))
     }
 
-    /// Returns the maximum tokens of a prompt whose local count is `counted`, including the tokens
-    /// that an endpoint adds around it.
+    /// Returns the maximum number of tokens in a prompt for which hqdl counted `counted` tokens,
+    /// including those that an endpoint adds around the prompt.
     #[must_use]
     pub fn max_prompt_tokens(&self, counted: u64) -> u64 {
         self.max_tokens(counted + PROMPT_OVERHEAD)
     }
 
-    /// Returns the maximum tokens that an endpoint may count for `counted` local tokens. An
-    /// estimate may be off by half.
+    /// Returns the maximum number of tokens that an endpoint may count where hqdl counted
+    /// `counted`. An estimate may be off by half.
     #[must_use]
     pub fn max_tokens(&self, counted: u64) -> u64 {
         if self.is_exact() { counted + counted / 50 } else { counted + counted / 2 }
     }
 
-    /// Returns the minimum tokens that an endpoint may count for `counted` local tokens: no
-    /// tokenizer averages seven bytes per token.
+    /// Returns the minimum number of tokens that an endpoint may count where hqdl counted
+    /// `counted`. No tokenizer averages seven bytes per token.
     #[must_use]
     pub fn min_tokens(&self, counted: u64) -> u64 {
         if self.is_exact() { counted } else { counted / 2 }
     }
 
-    /// Returns the minimum usage that an endpoint can plausibly report for `counted` tokens: half,
-    /// or a quarter if the tokenizer is only estimated.
+    /// Returns the minimum usage that an endpoint can plausibly report where hqdl counted `counted`
+    /// tokens: half, or a quarter if the count is an estimate.
     #[must_use]
     pub fn min_reported_tokens(&self, counted: u64) -> u64 {
         counted / if self.is_exact() { 2 } else { 4 }
     }
 
-    /// Returns the number of tokens of a text.
+    /// Returns the number of tokens in a text.
     #[must_use]
     pub fn count_tokens(&self, text: &str) -> u64 {
         match self {

@@ -6,7 +6,7 @@ use crate::PriceTable;
 use crate::cell::Tally;
 use crate::price::ASSUMED_CACHE_WRITE;
 
-/// Tokens that a request used.
+/// Number of tokens used by a request.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Tokens {
     /// Input tokens.
@@ -20,7 +20,7 @@ pub struct Tokens {
 }
 
 impl Tokens {
-    /// Returns the cache writes that are billed at an assumed rate.
+    /// Returns the number of cache-write tokens billed at an assumed rate.
     #[must_use]
     pub fn assumed_cache_writes(self, price: Option<&PriceTable>) -> u64 {
         if price.is_some_and(|price| price.assumes_cache_write_rate(self.input)) {
@@ -54,8 +54,8 @@ pub struct SpentAmount {
 }
 
 impl SpentAmount {
-    /// Returns the maximum cost of a request: every kind of token at the highest rate that can
-    /// apply to it.
+    /// Returns the maximum cost of a request: every kind of token is billed at the highest rate
+    /// that can apply to it.
     #[must_use]
     pub fn worst_case(input: u64, output: u64, price: Option<&PriceTable>) -> Self {
         let usd = price.map_or(0.0, |price| {
@@ -72,7 +72,7 @@ impl SpentAmount {
     }
 }
 
-/// Requests that may have been billed without an answer.
+/// Requests that may have been billed although no answer arrived.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct UnconfirmedCost {
     /// Number of requests.
@@ -126,7 +126,7 @@ impl Usage {
     }
 }
 
-/// Usage of one column. A request for several columns is divided evenly among them.
+/// Usage of one column. The usage of a request is divided evenly among its columns.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct ColumnUsage {
     /// Finished cells, by state.
@@ -151,8 +151,8 @@ impl ColumnUsage {
         self.cost_usd += other.cost_usd;
     }
 
-    /// Adds one request for `columns` columns, including this one, and the results of this column's
-    /// cells.
+    /// Adds one request. `columns` is the number of its columns, including this one; `cells`
+    /// contains the results for this column.
     pub fn add_request(&mut self, cells: &Tally, columns: usize, tokens: Tokens, cost_usd: f64) {
         let share = 1.0 / columns.max(1) as f64;
         self.cells.merge(cells);

@@ -1,8 +1,7 @@
 //! SQL values of keys and cells, and their canonical forms.
 //!
-//! There are no blobs: a language model cannot use bytes, so a blob in a key or a context column,
-//! or text that is not UTF-8, is reported where it is read ([`Unreadable`]) and never becomes a
-//! `Value`.
+//! Blobs are not values, because a language model cannot use bytes. A blob or invalid UTF-8 in a
+//! key or context column is reported where it is read ([`Unreadable`]) and never becomes a `Value`.
 
 use std::borrow::Cow;
 
@@ -10,7 +9,7 @@ use rusqlite::types::{ToSqlOutput, ValueRef};
 use serde::{Deserialize, Serialize};
 use unicode_normalization::{IsNormalized, UnicodeNormalization, is_nfc_quick};
 
-/// SQL value that can be shown to a model and written back to `SQLite`.
+/// A SQL value that can be shown to a model and written back to `SQLite`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum Value {
     /// SQL NULL; distinct from the empty text.
@@ -52,8 +51,8 @@ impl Value {
         }
     }
 
-    /// Returns the value as text, `None` for NULL. Numbers have one canonical form (`1` and `1.0`
-    /// are the same entity, and so is the text `1`).
+    /// Returns the value as text; `None` for NULL. Numbers have one canonical form: `1`, `1.0` and
+    /// the text `1` are the same entity.
     #[must_use]
     pub fn to_text(&self) -> Option<Cow<'_, str>> {
         match self {
@@ -64,7 +63,8 @@ impl Value {
         }
     }
 
-    /// Returns the canonical text of a key part: Unicode NFC, trimmed, case kept.
+    /// Returns the canonical text of a key part: trimmed, normalized to NFC, with case kept. `None`
+    /// for NULL.
     #[must_use]
     pub fn canonical_text(&self) -> Option<Cow<'_, str>> {
         match self {
@@ -81,7 +81,7 @@ impl Value {
     }
 
     /// Converts the value to JSON, as used in prompts, exports and bookkeeping. JSON has no
-    /// infinite numbers, so they become text; null would mean no value.
+    /// infinite numbers, so they become text; null would mean that there is no value.
     #[must_use]
     pub fn to_json(&self) -> serde_json::Value {
         match self {
@@ -93,7 +93,7 @@ impl Value {
         }
     }
 
-    /// Converts a JSON scalar to a value; arrays and objects become their text.
+    /// Converts a JSON scalar to a value. Arrays and objects become JSON text.
     #[must_use]
     pub fn from_json(json: &serde_json::Value) -> Self {
         match json {
@@ -110,7 +110,8 @@ impl Value {
     }
 }
 
-/// Returns the shortest decimal that parses as `r`. Whole numbers have no point, and -0 becomes 0.
+/// Returns the shortest decimal that parses as `r`. Whole numbers have no decimal point, and -0
+/// becomes 0.
 fn format_real(r: f64) -> String {
     format!("{}", r + 0.0)
 }
@@ -139,7 +140,7 @@ impl From<String> for Value {
 }
 
 impl std::fmt::Display for Value {
-    /// Formats the value for people: NULL by name, text without quotes.
+    /// Formats the value for human readers: NULL as `NULL`, text without quotes.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(&self.to_text().unwrap_or(Cow::Borrowed("NULL")))
     }

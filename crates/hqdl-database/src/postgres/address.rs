@@ -11,7 +11,7 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 use crate::tls::{self, Trust};
 use hqdl_values::format::hide_secrets;
 
-/// Time without an answer after which a connection counts as lost.
+/// Time without an answer after which a connection is considered lost.
 pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);
 /// Timeout for a new connection.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -24,7 +24,8 @@ pub struct ServerAddress {
     pub tls: MakeRustlsConnect,
     /// URL without secrets.
     pub display_url: String,
-    /// Value of the parameter `schema`, which hqdl defines and does not send to the server.
+    /// Value of the URL parameter `schema`, which hqdl itself interprets and does not send to the
+    /// server.
     pub schema: Option<String>,
 }
 
@@ -117,7 +118,7 @@ impl ServerAddress {
     }
 }
 
-/// Returns the port of a URL if it is invalid.
+/// Returns the port in a URL if it is invalid.
 fn invalid_port(base: &str) -> Option<&str> {
     let authority = base.split_once("://")?.1.split('/').next()?;
     let hosts = authority.rsplit('@').next()?;
@@ -125,8 +126,8 @@ fn invalid_port(base: &str) -> Option<&str> {
     ports.map(|(_, port)| port).find(|port| port.parse::<u16>().is_err())
 }
 
-/// Returns the TLS settings of a connection that trusts the certificates in a file, or else the
-/// system's.
+/// Returns the TLS settings for a connection. It trusts the certificates in a file, or the system's
+/// if no file is given.
 ///
 /// # Errors
 /// Fails with a message if the certificates cannot be read.
@@ -135,7 +136,7 @@ fn create_connector(root_file: Option<&Path>, mode: SslMode) -> Result<MakeRustl
         Some(path) => Trust::read_file(path)
             .map_err(|problem| format!("the certificates of {}: {problem}", path.display()))
             .and_then(|trust| tls::client_config(trust).map_err(|e| e.to_string()))?,
-        // If unencrypted connections are allowed, verifying a certificate gives no protection.
+        // If unencrypted connections are allowed, verifying the certificate adds no protection.
         None if mode != SslMode::Require => {
             tls::client_config(Trust::Anything).map_err(|e| e.to_string())?
         }
@@ -148,7 +149,7 @@ const SSLMODE_HINT: &str = "expected disable, prefer, require or verify-full";
 const PASSWORD_IN_URL: &str = "the URL contains a password, which other users could read";
 const PASSWORD_HINT: &str = "remove it, and set it in PGPASSWORD or ~/.pgpass";
 
-/// Parts of the library's messages, each with the wording that hqdl uses instead.
+/// Parts of the library's messages, each with hqdl's own wording.
 const CONNECTION_REASONS: [(&str, &str); 5] = [
     ("onnection refused", "no server listens there (connection refused)"),
     ("failed to lookup address", "the host name cannot be resolved"),

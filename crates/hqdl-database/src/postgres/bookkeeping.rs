@@ -9,7 +9,7 @@ use crate::{StoreError, migrate};
 use hqdl_migrations::EXPANDED;
 use hqdl_values::sql;
 
-/// Columns of `hqdl_object` that are read. Only the column at `ROWS_COLUMN` is a number.
+/// Columns of `hqdl_object` to read. Only the column at `ROWS_COLUMN` is a number.
 const OBJECT_COLUMNS: &str =
     "name, type, expansion, spec, key, columns, rows, published_at, inputs, layout, checksums";
 const ROWS_COLUMN: usize = 6;
@@ -90,8 +90,8 @@ impl DatabaseServer {
         self.query_rows("SELECT set_config('search_path', $1, true)", &[&search_path]).map(drop)
     }
 
-    /// Reads the bookkeeping into the local tables and replaces what they contained before. Records
-    /// and completions are not read, because there may be many.
+    /// Reads the bookkeeping into the local tables, replacing their contents. Does not read records
+    /// and completions, because there may be many.
     pub(crate) fn read_bookkeeping(&self, local: &Connection) -> Result<(), StoreError> {
         let to_error =
             |e: rusqlite::Error| StoreError::from_sqlite(self.display_url().as_ref(), &e);
@@ -134,7 +134,7 @@ impl DatabaseServer {
         )
     }
 
-    /// Inserts the rows of a SELECT into a local table. All columns but one are texts.
+    /// Inserts the rows of a SELECT into a local table. All columns except one are texts.
     fn copy_rows(
         &self,
         select: &str,
@@ -174,8 +174,8 @@ impl DatabaseServer {
         Ok(number.map_or(Sqlite::Null, Sqlite::Integer))
     }
 
-    /// Reads the records of an expansion into the local tables: those of one bucket, or of all
-    /// buckets that are not `known_buckets`.
+    /// Reads the records of an expansion into the local tables: the records of one bucket, or of
+    /// all buckets not in `known_buckets`.
     pub(crate) fn fetch_records(
         &self,
         expansion: &str,
@@ -220,7 +220,7 @@ impl DatabaseServer {
     }
 
     /// Reads the cells for `hqdl why` into the local tables: at most 20 records whose key begins
-    /// with these values, and the completions that they came from.
+    /// with these values, and their completions.
     pub(crate) fn fetch_cells(
         &self,
         expansion: &str,
@@ -258,7 +258,7 @@ impl DatabaseServer {
         self.fetch_completions(expansion, Some(&ids), local)
     }
 
-    /// Reads all records of an expansion, and the completions that they came from.
+    /// Reads all records of an expansion and their completions.
     pub(crate) fn fetch_all_records(
         &self,
         expansion: &str,
@@ -270,7 +270,7 @@ impl DatabaseServer {
         transaction.commit()
     }
 
-    /// Reads some completions, or all those of an expansion.
+    /// Reads some completions of an expansion, or all of them.
     fn fetch_completions(
         &self,
         expansion: &str,
@@ -331,7 +331,7 @@ impl DatabaseServer {
     }
 }
 
-/// Drops the local tables that were read before.
+/// Drops the local tables of an earlier read.
 fn drop_local_objects(local: &Connection) -> rusqlite::Result<()> {
     let objects: Vec<(String, String)> = local
         .prepare("SELECT type, name FROM sqlite_schema WHERE type IN ('table', 'view') AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\' ORDER BY type DESC")?

@@ -13,8 +13,8 @@ use hqdl_values::value::Value;
 type DeclaredColumns = Vec<(String, Option<String>)>;
 
 impl DatabaseServer {
-    /// Returns the user's tables and views, and those that hqdl published. The schema is part of a
-    /// name if the search path does not contain it.
+    /// Returns the user's tables and views, and those that hqdl published. A name includes the
+    /// schema if the search path does not.
     pub(crate) fn list_tables(&self) -> Result<Vec<String>, StoreError> {
         let sql = "SELECT CASE WHEN pg_catalog.pg_table_is_visible(c.oid) THEN c.relname::text
               ELSE n.nspname || '.' || c.relname END
@@ -27,8 +27,8 @@ impl DatabaseServer {
         Ok(rows.iter().filter_map(|row| row.try_get(0).ok()).collect())
     }
 
-    /// Returns the SQL name of a table or view, or `None` if it does not exist. The function looks
-    /// for the name itself, then for `schema.table`.
+    /// Returns the SQL name of a table or view; `None` if it does not exist. Tries `name` as an
+    /// unqualified name first, then as `schema.table`.
     pub(crate) fn find_table(&self, name: &str) -> Result<Option<String>, StoreError> {
         let exists = |text: &String| {
             self.query_one::<bool>("SELECT pg_catalog.to_regclass($1) IS NOT NULL", &[text])
@@ -54,8 +54,8 @@ impl DatabaseServer {
         Ok(Some(rows.iter().filter_map(to_column).collect()))
     }
 
-    /// Returns true if hqdl created the table or view of this name in its schema. If a user dropped
-    /// hqdl's table and created another one, that table lacks the trigger of hqdl's tables.
+    /// Returns true if hqdl created the table or view with this name in its schema. If the user
+    /// replaced hqdl's table, the new table lacks hqdl's trigger.
     pub(crate) fn is_created_by_hqdl(&self, name: &str) -> Result<bool, StoreError> {
         if !self.has_bookkeeping()? {
             return Ok(false);
@@ -128,7 +128,7 @@ impl DatabaseServer {
         self.describe_columns(&format!("SELECT * FROM {}", self.format_from_clause(rows)?))
     }
 
-    /// Returns the number of row changes that the server has counted so far in tables that are not
+    /// Returns the number of row changes that the server has counted so far in tables other than
     /// hqdl's.
     pub(crate) fn change_counter(&self) -> Result<i64, StoreError> {
         let sql = "SELECT coalesce(sum(n_tup_ins + n_tup_upd + n_tup_del), 0)::bigint + count(*)
@@ -147,7 +147,7 @@ impl DatabaseServer {
     }
 }
 
-/// Converts rows to hqdl's values.
+/// Converts rows to hqdl's value type.
 pub(crate) fn to_values(rows: Vec<Vec<Sqlite>>) -> Result<Vec<Vec<Value>>, String> {
     let to_value = |(n, to_value): (usize, Sqlite)| match to_value {
         Sqlite::Null => Ok(Value::Null),
@@ -159,7 +159,7 @@ pub(crate) fn to_values(rows: Vec<Vec<Sqlite>>) -> Result<Vec<Vec<Value>>, Strin
     rows.into_iter().map(|row| row.into_iter().enumerate().map(to_value).collect()).collect()
 }
 
-/// Finds a column by its exact name, or else case-insensitively.
+/// Finds a column by its exact name, or case-insensitively if there is no exact match.
 pub(super) fn find_column<'c>(
     columns: &'c [(String, Type)],
     name: &str,

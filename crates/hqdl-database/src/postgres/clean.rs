@@ -1,4 +1,4 @@
-//! Removes the objects that hqdl created in a schema of a server.
+//! Removes the objects that hqdl created in a server's schema.
 
 use super::DatabaseServer;
 use crate::StoreError;
@@ -7,8 +7,8 @@ use hqdl_values::sql;
 
 impl DatabaseServer {
     /// Drops the given tables and views of a spec, and the bookkeeping of its expansions. If
-    /// `is_last` is true, drops all of hqdl's objects. It also drops the schema, if hqdl created
-    /// the schema and it contains no other objects.
+    /// `is_last` is true, drops all of hqdl's objects, and also the schema if hqdl created it and
+    /// it contains no other objects.
     pub(crate) fn clean_schema(
         &self,
         spec: &str,
@@ -45,7 +45,7 @@ impl DatabaseServer {
                 JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace WHERE n.nspname = $1)";
             if created_schema && !self.query_one::<bool>(has_other_objects, &[&self.schema])? {
                 self.execute_batch("SAVEPOINT hqdl_schema")?;
-                // The statement fails if the schema contains objects other than tables, such as
+                // Dropping the schema fails if it contains objects other than tables, such as
                 // functions or types.
                 if self
                     .execute_batch(&format!("DROP SCHEMA {}", sql::quote_name(&self.schema)))

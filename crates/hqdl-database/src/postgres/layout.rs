@@ -9,21 +9,21 @@ use crate::StoreError;
 use hqdl_spec::{Expansion, SourceRows};
 use hqdl_values::sql;
 
-/// Published tables of an expansion on a server.
+/// Layout of an expansion's published tables on a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ServerTables {
-    /// Key columns with their types.
+    /// Key columns, with their types.
     pub(super) key: Vec<(String, &'static str)>,
     /// Whether no key column is ever NULL.
     pub(super) has_no_null_keys: bool,
     /// Columns with their types.
     pub(super) columns: Vec<(String, &'static str)>,
-    /// Table, column and type of the one-to-many columns.
+    /// Table, column and type of each one-to-many column.
     pub(super) many: Vec<(String, String, &'static str)>,
 }
 
 impl ServerTables {
-    /// Returns a text that changes if the layout of the tables changes.
+    /// Returns a text that changes whenever the layout of the tables changes.
     pub(super) fn fingerprint(&self) -> String {
         format!("{self:?}")
     }
@@ -40,7 +40,7 @@ impl ServerTables {
         format!("{constraint} ({key}{comma}{other_columns})")
     }
 
-    /// Returns a condition that selects the rows of a table with the keys in `u`. The condition
+    /// Returns a condition that selects the rows of a table whose keys are in `u`. The condition
     /// allows a hash join.
     pub(super) fn key_condition(&self, table: &str) -> String {
         let key_expressions = |to_expression: &dyn Fn(usize, &(String, &'static str)) -> String| {
@@ -58,7 +58,7 @@ impl ServerTables {
     }
 }
 
-/// Returns the type of a key column, given its types in the sources.
+/// Returns the type of a published key column, given the column's types in the sources.
 fn common_key_type(types: &[Type]) -> &'static str {
     let mut key_types: Vec<&'static str> = types.iter().map(published_key_type).collect();
     key_types.dedup();
@@ -72,7 +72,7 @@ fn common_key_type(types: &[Type]) -> &'static str {
 }
 
 impl DatabaseServer {
-    /// Returns the layout of the tables that an expansion needs.
+    /// Returns the layout of the tables for an expansion.
     pub(super) fn table_layout(&self, expansion: &Expansion) -> Result<ServerTables, StoreError> {
         let names = expansion.key.names();
         let mut key_types: Vec<Vec<Type>> = vec![Vec::new(); names.len()];

@@ -1,11 +1,11 @@
-//! Databases on a `PostgreSQL` server, for a spec with a URL.
+//! Databases on a `PostgreSQL` server, for specs that name a server URL.
 //!
 //! A [`Database`](crate::Database) on a server has the same interface as a file. In addition to the
 //! connection, it has a private `SQLite` database in a temporary file. Keys are streamed into it
 //! and grouped there (`source`), and the published state is read into it (`bookkeeping`). Tables
-//! are first published there, so that publishing has one implementation; the differences are then
-//! sent to the server in one transaction (`publication`). `catalog` lists the server's objects,
-//! `values` converts values.
+//! are first published to the local database, so that publishing has only one implementation. The
+//! differences are then sent to the server in one transaction (`publication`). `catalog` lists the
+//! server's objects, `values` converts values.
 //!
 //! A connection is opened on demand, and reopened after an outage of the server. A transaction
 //! fails if its connection is lost.
@@ -47,7 +47,7 @@ pub(crate) use self::source::SELECTED_COLUMN;
 
 /// Default schema of the published tables.
 const DEFAULT_SCHEMA: &str = "expanded";
-/// Number of rows that are read or written at once.
+/// Number of rows read or written at once.
 const BATCH_ROWS: usize = 2000;
 /// Session settings that fix the format of values, independent of the server's settings.
 const SESSION_SETTINGS: &str =
@@ -56,7 +56,7 @@ const SESSION_SETTINGS: &str =
   SET standard_conforming_strings = on; SET default_transaction_isolation = 'read committed';
   SET lock_timeout = '10s'; SET cursor_tuple_fraction = 1.0";
 
-/// Connection to a server that a [`Database`](crate::Database) uses.
+/// Connection to a server, used by a [`Database`](crate::Database).
 pub(crate) struct DatabaseServer {
     address: ServerAddress,
     /// Schema of the published tables.
@@ -67,7 +67,7 @@ pub(crate) struct DatabaseServer {
     in_transaction: AtomicBool,
 }
 
-/// Maximum time to wait for a server that is starting.
+/// Maximum time to wait for a server to start.
 const STARTUP_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Returns true if an unreachable server is probably starting: either it reports so, or it was
@@ -166,7 +166,7 @@ impl DatabaseServer {
             let (client, connection) = self.address.config.connect(tls).await?;
             drop(self.thread.handle.spawn(connection));
             client.batch_execute(SESSION_SETTINGS).await?;
-            // The schema of the published tables comes last in the search path, after the user's
+            // Put the schema of the published tables last in the search path, after the user's
             // schemas.
             let path = "SELECT set_config('search_path',
                 concat_ws(', ', nullif(current_setting('search_path'), ''), quote_ident($1)), false)";
@@ -190,7 +190,7 @@ impl DatabaseServer {
         self.thread.block_on(client.query(sql, params)).map_err(|e| self.store_error_for(&e))
     }
 
-    /// Runs a statement with one row and one column.
+    /// Runs a statement that returns one row with one column.
     fn query_one<T>(&self, sql: &str, params: &Params<'_>) -> Result<T, StoreError>
     where
         T: for<'r> tokio_postgres::types::FromSql<'r>,
@@ -275,7 +275,7 @@ impl DatabaseServer {
     }
 }
 
-/// Open transaction, which is rolled back when this is dropped.
+/// An open transaction, which is rolled back on drop.
 struct Transaction<'s> {
     server: &'s DatabaseServer,
     is_open: bool,
@@ -295,7 +295,7 @@ impl Transaction<'_> {
 impl Drop for Transaction<'_> {
     fn drop(&mut self) {
         if self.is_open {
-            // The server has already rolled back if the connection is lost.
+            // If the connection was lost, the server has already rolled back.
             drop(self.server.execute_batch("ROLLBACK"));
             self.server.in_transaction.store(false, Ordering::Relaxed);
         }

@@ -1,9 +1,9 @@
-//! Publishes into a schema of a server: sends the contents of the local tables in one transaction,
-//! row by row if the tables have the same columns as before.
+//! Publishes into a schema on a server: sends the contents of the local tables in one transaction.
+//! If the tables have the same columns as before, only rows that differ are sent.
 //!
 //! Rows of existing tables are updated in place, so that readers never wait and dependent objects
-//! of the user (views, grants) are kept. A table is recreated only if its columns changed, which
-//! fails if other objects depend on it.
+//! of the user (views, grants) are kept. A table is recreated only if its columns changed. This
+//! fails if other objects depend on the table.
 
 use rusqlite::Connection;
 use rusqlite::types::Value as Sqlite;
@@ -21,15 +21,15 @@ use hqdl_values::value::Value;
 
 /// Key of the advisory lock for publishing: the ASCII bytes of `hqdl`.
 const PUBLISH_LOCK: i32 = 0x6871_646c;
-/// Placeholder for the sent rows in a statement. It cannot be part of a name, because no name
+/// Placeholder for the sent rows in a statement. It cannot collide with a name, because no name
 /// contains a NUL.
 const ROWS_PLACEHOLDER: &str = "\0";
-/// Approximate number of bytes that are sent at once.
+/// Approximate number of bytes sent at once.
 const BATCH_BYTES: usize = 4 << 20;
 
 impl DatabaseServer {
     /// Returns true if all tables of an expansion are as hqdl created them, have `rows` rows, and
-    /// no other client has written to them.
+    /// were not written by other clients.
     pub(crate) fn is_unmodified(
         &self,
         expansion: &Expansion,
@@ -59,7 +59,7 @@ impl DatabaseServer {
         Ok(is_current && self.query_one::<i64>(&count, &[])? == rows)
     }
 
-    /// Begins to publish in one transaction. A lock excludes other publishers.
+    /// Begins publishing, in one transaction. A lock excludes other publishers.
     pub(crate) fn begin_publishing(&self) -> Result<ServerPublication<'_>, StoreError> {
         let transaction = self.begin_transaction("ISOLATION LEVEL READ COMMITTED READ WRITE")?;
         let lock = "SELECT pg_catalog.pg_advisory_xact_lock($1, pg_catalog.hashtext($2))";
@@ -70,7 +70,7 @@ impl DatabaseServer {
         Ok(ServerPublication { server: self, transaction })
     }
 
-    /// Checks whether the user has the rights to publish. Nothing is changed.
+    /// Checks whether the user has the rights to publish. Changes nothing.
     pub(crate) fn try_publishing(&self) -> Result<(), StoreError> {
         let publication = self.begin_publishing()?;
         let table = self.qualified_name("hqdl_trial");
@@ -80,17 +80,17 @@ impl DatabaseServer {
     }
 }
 
-/// Open publication on a server; rolled back unless it is committed.
+/// An open publication on a server, which is rolled back unless it is committed.
 pub(crate) struct ServerPublication<'s> {
     pub(super) server: &'s DatabaseServer,
     transaction: Transaction<'s>,
 }
 
-/// Row to send, with each column as text.
+/// A row to send, with each column as text.
 type TextRow = Vec<Option<String>>;
 
 impl ServerPublication<'_> {
-    /// Sends the local tables of an expansion; `recreate` is true if the server has none of its
+    /// Sends the local tables of an expansion. `recreate` is true if the server has none of its
     /// rows.
     pub(crate) fn send_tables(
         &self,
@@ -203,7 +203,7 @@ impl ServerPublication<'_> {
         server.execute(&insert, &[&table, &expansion.name]).map(drop)
     }
 
-    /// Drops the tables of an expansion, and hqdl's views that depend on the tables.
+    /// Drops the tables of an expansion, and hqdl's views that depend on them.
     pub(crate) fn drop_expansion(&self, expansion: &str) -> Result<(), StoreError> {
         let server = self.server;
         let select = format!(
@@ -252,8 +252,8 @@ impl ServerPublication<'_> {
         server.execute(&delete, &[&view]).map(drop)
     }
 
-    /// Deletes the bookkeeping of an expansion. The entries of its objects are kept if
-    /// `keep_objects` is true.
+    /// Deletes the bookkeeping of an expansion. If `keep_objects` is true, keeps the entries of its
+    /// objects.
     fn delete_bookkeeping(&self, expansion: &str, keep_objects: bool) -> Result<(), StoreError> {
         for table in OWN_TABLES.iter().filter(|table| !keep_objects || **table != "hqdl_object") {
             let table_name = self.server.qualified_name(table);
@@ -453,7 +453,7 @@ impl ServerPublication<'_> {
         self.write_comments(expansion)
     }
 
-    /// Stores the descriptions of the spec as comments on the tables.
+    /// Stores the spec's descriptions as comments on the tables.
     fn write_comments(&self, expansion: &Expansion) -> Result<(), StoreError> {
         let quote_comment = |about: &str| {
             if about.trim().is_empty() {
@@ -505,7 +505,7 @@ impl ServerPublication<'_> {
         read_rows().map_err(|e| StoreError::from_sqlite(self.server.display_url().as_ref(), &e))
     }
 
-    /// Sends the rows of a local SELECT to a statement that reads the rows at [`ROWS_PLACEHOLDER`].
+    /// Sends the rows of a local SELECT to a statement, which reads them at [`ROWS_PLACEHOLDER`].
     fn stream_rows(
         &self,
         local: &Connection,
@@ -564,7 +564,7 @@ impl ServerPublication<'_> {
         self.server.execute(&statement.replacen(ROWS_PLACEHOLDER, &rows, 1), &params).map(drop)
     }
 
-    /// Commits the transaction. Other clients then see the published tables.
+    /// Commits the transaction, which makes the published tables visible to other clients.
     pub(crate) fn commit(self) -> Result<(), StoreError> {
         self.transaction.commit()
     }

@@ -1,4 +1,4 @@
-//! Runs queries on a server, over published tables and all other tables.
+//! Runs queries on a server, over published tables and the user's own tables.
 
 use std::time::Duration;
 
@@ -13,14 +13,14 @@ use crate::StoreError;
 use hqdl_spec::Expansion;
 use hqdl_values::sql;
 
-/// Reason why a query stops.
+/// Reason why a query stopped.
 #[derive(Debug)]
 pub enum QueryStop<E> {
     /// The server rejected the query, or is unreachable.
     Store(StoreError),
     /// The timeout expired.
     Timeout,
-    /// The reader of the rows failed, or stopped reading.
+    /// The callback that reads the rows failed or stopped reading.
     Reader(E),
 }
 
@@ -71,8 +71,8 @@ impl DatabaseServer {
         Ok(())
     }
 
-    /// Returns the number of keys of an expansion's sources that are not published, or that have a
-    /// missing or failed cell in one of these columns. A query would need requests for these keys.
+    /// Returns the number of keys in an expansion's sources that are not published, or whose cell
+    /// in one of these columns is missing or failed. A query would have to request these keys.
     pub(crate) fn count_unanswered_keys(
         &self,
         expansion: &Expansion,

@@ -1,5 +1,5 @@
 //! Copies the first rows of a server's tables into local tables with the same names, so that
-//! unfamiliar data can be analysed.
+//! unknown data can be analysed.
 
 use std::collections::BTreeMap;
 
@@ -13,19 +13,19 @@ use hqdl_values::sql;
 #[derive(Default)]
 struct TableKeys {
     primary: Vec<String>,
-    /// Foreign keys, each with its columns, the referenced table, and that table's columns.
+    /// Foreign keys: the table's own columns, the referenced table, and the referenced columns.
     foreign: Vec<(Vec<String>, String, Vec<String>)>,
 }
 
 impl DatabaseServer {
-    /// Copies at most `max_rows` rows of each table in the search path. If there are no tables,
-    /// copies rows of each view.
+    /// Copies at most `max_rows` rows of each table in the search path, or of each view if there
+    /// are no tables.
     pub(crate) fn copy_samples(&self, max_rows: u64, local: &Connection) -> Result<(), StoreError> {
         let tables = self.list_tables_of_kinds("'r', 'p', 'm', 'f'")?;
         let tables = if tables.is_empty() { self.list_tables_of_kinds("'v'")? } else { tables };
         let keys = self.read_table_keys()?;
         let transaction = self.begin_transaction("ISOLATION LEVEL REPEATABLE READ READ ONLY")?;
-        // A table may be copied before the table that it refers to.
+        // A table may be copied before a table that it refers to.
         local.execute_batch("PRAGMA foreign_keys = OFF").map_err(|e| self.local_error(&e))?;
         let local_transaction = local.unchecked_transaction().map_err(|e| self.local_error(&e))?;
         for table in &tables {

@@ -1,4 +1,4 @@
-//! Streams the rows of a source from a server into a local table, with a cursor.
+//! Streams the rows of a source from a server into a local table, using a cursor.
 
 use rusqlite::types::Value as Sqlite;
 use rusqlite::{Connection, params_from_iter};
@@ -18,7 +18,7 @@ pub(crate) const SELECTED_COLUMN: &str = "hqdl wanted";
 
 impl DatabaseServer {
     /// Visits the rows of a SELECT in batches, within the open transaction, until there are no more
-    /// or the visitor returns false.
+    /// rows or the visitor returns false.
     pub(super) fn for_each_row(
         &self,
         select: &str,
@@ -46,9 +46,9 @@ impl DatabaseServer {
         self.describe_columns(&format!("SELECT 1 FROM {from_sql} WHERE ({filter}\n)")).map(drop)
     }
 
-    /// Copies the needed columns of an expansion's sources into tables of the `temp` schema, with
-    /// the names that `table` returns, from one snapshot. Each table has the key and context
-    /// columns, and a column that is true if the source's filter in `filters` matches.
+    /// Copies the needed columns of an expansion's sources, from one snapshot, into tables of the
+    /// `temp` schema; `table` returns their names. Each table has the key and context columns, and
+    /// a column that is true if the row matches the source's filter in `filters`.
     pub(crate) fn copy_sources(
         &self,
         expansion: &Expansion,
@@ -94,7 +94,7 @@ impl DatabaseServer {
                 return Err(StoreError::Statement { url: self.display_url().to_owned(), message });
             };
             let decoder = match layout.key.iter().find(|(key, _)| key == *name) {
-                // A key that is published as text is also compared as text.
+                // Compare a key as text if it is published as text.
                 Some((_, "text")) if *data_type != Type::BYTEA => ColumnDecoder::Text,
                 _ => ColumnDecoder::for_type(data_type),
             };

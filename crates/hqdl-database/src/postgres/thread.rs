@@ -1,5 +1,5 @@
-//! Thread for the connections to a server, so that callers can be on any thread, inside or outside
-//! an async runtime.
+//! Thread that runs the connections to a server, so that callers can be on any thread, inside or
+//! outside an async runtime.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tracing::warn;
 
-/// Async runtime on its own thread. The thread runs until this is dropped.
+/// An async runtime on its own thread. The thread runs until this value is dropped.
 #[derive(Debug)]
 pub struct ServerThread {
     /// Handle for spawning tasks.
@@ -44,7 +44,7 @@ impl ServerThread {
     /// Blocks the calling thread until a future completes.
     pub fn block_on<T>(&self, future: impl Future<Output = T>) -> T {
         let _guard = self.handle.enter();
-        // Without `unconstrained`, the future could yield to the runtime of the calling thread.
+        // Without `unconstrained`, the future could yield to the calling thread's runtime.
         block_on_current_thread(tokio::task::unconstrained(future))
     }
 }
@@ -53,7 +53,7 @@ impl Drop for ServerThread {
     fn drop(&mut self) {
         drop(self.stop.take());
         let Some(thread) = self.thread.take() else { return };
-        // The last owner may be a task on this very thread, which cannot wait for itself.
+        // The last owner may be a task on this thread, which cannot wait for itself.
         if thread.thread().id() != std::thread::current().id() && thread.join().is_err() {
             warn!("the thread of the server's connections has failed");
         }

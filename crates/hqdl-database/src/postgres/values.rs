@@ -1,5 +1,5 @@
-//! Converts values between a server and hqdl. A server sends each value as text, which is parsed by
-//! its type; hqdl sends texts, which the server casts to the types of its columns.
+//! Converts values between a server and hqdl. A server sends each value as text, which hqdl parses
+//! according to its type. hqdl sends texts, which the server casts to its column types.
 
 use rusqlite::types::Value as Sqlite;
 use tokio_postgres::Row;
@@ -7,15 +7,15 @@ use tokio_postgres::types::Type;
 
 use hqdl_values::value::Value;
 
-/// Decoder of a column of a statement.
+/// Decoder for a result column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ColumnDecoder {
-    /// True or false, as 1 or 0.
+    /// A boolean, as 1 or 0.
     Boolean,
     Integer,
-    /// Number: an integer, or a double if it represents the number exactly.
+    /// A number: an integer, or a double if it represents the number exactly; otherwise text.
     Number,
-    /// Timestamp, in UTC.
+    /// A timestamp, in UTC.
     Timestamp,
     Bytes,
     Text,
@@ -74,7 +74,8 @@ impl ColumnDecoder {
     }
 }
 
-/// Parses a number; returns text if a 64-bit integer or a double would change it.
+/// Parses a number. Returns text if neither a 64-bit integer nor a double represents the number
+/// exactly.
 fn parse_number(text: &str) -> Sqlite {
     let trimmed = if text.contains('.') && !text.contains(['e', 'E']) {
         text.trim_end_matches('0').trim_end_matches('.')
@@ -85,7 +86,7 @@ fn parse_number(text: &str) -> Sqlite {
         return Sqlite::Integer(integer);
     }
     match text.parse::<f64>() {
-        // The shortest text of a double equals the number, unless the double cannot represent all
+        // The shortest text of a double equals the number if the double can represent all of its
         // digits.
         Ok(real) if real.is_finite() && (format!("{real}") == trimmed || text.contains('e')) => {
             Sqlite::Real(real)
@@ -122,12 +123,12 @@ pub(super) fn value_to_parameter(value: &Value) -> Option<String> {
     }
 }
 
-/// Replaces each NUL, which a server's text cannot contain, with a symbol.
+/// Replaces each NUL with a symbol, because a server's texts cannot contain NUL.
 pub(super) fn without_nul(text: &str) -> String {
     text.replace('\0', "\u{2400}")
 }
 
-/// Replaces each NUL in the texts of JSON, where it is an escape sequence.
+/// Replaces each NUL in the strings of a JSON text, where NUL is an escape sequence.
 pub(super) fn json_without_nul(json: &str) -> String {
     fn replace_nul(json: &mut serde_json::Value) {
         match json {

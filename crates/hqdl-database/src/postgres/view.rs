@@ -1,4 +1,4 @@
-//! Views that join a source with its expansions, on a server.
+//! Views on a server that join a source with its expansions.
 
 use std::collections::BTreeSet;
 
@@ -9,8 +9,8 @@ use hqdl_spec::Expansion;
 use hqdl_values::sql;
 
 impl ServerPublication<'_> {
-    /// Creates the view of a source, unless it exists: the source's own columns, then those of its
-    /// expansions. Returns a warning if the view's name is in use.
+    /// Creates the view of a source if it does not exist: the source's own columns, then the
+    /// columns of its expansions. Returns a warning if the view's name is already in use.
     pub(crate) fn create_view(
         &self,
         view: &str,
@@ -89,8 +89,8 @@ impl ServerPublication<'_> {
         Ok(format!("SELECT {} FROM {from_sql} AS s{joins}", columns.join(", ")))
     }
 
-    /// Returns the condition that a row of an expansion has the key of a row of the source. The
-    /// condition allows a hash join.
+    /// Returns the join condition: a row of an expansion and a row of the source have the same key.
+    /// The condition allows a hash join.
     fn join_condition(
         &self,
         expansion: &Expansion,

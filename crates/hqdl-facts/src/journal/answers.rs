@@ -52,8 +52,8 @@ fn read_completion(r: &rusqlite::Row<'_>) -> rusqlite::Result<(Completion, Strin
     Ok((completion, read_lossy_text(r, 15)?.unwrap_or_default()))
 }
 
-/// Returns a text. Bytes that the disk has damaged become replacement characters, so that one
-/// damaged answer does not block the others.
+/// Reads a text column. Bytes damaged on disk become replacement characters, so that one damaged
+/// answer does not block the others.
 pub(super) fn read_lossy_text(
     r: &rusqlite::Row<'_>,
     at: usize,

@@ -63,7 +63,7 @@ impl Dictionary for Journal {
 }
 
 impl Journal {
-    /// Returns the entries of a dictionary, without those whose text the disk has damaged.
+    /// Returns the entries of a dictionary, except those whose text was damaged on disk.
     fn select_all(&self, sql: &str) -> Result<Vec<(u32, String)>, FactsError> {
         self.with_connection(|c| {
             let mut statement = c.prepare(sql)?;
@@ -108,7 +108,7 @@ impl Journal {
     }
 }
 
-/// Returns a text, or `None` if the disk has damaged its bytes.
+/// Reads a text column; `None` if its bytes were damaged on disk.
 pub(super) fn read_text(r: &rusqlite::Row<'_>, at: usize) -> rusqlite::Result<Option<String>> {
     match r.get_ref(at)? {
         ValueRef::Text(bytes) => Ok(std::str::from_utf8(bytes).ok().map(str::to_owned)),

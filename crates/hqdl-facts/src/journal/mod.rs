@@ -34,7 +34,7 @@ use hqdl_database::{self as store, migrate};
 use hqdl_values::cell::{Answer, CellValue, State};
 use hqdl_values::key::Entity;
 
-/// SQL predicate: the session of the row is alive.
+/// SQL predicate: the row's session is alive.
 pub(crate) const ALIVE: &str = "session IN (SELECT id FROM session)";
 /// Selects the unfinished runs of live sessions.
 pub(crate) const ACTIVE_RUNS: &str =
@@ -51,10 +51,10 @@ pub struct Journal {
     damage: Mutex<Damage>,
 }
 
-/// Number of prepared statements that a connection caches; more than the journal uses.
+/// Number of prepared statements cached per connection, which is more than the journal uses.
 const STATEMENT_CACHE_SIZE: usize = 128;
 /// Maximum number of attempts to take the write lock, with [`LOCK_PAUSE`] between them: a minute in
-/// total. `SQLite`'s own pauses grow to 100 ms, during which other writers make many short commits.
+/// total. `SQLite`'s own pauses grow to 100 ms, in which time other writers can commit many times.
 const LOCK_ATTEMPTS: i32 = 60_000;
 const LOCK_PAUSE: Duration = Duration::from_millis(1);
 
@@ -183,7 +183,7 @@ impl Journal {
         Ok(result)
     }
 
-    /// Runs work like [`Journal::transact`], with the connection.
+    /// Like [`Journal::transact`], but passes the connection to the closure.
     pub(crate) fn transact_with_connection<T>(
         &self,
         work: impl FnOnce(&Connection) -> rusqlite::Result<T>,

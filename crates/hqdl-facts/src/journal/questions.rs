@@ -14,7 +14,7 @@ use crate::journal::answers::read_lossy_text;
 use crate::journal::dictionary::read_text;
 use hqdl_database::current_timestamp;
 
-/// Selects the column identities that a query's question created.
+/// Selects the column identities created for the questions of queries.
 const LIVE_QUESTION_IDS: &str = "SELECT id FROM meaning WHERE name = 'answer'
   AND EXISTS (SELECT 1 FROM json_each(meaning, '$.key') WHERE value IN ('value', 'document'))";
 

@@ -1,5 +1,5 @@
-//! Rate limits in the journal: every request of the last minute is a row, so that all processes
-//! count together, and a restart does not exceed a limit.
+//! Rate limits in the journal: every request of the last minute is a row. So all processes share
+//! the limits, and a restarted process does not exceed them.
 //!
 //! Times are milliseconds since 1970. If the clock is set back, a stored time may be too far in the
 //! future. It is then replaced by the longest possible wait from now, which never sends a request
@@ -18,9 +18,9 @@ use crate::limits::{
 };
 use crate::throttle::LimiterKey;
 
-/// How long a reported limit applies if the endpoint does not report it again.
+/// How long a reported limit applies unless the endpoint reports it again.
 pub(crate) const REMEMBERED: Duration = Duration::from_secs(24 * 60 * 60);
-/// How late a request may be sent after its permit without being counted again.
+/// Maximum delay between permit and sending; a request sent later is counted again.
 pub(crate) const MAX_SENDING_DELAY: Duration = Duration::from_millis(500);
 
 #[derive(Debug, Clone)]
@@ -37,7 +37,7 @@ struct LimiterState {
     /// Model whose requests count; `None` for all models.
     model: Option<String>,
     limits: PerMinute,
-    /// End of the pause that the endpoint asked for.
+    /// End of the pause that the endpoint requested.
     wait_until: f64,
     requests_due: f64,
     tokens_due: f64,
@@ -95,7 +95,7 @@ impl Journal {
         Ok(None)
     }
 
-    /// Counts a request that is sent later than its permit allows.
+    /// Counts a request again because it was sent later than its permit allowed.
     pub(crate) fn mark_sent_late(&self, request: &PermitRequest) -> rusqlite::Result<()> {
         self.store_request(request, current_millis(), Duration::ZERO)
     }
@@ -121,8 +121,8 @@ impl Journal {
             .map(drop)
     }
 
-    /// Records the tokens that an answered request used. The request counts for at most a minute
-    /// from now.
+    /// Records the tokens that an answered request used. The request counts toward the limit for at
+    /// most another minute.
     pub(crate) fn reconcile_usage(
         &self,
         request: &PermitRequest,
@@ -142,13 +142,13 @@ impl Journal {
         Ok(())
     }
 
-    /// Deletes a request that is not sent.
+    /// Deletes the row of a request that will not be sent.
     pub(crate) fn cancel_request(&self, ticket: i64) -> rusqlite::Result<()> {
         let c = self.connection();
         c.prepare_cached("DELETE FROM sent_lately WHERE id = ?1")?.execute([ticket]).map(drop)
     }
 
-    /// Adds the limits of a member of an endpoint's limiter.
+    /// Adds a member, with its limits, to an endpoint's limiter.
     pub(crate) fn add_member(
         &self,
         member: u64,
@@ -169,7 +169,7 @@ impl Journal {
         self.connection().execute(sql, params![self.session.id, member]).map(drop)
     }
 
-    /// Stores the limits that an endpoint reported, by the name of the limiter.
+    /// Stores the limits that an endpoint reported, under the limiter's name.
     pub(crate) fn store_limits(&self, name: &str, hint: RateLimitHint) -> rusqlite::Result<()> {
         let (c, now) = (self.connection(), current_millis());
         let until = hint.wait.map(|wait| now + as_millis(wait.min(MAX_PAUSE)));
@@ -186,7 +186,7 @@ impl Journal {
         .map(drop)
     }
 
-    /// Returns how much longer an endpoint will reject requests.
+    /// Returns the rest of the pause that an endpoint requested; `None` if there is no pause.
     pub(crate) fn remaining_pause(&self, key: &LimiterKey) -> Result<Option<Duration>, FactsError> {
         let sql = "SELECT max(wait_until) FROM rate_limit WHERE name IN (?1, ?2)";
         let now = current_millis();
@@ -243,8 +243,8 @@ impl Journal {
         ])
     }
 
-    /// Returns the earliest time at which a request fits into the limit per minute; `None` if it
-    /// fits now. A request larger than the limit is sent alone, when no other request counts.
+    /// Returns the earliest time at which a request fits within the per-minute limit; `None` if it
+    /// fits now. A request larger than the limit is sent alone, once no other request counts.
     fn next_free_time(
         &self,
         endpoint: &str,
@@ -304,17 +304,18 @@ fn scale_pace(due: f64, before: Option<u32>, limit: Option<u32>, now: i64) -> f6
     }
 }
 
-/// Returns the milliseconds that `n` requests or tokens take under a limit, at most a minute.
+/// Returns the number of milliseconds that `n` requests or tokens take under a limit, at most a
+/// minute.
 fn interval_millis(n: u64, limit: u32) -> f64 {
     as_millis(MINUTE) as f64 * (n as f64 / f64::from(limit.max(1))).min(1.0)
 }
 
-/// Returns the milliseconds by which requests may be early, to make up for late wake-ups.
+/// Returns how many milliseconds early a request may be sent, to make up for late wake-ups.
 fn burst_millis(limit: u32, divisor: u32) -> f64 {
     interval_millis(u64::from((limit / divisor).max(1)) - 1, limit)
 }
 
-/// Returns the time of the system clock, in milliseconds since 1970.
+/// Returns the system time in milliseconds since 1970.
 pub(crate) fn current_millis() -> i64 {
     as_millis(SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default())
 }

@@ -28,7 +28,7 @@ pub(super) fn attach_records(connection: &Connection, journal: &Path) -> rusqlit
         // The path is passed as bytes, because it need not be UTF-8.
         let name = path.as_os_str().as_encoded_bytes();
         connection.execute("ATTACH CAST(?1 AS TEXT) AS records", [name])?;
-        // The records can be rebuilt, so a commit need not reach the disk.
+        // A commit need not reach the disk, because the records can be rebuilt.
         connection.execute_batch(
             "PRAGMA records.journal_mode = WAL; PRAGMA records.synchronous = NORMAL;
              PRAGMA records.cache_size = -32000; PRAGMA wal_autocheckpoint = 4000;",
@@ -48,8 +48,8 @@ pub(super) fn attach_records(connection: &Connection, journal: &Path) -> rusqlit
         Err(error) if is_corruption_error(&error) => {
             let _ = connection.execute_batch("ROLLBACK");
             let _ = connection.execute_batch("DETACH records");
-            // Keep the file, because it may be the user's. A process that has it open continues to
-            // use it and follows the journal.
+            // Keep the file, because it may belong to the user. A process that has it open
+            // continues to use it and to follow the journal.
             let _ = std::fs::rename(&path, journal.with_file_name(format!("{FILE_NAME}.damaged")));
             for suffix in ["-wal", "-shm"] {
                 let _ =
@@ -73,7 +73,7 @@ impl Journal {
     ) -> Result<Vec<Option<Record>>, FactsError> {
         let read = || -> Result<Vec<Option<Record>>, FactsError> {
             let connection = self.connection();
-            // Read all records from one snapshot.
+            // Read all records from the same snapshot.
             let _snapshot = (entities.len() > 1 && connection.is_autocommit())
                 .then(|| connection.unchecked_transaction())
                 .transpose()
@@ -81,7 +81,7 @@ impl Journal {
             entities.iter().map(|entity| self.read_record(&connection, entity.as_str())).collect()
         };
         match read() {
-            // A record on disk is damaged, but the journal has its answers.
+            // The record on disk is damaged, but the journal has the entity's answers.
             Err(FactsError::Index { .. }) => {
                 self.rebuild_records()?;
                 read()
@@ -112,8 +112,8 @@ impl Journal {
         FactsError::Index { path: self.path().with_file_name(FILE_NAME), message }
     }
 
-    /// Returns entities with their encoded records, in order, starting after `after`, up to about
-    /// `max_bytes` bytes.
+    /// Returns about `max_bytes` bytes of entities with their encoded records, in order, starting
+    /// after the entity `after`.
     pub(crate) fn read_page(
         &self,
         after: &str,
@@ -153,7 +153,7 @@ impl Journal {
         .map(drop)
     }
 
-    /// Writes records that contain the facts up to the journal's row `head`.
+    /// Writes records that contain the facts up to journal row `head`.
     pub(crate) fn put_records(
         &self,
         records: &HashMap<Entity, Record>,
@@ -174,8 +174,8 @@ impl Journal {
             .map(drop)
     }
 
-    /// Returns the last journal row that the records contain, and the last row of the journal. The
-    /// first is `None` if the records belong to a different journal or have a different layout.
+    /// Returns the last journal row contained in the records, and the journal's last row. The first
+    /// is `None` if the records belong to a different journal or have a different layout.
     fn read_heads(&self) -> Result<(Option<i64>, i64), FactsError> {
         let sql = "SELECT (SELECT line FROM records.head WHERE layout = ?1
                      AND journal = (SELECT id FROM main.journal)),
@@ -185,8 +185,8 @@ impl Journal {
         })
     }
 
-    /// Updates the records to the journal's current end, if a process was killed between writing an
-    /// answer and its record, or if the records were deleted.
+    /// Brings the records up to date with the journal. They lag behind if a process was killed
+    /// between writing an answer and its record, or if the records were deleted.
     pub(crate) fn catch_up(&self) -> Result<(), FactsError> {
         let (head, last) = self.read_heads()?;
         if head == Some(last) {
@@ -295,7 +295,7 @@ fn encode_record(entity: &str, record: &Record) -> Result<Vec<u8>, String> {
     Ok(all)
 }
 
-/// Returns the encoded record without its checksum; `None` if they do not match.
+/// Returns the encoded record without its checksum; `None` if the checksum does not match.
 fn verify_record<'b>(entity: &str, bytes: &'b [u8]) -> Option<&'b [u8]> {
     let (checksum, record) = bytes.split_first_chunk::<4>()?;
     (u32::from_le_bytes(*checksum) == record_checksum(entity, record)).then_some(record)

@@ -90,7 +90,7 @@ impl BatchRequests for Journal {
     ) -> Result<KnownRequest, FactsError> {
         self.read_snapshot(|c| {
             let within = "(?2 IS NULL OR r.parcel = ?2)";
-            // If a request was exported twice, the submitted one comes first.
+            // If a request was exported twice, the submitted copy comes first.
             let sql = format!(
                 "{SELECT_REQUEST} WHERE r.custom_id = ?1 AND {within} AND r.state = 'packed'
                  ORDER BY p.state = 'exported', r.id DESC LIMIT 1"
@@ -169,8 +169,8 @@ impl BatchRequests for Journal {
     }
 }
 
-/// Sets the final state of a request and deletes its rows, which are no longer needed. A duplicate
-/// of the request in an exported file is settled with it.
+/// Sets the final state of a request and deletes its rows, which are no longer needed. Also settles
+/// a duplicate of the request in an exported file.
 pub(crate) fn settle_request(c: &Connection, request: i64, state: &str) -> rusqlite::Result<()> {
     let mut same = c.prepare_cached(
         "SELECT r.id FROM request AS r JOIN parcel AS p ON p.id = r.parcel

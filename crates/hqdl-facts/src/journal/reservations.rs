@@ -1,5 +1,5 @@
-//! Reservations: the worst-case costs of requests in flight. They survive if the process is killed,
-//! so that no possibly billed request is forgotten.
+//! Reservations: the worst-case costs of requests in flight. They persist if the process is killed,
+//! so that no request that may have been billed is forgotten.
 
 use rusqlite::{Connection, params};
 
@@ -8,8 +8,8 @@ use crate::journal::Journal;
 use hqdl_database::current_timestamp;
 use hqdl_values::usage::SpentAmount;
 
-/// SQL condition: the completion was paid for. Recordings cost nothing; they are recognized by
-/// their model's name ([`hqdl_model::replay`]).
+/// SQL condition: the completion was paid for. Replayed recordings cost nothing; they are
+/// recognized by their model's name ([`hqdl_model::replay`]).
 pub(crate) const PAID: &str =
     "model NOT IN (SELECT id FROM model WHERE name LIKE '% (recording ________)')";
 
@@ -58,7 +58,7 @@ impl Journal {
 pub(crate) struct DailySpending {
     /// The date in RFC 3339 format.
     date: String,
-    /// Id of the last completion that is counted.
+    /// Id of the last completion that was counted.
     last: i64,
     usd: f64,
 }
@@ -89,7 +89,8 @@ impl DailySpending {
     }
 }
 
-/// Returns the worst-case cost of all requests in flight that were sent at or after `then`.
+/// Returns the worst-case cost of all requests in flight that were sent at or after the time
+/// `then`.
 pub(crate) fn reserved_since(c: &Connection, then: &str) -> rusqlite::Result<SpentAmount> {
     sum_reserved_costs(c, "p.sent_at >= ?1", &then)
 }
@@ -107,7 +108,7 @@ pub(crate) fn sum_reserved_costs(
     c.query_row(&sql, [value], |r| Ok(SpentAmount { usd: r.get(0)?, tokens: r.get(1)? }))
 }
 
-/// Returns true if an open batch job has requests of the run.
+/// Returns true if any of the run's requests is in an open batch job.
 pub(crate) fn has_requests_in_flight(c: &Connection, run: RunId) -> rusqlite::Result<bool> {
     let sql = format!("SELECT 1 FROM parcel AS p WHERE p.run = ?1 AND {IN_FLIGHT_JOB} LIMIT 1");
     c.prepare(&sql)?.exists([run])

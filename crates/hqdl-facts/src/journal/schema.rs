@@ -1,5 +1,5 @@
-//! Checksum of the journal's schema. `SQLite` does not detect a flipped bit in a definition or in
-//! the number of a table's first page: the table appears empty, or has another table's rows.
+//! Checksum of the journal's schema. `SQLite` does not detect a flipped bit in a table's definition
+//! or root page number: the table then appears empty or shows another table's rows.
 //!
 //! The checksum is the `user_version` of the file. If the schema does not match it, the definitions
 //! must be those of the applied migrations, and the file must pass an integrity check, because
@@ -21,7 +21,7 @@ pub(super) fn check_schema(connection: &Connection) -> rusqlite::Result<()> {
     }
     let intact: String = snapshot.query_row("PRAGMA main.integrity_check(1)", [], |r| r.get(0))?;
     if intact != "ok" {
-        // The first line can be a heading, so report the last line.
+        // The first line may be a heading, so report the last one.
         return Err(corruption_error(intact.lines().last().unwrap_or_default()));
     }
     if read_definitions(&snapshot)? != expected_definitions(&snapshot)? {

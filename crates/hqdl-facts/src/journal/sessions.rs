@@ -14,7 +14,7 @@ use hqdl_database::current_timestamp;
 use hqdl_values::usage::{SpentAmount, UnconfirmedCost};
 
 impl Journal {
-    /// Ends the sessions whose processes have ended. Returns whether there were any.
+    /// Ends the sessions whose processes have ended. Returns true if there were any.
     pub(crate) fn end_dead_sessions(&self) -> rusqlite::Result<bool> {
         let find_dead = || -> rusqlite::Result<Vec<String>> {
             let c = self.connection();
@@ -33,7 +33,7 @@ impl Journal {
         Ok(true)
     }
 
-    /// Deletes the files of ended sessions that are not in the journal.
+    /// Deletes the files of ended sessions, which are no longer in the journal.
     pub(crate) fn delete_session_files(&self) -> Result<(), FactsError> {
         let ids: Vec<String> = self.with_connection(|c| {
             c.prepare("SELECT id FROM session")?.query_map([], |r| r.get(0))?.collect()
@@ -51,7 +51,7 @@ impl Journal {
         self.run_in_transaction(|c| end_session(c, &self.session.id))
     }
 
-    /// Ends dead sessions before a decision that depends on which sessions are alive.
+    /// Ends dead sessions. Call this before a decision that depends on which sessions are alive.
     pub(crate) fn update_sessions(&self) -> Result<(), FactsError> {
         self.end_dead_sessions().map(drop).map_err(|e| self.error(&e))
     }

@@ -1,5 +1,5 @@
-//! Decides when a request may be sent. This module reads no clock: the caller passes the current
-//! time.
+//! Decides when a request may be sent. This module never reads a clock: the caller passes the
+//! current time.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,9 +15,9 @@ pub struct Rates {
     member_limits: BTreeMap<u64, PerMinute>,
     /// The limits that the endpoint last reported.
     server_limits: PerMinute,
-    /// End of the pause that the endpoint asked for.
+    /// End of the pause that the endpoint requested.
     not_before: Option<Instant>,
-    /// The strictest of all limits.
+    /// The strictest of the members' and the endpoint's limits.
     limits: PerMinute,
     window: Window,
     requests: WindowPace,
@@ -71,7 +71,7 @@ impl Rates {
     /// Grants a permit to the request with the unique number `id`. The request counts from now on.
     ///
     /// # Errors
-    /// If the request must wait, returns the earliest time at which it may succeed, as far as is known.
+    /// If the request must wait, returns the earliest time at which another attempt could succeed.
     pub fn try_acquire(&mut self, id: u64, need: Need, now: Instant) -> Result<(), Instant> {
         let window_full_until = self.window.next_free_time(now, self.limits, need.max);
         let earliest_times = [
@@ -90,12 +90,12 @@ impl Rates {
         Ok(())
     }
 
-    /// Gives up the permit of a request that is not sent. The request no longer counts.
+    /// Returns the permit of a request that will not be sent. The request no longer counts.
     pub fn cancel_request(&mut self, id: u64) {
         self.window.cancel_request(id);
     }
 
-    /// Records that a request was sent, so that it can expire.
+    /// Records that a request was sent, which starts its expiry.
     pub fn mark_sent(&mut self, id: u64, now: Instant) {
         self.window.mark_sent(id, now);
     }
@@ -107,12 +107,12 @@ impl Rates {
         }
     }
 
-    /// Adds a request of an earlier process that counts for `counts_for`.
+    /// Adds a request sent by an earlier process, which counts for another `counts_for`.
     pub fn restore_request(&mut self, id: u64, tokens: u64, counts_for: Duration, now: Instant) {
         self.window.restore_request(id, tokens, now + counts_for.min(MINUTE + MAX_COUNTING_DELAY));
     }
 
-    /// Applies a rate-limit hint of the endpoint. Returns true if something changed.
+    /// Applies a rate-limit hint from the endpoint. Returns true if something changed.
     pub fn apply_hint(&mut self, hint: RateLimitHint, now: Instant) -> bool {
         let reported_limits = PerMinute {
             requests: hint.limits.requests.or(self.server_limits.requests),

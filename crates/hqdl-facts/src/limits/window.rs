@@ -1,5 +1,5 @@
-//! A sliding window over the last minute, which counts requests as an endpoint does, and the pace
-//! at which it fills.
+//! A sliding window that counts the requests of the last minute as the endpoint does, and the pace
+//! at which requests are sent.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
@@ -14,18 +14,18 @@ pub const MINUTE: Duration = Duration::from_secs(60);
 /// Longest time between sending a request and the endpoint counting it. A request counts until a
 /// minute after its answer, or until a minute after this time, whichever comes first.
 pub const MAX_COUNTING_DELAY: Duration = Duration::from_secs(1);
-/// Divisor for bursts of requests: 1/1000 of a minute's requests may be sent early, to make up for
-/// late wake-ups.
+/// Divisor for bursts of requests: 1/1000 of the requests per minute may be sent early, to make up
+/// for late wake-ups.
 pub(crate) const REQUEST_BURST: u32 = 1000;
-/// Divisor for bursts of tokens, which come in larger units.
+/// Divisor for bursts of tokens. It is smaller, because each request uses many tokens.
 pub(crate) const TOKEN_BURST: u32 = 200;
 
-/// Tokens for which a request needs a permit.
+/// Number of tokens that a request needs a permit for.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Need {
-    /// Expected tokens; the request waits until the pace allows them.
+    /// Expected number of tokens; the request waits until the pace allows for them.
     pub likely: u64,
-    /// Maximum tokens, which must fit into the request's minute.
+    /// Maximum number of tokens, which must fit within the per-minute limit.
     pub max: u64,
 }
 
@@ -48,7 +48,7 @@ struct CountedRequest {
     expires_at: Option<Instant>,
 }
 
-/// The requests that count now.
+/// The requests that currently count against the limits.
 #[derive(Debug, Default)]
 pub(super) struct Window {
     entries: HashMap<u64, CountedRequest>,
@@ -57,8 +57,8 @@ pub(super) struct Window {
 }
 
 impl Window {
-    /// Returns the earliest known time at which a request may fit; `None` if it fits now. A request
-    /// larger than the limit is sent alone, when no other request counts.
+    /// Returns the earliest time at which a request may fit; `None` if it fits now. A request
+    /// larger than the limit is sent alone, once no other request counts.
     pub(super) fn next_free_time(
         &mut self,
         now: Instant,
@@ -75,7 +75,7 @@ impl Window {
         (no_request_left || no_tokens_left).then(first_expiration)
     }
 
-    /// Adds a request; it counts from now on.
+    /// Adds a request, which counts from now on.
     pub(super) fn add_request(&mut self, id: u64, need: Need) {
         self.insert_entry(
             id,
@@ -83,7 +83,7 @@ impl Window {
         );
     }
 
-    /// Adds a request of an earlier process; it counts until `expires_at`.
+    /// Adds a request sent by an earlier process, which counts until `expires_at`.
     pub(super) fn restore_request(&mut self, id: u64, tokens: u64, expires_at: Instant) {
         self.insert_entry(
             id,
@@ -98,15 +98,15 @@ impl Window {
         self.entries.insert(id, entry);
     }
 
-    /// Removes a request that is not sent.
+    /// Removes a request that will not be sent.
     pub(super) fn cancel_request(&mut self, id: u64) {
         if self.entries.get(&id).is_some_and(|e| e.expires_at.is_none()) {
             self.remove_entry(id);
         }
     }
 
-    /// Records that a request was sent. It expires a minute after the latest time at which the
-    /// endpoint can have counted it.
+    /// Records that a request was sent. The request expires a minute after the latest time at which
+    /// the endpoint may have counted it.
     pub(super) fn mark_sent(&mut self, id: u64, now: Instant) {
         if let Some(entry) = self.remove_entry(id) {
             self.insert_entry(
@@ -116,7 +116,8 @@ impl Window {
         }
     }
 
-    /// Records the tokens that an answered request used. Returns the tokens that it was paced for.
+    /// Records the tokens that an answered request used. Returns the number of tokens by which the
+    /// request had advanced the pace.
     pub(super) fn reconcile_usage(&mut self, id: u64, used: u64, now: Instant) -> Option<u64> {
         let entry = self.remove_entry(id)?;
         let latest = now + MINUTE;
@@ -179,7 +180,7 @@ impl WindowPace {
         }
     }
 
-    /// Returns the earliest time of the next request.
+    /// Returns the earliest time at which the next request may be sent.
     pub(super) fn next_request_time(&self) -> Option<Instant> {
         let per_minute = self.per_minute?;
         let burst = u64::from((per_minute / self.burst_divisor).max(1)) - 1;

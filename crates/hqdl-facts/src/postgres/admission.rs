@@ -17,14 +17,14 @@ use crate::throttle::LimiterKey;
 
 /// How far ahead requests are admitted, in seconds.
 const MAX_AHEAD: f64 = 0.25;
-/// Longest wait of requests that are not admitted before they ask again, in seconds.
+/// Maximum time, in seconds, before requests that were not admitted ask again.
 const MAX_WAIT: f64 = 1.0;
 
 const LOCK_LIMITS: &str = "SELECT 1 FROM hqdl.rate WHERE name IN ($1, $2) ORDER BY name FOR UPDATE";
 
 /// CTEs: `a` has the strictest limits that the endpoint reported to any API key, `l` the limits of
-/// the endpoint and of the model, `k` what counts against each, `w`
-/// what each request needs of each, `v` the time at which each may be sent, and `g` the number of
+/// the endpoint and of the model, `k` the current usage of each limit, `w` how much of each limit
+/// each request needs, `v` the time at which each request may be sent, and `g` the number of
 /// admitted requests.
 const ADMIT_REQUESTS: &str = "WITH c AS (SELECT extract(epoch FROM clock_timestamp())::double precision AS now),
   m AS (SELECT min(requests) AS requests, min(tokens) AS tokens FROM hqdl.rate_member
@@ -79,14 +79,14 @@ const ADMIT_REQUESTS: &str = "WITH c AS (SELECT extract(epoch FROM clock_timesta
 pub(super) struct Admission {
     /// Tickets of the admitted requests, each with the time at which it may be sent.
     pub(super) admitted: Vec<(i64, Instant)>,
-    /// How long the other requests wait before they ask again.
+    /// Time after which the other requests ask again.
     pub(super) retry_after: Duration,
     /// Whether any limits apply.
     pub(super) is_limited: bool,
 }
 
 impl Server {
-    /// Admits the first requests, as many as may be sent soon, under the limits of all processes.
+    /// Admits as many of the first requests as may be sent soon, under the limits of all processes.
     pub(super) async fn admit_requests(
         &self,
         limiter_key: &LimiterKey,

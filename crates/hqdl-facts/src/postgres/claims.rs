@@ -1,5 +1,5 @@
-//! Claims: exclusive rights to ask for a cell or to perform a step. A claim is a row of the server,
-//! and its session owns it until the session's lease ends.
+//! Claims: exclusive rights to ask for a cell or to perform a step. A claim is a row on the server,
+//! owned by a session until the session's lease ends.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -18,10 +18,10 @@ use crate::postgres::sessions::ALIVE;
 use crate::store::ClaimedCells;
 use hqdl_values::key::Entity;
 
-/// First and longest wait between two checks of whether a claim is free.
+/// Shortest and longest pause between two checks of whether a claim is free.
 const POLL_PAUSES: [Duration; 2] = [Duration::from_millis(20), Duration::from_millis(500)];
 
-/// Claims that this process holds, each with the token of the call that acquired it, so that a
+/// Claims that this process holds. Each has the token of the call that acquired it, so that a
 /// delayed release never deletes a later claim.
 #[derive(Default)]
 pub(super) struct Claims {
@@ -35,8 +35,8 @@ impl Claims {
 }
 
 impl Server {
-    /// Claims `keys`, then reads which columns open batch jobs already ask the model `batch_model`
-    /// for, and then reads the stored facts of `entities`.
+    /// Claims `keys`, then reads the columns that open batch jobs request from the model
+    /// `batch_model`, and then reads the stored facts about `entities`.
     ///
     /// The statements run in this order and are sent together, in one round trip.
     pub(super) async fn claim_cells(
@@ -47,7 +47,7 @@ impl Server {
     ) -> Result<ClaimedCells, FactsError> {
         let session = self.keep_session_alive().await?;
         let hashes: Vec<Vec<u8>> = keys.iter().map(ClaimKey::hash).collect();
-        // Every process locks the rows in the same order, so that two processes never deadlock.
+        // Lock the rows in the same order in every process, so that two processes never deadlock.
         let mut sorted = hashes.clone();
         sorted.sort_unstable();
         sorted.dedup();
@@ -102,7 +102,7 @@ impl Server {
         })
     }
 
-    /// Releases the given keys that this process holds. It does not wait for the server.
+    /// Releases those of the given keys that this process holds. Does not wait for the server.
     pub(super) fn release_claims(&self, keys: &[ClaimKey]) {
         let (keys, tokens): (Vec<Vec<u8>>, Vec<i64>) = {
             let mut held = self.claims.lock_held();
@@ -155,8 +155,8 @@ fn claim_sql() -> String {
     )
 }
 
-/// Returns the SQL that selects the columns that batch requests to a model ask for, by entity:
-/// requests of open batch jobs, and requests that active runs have queued.
+/// Returns the SQL that selects, by entity, the columns requested from a model by open batch jobs
+/// and by queued requests of active runs.
 fn batched_columns_sql() -> String {
     format!(
         "SELECT e.key, r.meanings FROM hqdl.request_row AS e JOIN hqdl.request AS r ON r.id = e.request

@@ -1,5 +1,5 @@
-//! Commits answers. One task per process takes all units that are queued and commits them together,
-//! in one round trip.
+//! Commits answers. One task per process takes all queued units and commits them together, in one
+//! round trip.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use crate::postgres::link::{BEGIN, Client, WorkResult};
 use crate::store::CommitUnit;
 use hqdl_database::postgres::address::ANSWER_TIMEOUT;
 
-/// Largest number of units per commit.
+/// Maximum number of units per commit.
 const MAX_UNITS: usize = 256;
 
 /// A queued unit, and the channel that receives the result of its commit.
@@ -63,7 +63,7 @@ pub(super) async fn commit_queued_units(
     }
 }
 
-/// Values of several units, one vector per column.
+/// Values from several units, one vector per column.
 #[derive(Default)]
 struct UnitColumns {
     token: Vec<i64>,
@@ -89,7 +89,7 @@ struct UnitColumns {
 
 #[derive(Default)]
 struct RowColumns {
-    /// Position of the completion among the units, from 1.
+    /// Position of each answer's completion among the units, from 1.
     of: Vec<i64>,
     key: Vec<String>,
     entity: Vec<Option<String>>,
@@ -158,8 +158,8 @@ const INSERT_ANSWERS: &str =
   SELECT u.key, h.line - $7 + u.n, h.completion - $8 + u.of, u.model, u.checksum, u.cells, u.entity
   FROM hqdl.head AS h, unnest($1::bigint[], $2::text[], $3::text[], $4::integer[], $5::bigint[],
     $6::text[]) WITH ORDINALITY AS u (of, key, entity, model, checksum, cells, n)";
-/// Records the rows that replace a stored value of any model. It runs in the transaction that
-/// inserts the rows, so that readers can detect outdated published tables.
+/// Records the rows that replace a stored value from any model. The statement runs in the
+/// transaction that inserts the rows, so that readers can detect outdated published tables.
 const RECORD_CHANGES: &str = "UPDATE hqdl.meaning SET changed = greatest(changed, x.line) FROM (
     SELECT (new ->> 0)::integer AS meaning, max(n.line) AS line
     FROM hqdl.answer AS n JOIN hqdl.answer AS o ON o.key = n.key AND o.line < n.line
@@ -170,8 +170,8 @@ const RECORD_CHANGES: &str = "UPDATE hqdl.meaning SET changed = greatest(changed
       AND ((new -> 3)::text IS DISTINCT FROM (old -> 3)::text
         OR (new -> 1)::text IS DISTINCT FROM (old -> 1)::text)
     GROUP BY 1) AS x WHERE meaning.id = x.meaning";
-/// Like [`RECORD_CHANGES`] if one of the older rows is damaged. The damaged row may have contained
-/// any value, so every column of the new rows counts as changed.
+/// Variant of [`RECORD_CHANGES`] for the case that an older row is damaged. The damaged row may
+/// have contained any value, so every column of the new rows counts as changed.
 const RECORD_CHANGES_UNREADABLE: &str =
     "UPDATE hqdl.meaning SET changed = greatest(changed, x.line) FROM (
     SELECT (new ->> 0)::integer AS meaning, max(n.line) AS line
@@ -193,7 +193,7 @@ const DELETE_REQUEST_ROWS: &str = "DELETE FROM hqdl.request_row WHERE request IN
   SELECT r.id FROM hqdl.request AS r WHERE r.state = 'answered' AND r.custom_id IN (
     SELECT custom_id FROM hqdl.request WHERE id = ANY($1)) OR r.id = ANY($1))";
 
-/// Prepared statements of a commit.
+/// Prepared statements for a commit.
 struct Statements {
     number: Statement,
     completions: Statement,
@@ -208,7 +208,7 @@ struct Statements {
 impl Statements {
     async fn prepare(client: &Client) -> WorkResult<Self> {
         let prepare = |sql| client.prepare_cached(sql);
-        // The statements are prepared together, so the first commit of a connection waits only
+        // Prepare the statements together, so that the first commit on a connection waits only
         // once.
         let (number, completions, answers, changed, settled, spent, answered, rows) = tokio::try_join!(
             prepare(ADVANCE_NUMBERS),
@@ -245,7 +245,7 @@ impl Server {
                             known.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?;
                         left.retain(|kept| !known.contains(&kept.token));
                     }
-                    // The row that cannot be parsed is an older one, because the new rows were
+                    // The row that cannot be parsed must be an older one, because the new rows were
                     // written just now.
                     Err(e) if e.code().is_some_and(|code| code.code().starts_with("22")) => {
                         statements.changed =
@@ -302,7 +302,7 @@ async fn send_commit(
     let of_reservations: [Parameter<'_>; 1] = [&all.reservations];
     let of_spent: [Parameter<'_>; 2] = [&all.model, &all.cost_usd];
     let of_requests: [Parameter<'_>; 1] = [&all.requests];
-    // All statements are sent before the first reply arrives, so the lock on the row numbers is
+    // Send all statements before the first reply arrives, so that the lock on the row numbers is
     // held only while the server works. If one statement fails, the transaction is rolled back.
     let done = tokio::join!(
         biased;

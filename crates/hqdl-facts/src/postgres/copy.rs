@@ -23,14 +23,15 @@ use crate::postgres::key::entity_key;
 use crate::record::{Record, RecordBytes};
 use hqdl_values::key::Entity;
 
-/// Maximum time since the last refresh at which reads still use the copy.
+/// Maximum age of the last refresh at which reads still use the copy.
 const MAX_AGE: Duration = Duration::from_millis(500);
-/// Maximum size in bytes of the records in the copy, with their keys. If a record does not fit, all
+/// Maximum size in bytes of the copied records with their keys. If a record does not fit, all
 /// records are dropped.
 const MAX_BYTES: usize = 64 << 20;
-/// Maximum number of changed rows in a refresh. At this number, all records are dropped.
+/// Maximum number of changed rows per refresh. If a refresh reaches this number, all records are
+/// dropped.
 const MAX_CHANGES: i64 = 4000;
-/// Largest number of entities for which a lookup uses the copy.
+/// Maximum number of entities for which a lookup uses the copy.
 pub(super) const MAX_LOOKUP: usize = 64;
 
 /// Selects the cache id, its last answer row, and the keys of rows that were appended after row
@@ -44,7 +45,7 @@ pub(super) struct LocalCopy {
     state: Mutex<CopyState>,
     /// Held during a refresh, so that concurrent readers wait for it instead of starting another.
     refreshing: Mutex<()>,
-    /// Counts the reads and writes of this process that went to the server directly.
+    /// Number of reads and writes that this process sent to the server directly.
     direct_accesses: AtomicU64,
 }
 
@@ -54,9 +55,9 @@ struct CopyState {
     up_to: Option<(String, i64)>,
     /// Start of the last refresh, and the value of `LocalCopy::direct_accesses` at that time.
     refreshed: Option<(Instant, u64)>,
-    /// Number of times that entries were dropped.
+    /// Number of times that records were dropped.
     evictions: u64,
-    /// Ids of dictionary texts. An id never changes, so they are kept.
+    /// Ids of dictionary texts. They never change, so they are never dropped.
     ids: HashMap<(DictionaryTable, String), u32>,
     identity_ids: HashMap<String, Vec<u32>>,
     changed: HashMap<u32, i64>,
@@ -158,8 +159,8 @@ impl Server {
         Ok(())
     }
 
-    /// Returns an entry of the copy, or reads it from the server. The entry that was read is added
-    /// to the copy unless entries were dropped in the meantime.
+    /// Returns an entry from the copy, or reads it from the server. An entry read from the server
+    /// is added to the copy unless entries were dropped in the meantime.
     fn get_or_read_entry<T: Clone>(
         &self,
         find: impl Fn(&CopyState) -> Option<T>,
@@ -196,8 +197,8 @@ impl Server {
         })
     }
 
-    /// Returns the ids of the column identities with this name. An identity that is created in the
-    /// meantime belongs to no record up to the copy's last row.
+    /// Returns the ids of the column identities with this name. The copy may lack an identity
+    /// created since its refresh, but no record in the copy uses that identity.
     pub(super) fn look_up_identity_ids(
         &self,
         name: &str,

@@ -18,7 +18,7 @@ pub(super) type Parameters<'v> = [&'v dyn Typed];
 /// A parameter that knows its `PostgreSQL` type. If all types are known, a statement need not be
 /// prepared, which saves a round trip.
 pub(super) trait Typed: Sync {
-    /// Returns the value in the driver's form.
+    /// Returns the value in the form that the driver requires.
     fn value(&self) -> Parameter<'_>;
     fn sql_type(&self) -> Type;
 }
@@ -135,8 +135,8 @@ impl Server {
         self.query_rows(sql, values).map(drop)
     }
 
-    /// Runs `work` in a transaction that takes effect once, even if it is sent again. Returns the
-    /// result of `work`.
+    /// Runs `work` in a transaction that takes effect only once, even if it is sent again. Returns
+    /// the result of `work`.
     pub(super) fn transact_once(
         &self,
         work: &impl AsyncFn(&Transaction<'_>) -> WorkResult<i64>,

@@ -1,4 +1,4 @@
-//! Request parameters that endpoints do not support.
+//! Request features that endpoints do not support.
 
 use crate::FactsError;
 use crate::history::EndpointFeatures;

@@ -1,17 +1,17 @@
-//! Keys of entities: the entity's text or, if that is too long for an index, its beginning followed
+//! Keys of entities: the entity's text, or, if the text is too long for an index, a prefix followed
 //! by a hash.
 
 use hqdl_values::key::Entity;
 
-/// Length in bytes up to which the text itself is the key.
+/// Maximum length in bytes of a text that is used as the key itself.
 const MAX_KEY_BYTES: usize = 1000;
-/// Length in bytes of the prefix of a longer text that the key contains.
+/// Length in bytes of the prefix of a longer text in its key.
 const PREFIX_BYTES: usize = 900;
 
 /// An entity as its row stores it.
 pub(super) struct StoredEntity<'e> {
     pub(super) key: String,
-    /// The full text, if the key contains only its beginning.
+    /// The full text, if the key contains only a prefix; otherwise `None`.
     pub(super) entity: Option<&'e str>,
 }
 
@@ -28,8 +28,8 @@ pub(super) fn entity_key(entity: &Entity) -> String {
     to_stored_entity(entity).key
 }
 
-/// Returns the beginning of a text that its key contains. Texts with different prefixes sort in the
-/// order of their keys.
+/// Returns the prefix of a text that its key contains. Keys of texts with different prefixes sort
+/// like the texts.
 pub(super) fn key_prefix(text: &str) -> &str {
     if text.len() <= PREFIX_BYTES {
         return text;

@@ -19,7 +19,7 @@ use crate::postgres::dictionary::Parameter;
 use crate::postgres::{Server, ignore_refusal};
 use crate::throttle::{LimiterKey, RateLimits, RemainingWait, TicketFuture, WaitFuture};
 
-/// Longest delay after its admission time for which a request still counts as planned.
+/// Maximum delay after its admission time for which a request still counts as sent on time.
 pub(super) const MAX_SENDING_DELAY: Duration = Duration::from_millis(500);
 /// The server's clock, in seconds since 1970.
 const CLOCK_SQL: &str = "extract(epoch FROM clock_timestamp())::double precision";
@@ -28,8 +28,8 @@ const CLOCK_SQL: &str = "extract(epoch FROM clock_timestamp())::double precision
 enum LimiterMessage {
     /// The request of a ticket was sent later than planned, so it counts for longer.
     SentLate(i64),
-    /// The request was answered and used this many tokens. `paces` has the seconds by which each
-    /// limit's next admission moves.
+    /// The request was answered and used this many tokens. `paces` contains, for each limit, the
+    /// seconds by which its next admission moves.
     Used {
         ticket: i64,
         used: u64,
@@ -67,7 +67,7 @@ struct LimitState {
 }
 
 impl LimitState {
-    /// Returns the strictest limits that this process sets for an endpoint.
+    /// Returns the strictest limits that this process's members set for an endpoint.
     fn local_limits(&self, endpoint: &str) -> PerMinute {
         let here = self.members.values().filter(|(of, _)| of == endpoint);
         here.fold(PerMinute::default(), |all, (_, one)| all.stricter_limits(*one))
@@ -316,7 +316,7 @@ impl Waiters {
                     }
                     return;
                 };
-                // The endpoint has asked for a pause in the meantime.
+                // The endpoint has since requested a pause.
                 let _ = again.send((need, reply));
             }
             let _ = messages.send(LimiterMessage::Cancelled(id));
@@ -324,7 +324,7 @@ impl Waiters {
     }
 }
 
-/// Sends the outcomes of tickets and the rate-limit headers of endpoints to the server.
+/// Sends ticket outcomes and rate-limit headers to the server.
 async fn send_messages(server: Arc<Server>, mut received: mpsc::UnboundedReceiver<LimiterMessage>) {
     let mut messages = Vec::new();
     let mut last_sweep = Instant::now();
@@ -412,7 +412,7 @@ impl Server {
                     let sql = format!("DELETE FROM hqdl.sent WHERE leaves_at < {CLOCK_SQL}");
                     client.execute(&client.prepare_cached(&sql).await?, &[]).await?;
                 }
-                // This statement is the last one because it is the only one that is not idempotent.
+                // This statement comes last, because it is the only one that is not idempotent.
                 if deltas.iter().any(|delta| *delta != 0.0) {
                     let sql = "UPDATE hqdl.rate AS r SET tokens_due = r.tokens_due + u.delta
                        FROM unnest($1::text[], $2::double precision[]) AS u (name, delta)

@@ -1,5 +1,5 @@
-//! The connections to a server, with retries. They run on a thread of their own, so that callers
-//! can be on any thread, inside an async runtime or outside one.
+//! The connections to a server, with retries. They run on their own thread, so that callers can be
+//! on any thread, inside or outside an async runtime.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,14 +18,15 @@ use hqdl_database::postgres::address::{
 };
 use hqdl_database::postgres::thread::ServerThread;
 
-/// Connections per process, so that reads, commits and lease renewals do not wait for each other.
+/// Number of connections per process. With several, reads, commits and lease renewals do not wait
+/// for each other.
 const CONNECTIONS: usize = 6;
 /// Minimum round-trip time for which hqdl avoids the extra round trip of preparing a statement.
 const HIGH_LATENCY: Duration = Duration::from_millis(10);
-/// First and longest wait between two attempts.
+/// Shortest and longest pause between two attempts.
 const RETRY_PAUSES: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(2)];
 
-/// Begins a transaction whose statements are all sent at once. If a proxy loses its COMMIT, the
+/// Begins a transaction whose statements are all sent at once. If a proxy loses the COMMIT, the
 /// server releases the locks after five seconds.
 pub(super) const BEGIN: &str = "BEGIN; SET LOCAL idle_in_transaction_session_timeout = 5000";
 /// Callback for messages about an outage: when it begins and when it ends.
@@ -33,7 +34,7 @@ pub type StatusCallback = Arc<dyn Fn(&str) + Send + Sync>;
 
 /// A connection from the pool, for one caller.
 pub(super) type Client = Object;
-/// The connection that callers share if they send all of their statements at once.
+/// The connection shared by callers that send all of their statements at once.
 pub(super) type SharedClient = Arc<Object>;
 
 /// Error of a unit of work on a connection.
@@ -57,7 +58,7 @@ impl From<FactsError> for WorkError {
 
 pub(super) type WorkResult<T> = Result<T, WorkError>;
 
-/// The shared connection, or the time and message of the last failure to open it.
+/// The shared connection, or the time and message of the last failed attempt to open it.
 #[derive(Default)]
 struct SharedConnection {
     client: Option<SharedClient>,
@@ -75,7 +76,7 @@ struct Outage {
 /// A temporary failure, which is retried.
 struct TemporaryFailure {
     why: String,
-    /// Whether the server is reachable but returns an error, as in [`Outage`].
+    /// Whether the server is reachable but returned an error; see [`Outage`].
     is_refusal: bool,
 }
 
@@ -134,14 +135,14 @@ impl Link {
         })
     }
 
-    /// Runs `work` to completion and blocks this thread, inside an async runtime or outside one.
+    /// Runs `work` to completion and blocks this thread, inside or outside an async runtime.
     pub(super) fn block_on<T>(&self, work: impl Future<Output = T>) -> T {
         self.thread.block_on(work)
     }
 
-    /// Runs `work` with a connection of its own. If the server is unreachable or asks for a retry,
-    /// `work` runs again until the retry timeout expires. It must be idempotent, because a failed
-    /// attempt may have taken effect.
+    /// Runs `work` with a connection of its own. If the server is unreachable or requests a retry,
+    /// `work` runs again until the retry timeout expires. `work` must be idempotent, because a
+    /// failed attempt may have taken effect.
     pub(super) async fn with_client<T, F>(
         &self,
         work: impl Fn(Client) -> F,
@@ -152,8 +153,8 @@ impl Link {
         self.with_timeout(ANSWER_TIMEOUT, work).await
     }
 
-    /// Like [`Self::with_client`], with the connection that all callers share. Their statements are
-    /// sent without waiting for each other, and the server executes them in order.
+    /// Like [`Self::with_client`], but on the connection that all callers share. Callers send their
+    /// statements without waiting for each other, and the server executes them in order.
     ///
     /// `work` must be single statements, or a transaction whose statements are all sent in one
     /// poll, and must be polled on the connection's thread. Otherwise statements of other callers
@@ -179,7 +180,7 @@ impl Link {
         .await
     }
 
-    /// Like [`Self::with_client`], with a timeout of its own.
+    /// Like [`Self::with_client`], but with the given timeout.
     pub(super) async fn with_timeout<T, F>(
         &self,
         within: Duration,
@@ -191,7 +192,7 @@ impl Link {
         self.retry_work(|| self.try_once(within, &work)).await
     }
 
-    /// Calls `once` until it succeeds, or until the retry timeout expires.
+    /// Calls `once` until it succeeds, fails permanently, or the retry timeout expires.
     async fn retry_work<T, F>(&self, once: impl Fn() -> F) -> Result<T, FactsError>
     where
         F: Future<Output = Result<T, LinkError>>,
@@ -294,7 +295,7 @@ impl Link {
         if let Some(client) = shared.client.as_ref().filter(|client| !client.is_closed()) {
             return Ok(Arc::clone(client));
         }
-        // The caller has already waited while another attempt failed, so it does not wait again.
+        // This caller already waited while another attempt failed, so it does not wait again.
         if let Some((_, why)) = shared.failed.as_ref().filter(|(at, _)| *at > came) {
             return Err(LinkError::Temporary(TemporaryFailure::unreachable(why)));
         }
@@ -345,8 +346,8 @@ impl Link {
         min_latency != u64::MAX && Duration::from_micros(min_latency) >= HIGH_LATENCY
     }
 
-    /// Ends the outage after a success. If the server refused writes, a read that succeeds at the
-    /// first attempt does not end the outage.
+    /// Ends the outage after a success. If the server was refusing writes, a read that succeeds on
+    /// its first attempt does not end the outage.
     fn end_outage(&self, had_failed: bool) {
         let mut outage = self.lock_outage();
         if let Some(was) = outage.take_if(|outage| had_failed || !outage.is_refusal) {
@@ -375,7 +376,7 @@ impl Link {
         self.outage.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Classifies a database error as temporary, as a conflict or as final, with its message and
+    /// Classifies a database error as temporary, as a conflict, or as final with its message and
     /// hint.
     fn classify_error(&self, error: &tokio_postgres::Error) -> LinkError {
         let url = self.display_url.clone();

@@ -1,4 +1,4 @@
-//! The store on a database server, with which any number of machines share their answers. Its
+//! The store on a database server, through which any number of machines share their answers. Its
 //! tables replace the journal and the index of a local cache. Processes coordinate claims, the
 //! daily budget and rate limits through rows that the server locks.
 //!
@@ -63,7 +63,7 @@ use hqdl_values::usage::SpentAmount;
 const LEASE: Duration = Duration::from_secs(90);
 /// Environment variable that overrides [`LEASE`], in seconds.
 const LEASE_VARIABLE: &str = "HQDL_LEASE";
-/// Maximum number of commit units in the queue. If the queue is full, senders block.
+/// Maximum number of commit units in the queue. Senders block while the queue is full.
 const QUEUE: usize = 1024;
 
 /// Fact store on a database server.
@@ -74,7 +74,7 @@ pub struct PostgresStore {
     limits: Arc<ServerLimits>,
 }
 
-/// Client state of a server, one per process.
+/// Client state for a server, one per process.
 pub(super) struct Server {
     link: Link,
     /// Directory of this process's local files.
@@ -133,7 +133,7 @@ impl PostgresStore {
         Ok(Self { server, units: Some(units), commits: Some(commits), limits })
     }
 
-    /// Runs `work` on the connections' thread until it completes, even if the caller is dropped.
+    /// Runs `work` to completion on the connections' thread, even if the caller is dropped.
     fn run_detached<T: Send + 'static>(
         &self,
         work: impl Future<Output = Result<T, FactsError>> + Send + 'static,
@@ -160,7 +160,7 @@ impl From<AddressError> for FactsError {
     }
 }
 
-/// Ignores a missing permission for a write that is not needed for reading.
+/// Ignores a missing permission for a write that reads do not depend on.
 fn ignore_refusal(written: Result<(), FactsError>) -> Result<(), FactsError> {
     match written {
         Err(FactsError::Refused { message, .. }) => {
@@ -254,7 +254,7 @@ impl FactStore for PostgresStore {
     }
 
     fn rebuild_records(&self) -> Result<u64, FactsError> {
-        // The server has no index to rebuild, so this only checks the table for damage.
+        // The server has no index to rebuild, so only check the table for damage.
         self.server.copy.mark_direct_access();
         self.history().check_file()?;
         self.server.link.block_on(self.server.count_entities())
@@ -347,8 +347,8 @@ impl FactStore for PostgresStore {
 
 impl Drop for PostgresStore {
     fn drop(&mut self) {
-        // First the queued units are committed, or written to files if the server does not accept
-        // them. Then the pending messages are sent, and the session ends.
+        // First commit the queued units, or write them to files if the server does not accept them.
+        // Then send the pending messages and end the session.
         drop(self.units.take());
         if let Some(commits) = self.commits.take() {
             let patience = ANSWER_TIMEOUT * 2;

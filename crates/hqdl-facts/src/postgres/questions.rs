@@ -14,7 +14,7 @@ use crate::questions::{LiveQuestion, QuestionBinding, QuestionOrigin, attach_ori
 use crate::refresh::{OpenRefresh, RefreshSubject};
 use hqdl_database::current_timestamp;
 
-/// Selects the column identities that a query's question created.
+/// Selects the column identities created for the questions of queries.
 const LIVE_QUESTION_IDS: &str = "SELECT id FROM hqdl.meaning WHERE name = 'answer'
   AND EXISTS (SELECT 1 FROM json_array_elements_text(meaning::json -> 'key') AS k (part)
     WHERE part IN ('value', 'document'))";

@@ -68,7 +68,7 @@ impl StoredRow {
         cells.iter().map(|cell| parse_fact(cell, self.completion, self.model)).collect()
     }
 
-    /// Merges the row into the record of the rows before it. A damaged row empties the record,
+    /// Merges the row into the record built from earlier rows. A damaged row empties the record,
     /// because it may have replaced any of the values.
     fn merge_into(&self, record: &mut Record) {
         match self.parse_facts() {
@@ -97,7 +97,7 @@ impl Server {
         Ok(found)
     }
 
-    /// Returns the records of `keys`, in their order, from all answer rows about these keys.
+    /// Merges all answer rows about `keys` into records, in the order of `keys`.
     pub(super) fn merge_rows(
         &self,
         keys: &[String],
@@ -131,7 +131,7 @@ impl Server {
             if over {
                 break;
             }
-            // The last group may be incomplete, so it is left for the next page.
+            // The last group may be incomplete, so leave it for the next page.
             let last = key_prefix(&last.key).to_owned();
             let first = lines.partition_point(|line| key_prefix(&line.key) < last.as_str());
             if lines[..first].iter().any(|line| line.entity() > after) {
@@ -153,7 +153,7 @@ impl Server {
         Ok(page)
     }
 
-    /// Returns answer rows in the order of their keys, with all rows of each key.
+    /// Returns answer rows in key order, with all rows of each key.
     async fn read_rows_from(&self, from: &str, strict: bool) -> Result<Vec<StoredRow>, FactsError> {
         let than = if strict { ">" } else { ">=" };
         let sql = format!(

@@ -150,7 +150,7 @@ impl BatchRequests for Server {
     ) -> Result<KnownRequest, FactsError> {
         let custom_id = &super::without_nul(custom_id);
         let within = "($2::bigint IS NULL OR r.parcel = $2)";
-        // If a request was exported twice, the submitted one comes first.
+        // If a request was exported twice, the submitted copy comes first.
         let sql = format!(
             "{SELECT_REQUEST} WHERE r.custom_id = $1 AND {within} AND r.state = 'packed'
              ORDER BY p.state = 'exported', r.id DESC LIMIT 1"

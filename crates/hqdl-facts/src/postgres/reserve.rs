@@ -14,7 +14,7 @@ use crate::postgres::sessions::ALIVE;
 use crate::store::ReserveOutcome;
 use hqdl_values::usage::SpentAmount;
 
-/// First and longest pause between two attempts to reserve.
+/// Shortest and longest pause between two attempts to reserve.
 const POLL_PAUSES: [Duration; 2] = [Duration::from_millis(20), Duration::from_millis(500)];
 /// Today's date in UTC by the server's clock.
 pub(super) const TODAY_SQL: &str = "(clock_timestamp() AT TIME ZONE 'UTC')::date";
@@ -35,8 +35,8 @@ enum Attempt {
 }
 
 impl Server {
-    /// Returns the SQL expression for the USD that count against today's budget: spent, reserved,
-    /// in doubt, or reserved for batch jobs.
+    /// Returns the SQL expression for the USD counted against today's budget: spent, reserved, in
+    /// doubt, or reserved for batch jobs.
     pub(super) fn used_today_sql() -> String {
         format!(
             "coalesce((SELECT usd FROM hqdl.day WHERE date = {TODAY_SQL}), 0)
@@ -108,7 +108,7 @@ impl Server {
             "INSERT INTO hqdl.day (date, usd) VALUES ({TODAY_SQL}, 0)
              ON CONFLICT (date) DO UPDATE SET usd = day.usd"
         );
-        // If another session has resumed the run, this session must not spend money for it.
+        // If another session has resumed the run, this session must not spend money on it.
         let note = format!(
             "WITH gone AS (SELECT CASE WHEN $5::double precision IS NULL THEN 0 ELSE {gone} END AS usd),
              ours AS (SELECT 1 FROM hqdl.run WHERE id = $2 AND ended_at IS NULL AND session = $6 AND {ALIVE}),

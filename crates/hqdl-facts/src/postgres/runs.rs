@@ -20,7 +20,7 @@ pub(super) fn active_runs_sql() -> String {
     format!("SELECT id FROM hqdl.run WHERE {ALIVE} AND ended_at IS NULL")
 }
 
-/// Returns the SQL that selects the last run of a spec, if it never ended and no active session
+/// Returns the SQL that selects the last run of a spec if the run never ended and no active session
 /// owns it.
 fn unfinished_run_sql() -> String {
     format!(
@@ -81,7 +81,7 @@ impl Runs for Server {
         let (command, spec, session) =
             (super::without_nul(command), super::without_nul(spec), self.ensure_session_id()?);
         let (command, spec, session) = (&command, &spec, &session);
-        // Each unconfirmed cost is reported once, because it is marked as in doubt here.
+        // Marking the costs as in doubt here ensures that each unconfirmed cost is reported once.
         let stock = format!(
             "WITH left_over AS (UPDATE hqdl.reservation SET in_doubt = true
                WHERE NOT in_doubt AND NOT {ALIVE} RETURNING cost_usd, tokens)
@@ -222,7 +222,7 @@ impl Spending for Server {
             })
         };
         let columns = match columns(&[]) {
-            // Leave damaged rows out. If there are none, the error has another cause.
+            // Skip the damaged rows. If there are none, the error has another cause.
             Err(error @ FactsError::Journal { .. }) => match self.find_damage(line)?.fact_rows {
                 damaged if damaged.is_empty() => return Err(error),
                 damaged => columns(&damaged)?,

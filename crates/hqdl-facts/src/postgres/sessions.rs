@@ -13,13 +13,14 @@ use crate::sessions::new_id;
 
 /// Number of renewals per lease duration.
 const RENEWALS_PER_LEASE: u32 = 9;
-/// Longest time that a process waits for the end of its session to be recorded.
+/// Longest time that a process waits for the server to record the end of its session.
 const MAX_LEAVE_TIME: Duration = Duration::from_secs(2);
 /// SQL condition: the row's session is active.
 pub(super) const ALIVE: &str =
     "session IN (SELECT id FROM hqdl.session WHERE expires_at > clock_timestamp())";
 
-/// State of this process's session. It starts when it is first needed, because reads need none.
+/// State of this process's session. The session starts when it is first needed, because reads need
+/// none.
 pub(super) struct Presence {
     holder: String,
     pub(super) lease: Duration,
@@ -35,7 +36,7 @@ struct SessionState {
     /// Time at which the last successful lease renewal was sent.
     renewed: Instant,
     heartbeat: Option<tokio::task::AbortHandle>,
-    /// Marks the process as running, for other processes of this machine.
+    /// File that marks the process as running for other processes on this machine.
     file: Option<SessionFile>,
 }
 
@@ -63,7 +64,7 @@ impl Presence {
     }
 }
 
-/// Returns an id that no other session has.
+/// Returns a unique session id.
 fn new_session_id() -> Arc<str> {
     format!("{}-{:016x}", new_id(), fastrand::u64(..)).into()
 }
@@ -135,8 +136,8 @@ impl Server {
         state.entered && state.began <= moment && state.renewed.elapsed() < self.presence.lease
     }
 
-    /// Starts the session and keeps it alive. Called before a process claims, reserves or starts a
-    /// run.
+    /// Starts the session and keeps it alive. Must be called before a process claims, reserves or
+    /// starts a run.
     pub(super) async fn keep_session_alive(&self) -> Result<Arc<str>, FactsError> {
         let id = self.ensure_session().await?;
         let mut state = self.presence.lock_state();
@@ -171,7 +172,7 @@ impl Server {
         if !entered {
             return;
         }
-        // The claims are released only after the server has the answers.
+        // Release the claims only after the server has the answers.
         let leaving = async {
             self.commit_spooled().await?;
             self.end_session(&id).await
@@ -197,8 +198,8 @@ impl Server {
         self.link.with_client(ending).await
     }
 
-    /// Ends the sessions of processes on this machine that no longer run, after their spooled
-    /// answers have reached the server.
+    /// Ends the sessions of dead processes on this machine, after their spooled answers have
+    /// reached the server.
     pub(super) async fn end_abandoned_sessions(&self) -> Result<(), FactsError> {
         let Some(folder) = machine_folder(&self.dir) else { return Ok(()) };
         for id in SessionFile::find_abandoned_sessions(&folder) {
@@ -211,7 +212,7 @@ impl Server {
     }
 }
 
-/// Starts a session, and deletes rows that expired more than a day ago.
+/// Starts a session and deletes rows that expired more than a day ago.
 const ENTER: &str = "WITH gone AS (
     DELETE FROM hqdl.session WHERE expires_at < clock_timestamp() - interval '1 day'),
   told AS (DELETE FROM hqdl.call WHERE at < clock_timestamp() - interval '1 day')

@@ -28,7 +28,7 @@ struct SpooledUnit {
 
 impl Server {
     /// Commits a unit. If that takes longer than a second, the unit is also written to a local file
-    /// until the server has it. So a process that is killed loses no answer older than that.
+    /// until the server has it. So a killed process loses no answer older than a second.
     pub(super) async fn commit_or_spool(
         &self,
         commits: Option<mpsc::Sender<QueuedUnit>>,

@@ -1,6 +1,6 @@
 //! Collects a finished batch: stores its answers, sends failed requests again a limited number of
-//! times, and closes the batch job. If the process is killed, collecting starts over, and answers
-//! that are stored already are skipped.
+//! times, and closes the batch job. If the process is killed, collection starts over and skips
+//! answers that are already stored.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -122,14 +122,15 @@ impl Dispatch<'_, '_> {
                 count_noun(lines.unreadable, "line")
             )));
         }
-        // A finished batch frees capacity at the endpoint, unless it never entered the queue.
+        // A finished batch frees capacity at the endpoint, unless the batch never entered the
+        // queue.
         self.is_endpoint_full = retry_policy == RetryPolicy::Requeue;
         refused.map_or(Ok(()), |error| Err(StopReason::Endpoint(error)))
     }
 
-    /// Downloads a file with `lines` lines. A file with fewer lines was truncated without an error,
-    /// and must be downloaded again: otherwise paid answers would be lost. If it has the same
-    /// length as before, it is accepted as it is.
+    /// Downloads a file with `lines` lines. A file with fewer lines was silently truncated and must
+    /// be downloaded again, because paid answers would be lost otherwise. If the new download has
+    /// the same length as the last one, it is accepted.
     async fn download_complete_file(
         &self,
         file: &str,
@@ -168,8 +169,8 @@ impl Dispatch<'_, '_> {
         Ok(())
     }
 
-    /// Counts every unanswered request of a batch at its worst-case cost, because it may have been
-    /// answered and billed.
+    /// Counts every unanswered request of a batch at its worst-case cost, because the request may
+    /// have been answered and billed.
     async fn count_unconfirmed_requests(
         &self,
         batch_job: &BatchJob,
@@ -195,7 +196,7 @@ impl Dispatch<'_, '_> {
         Ok(())
     }
 
-    /// Stores the permanent failure of a request in its cells.
+    /// Stores the permanent failure of a request as the state of its cells.
     async fn store_failure(
         &self,
         request: &BatchedRequest,
@@ -221,10 +222,10 @@ impl Dispatch<'_, '_> {
     }
 }
 
-/// Policy for the requests of a batch without an answer.
+/// Retry policy for a batch's requests without an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum RetryPolicy {
-    /// The requests are sent again, up to this number of times in total; then they fail.
+    /// The requests are sent up to this many times in total, then fail.
     Retry(u32),
     /// The requests are sent again once; then the run stops.
     RetryOnce,
@@ -256,7 +257,7 @@ struct UnansweredRequests<'r, 'f> {
     run: RunId,
     endpoint: &'r (dyn BatchApi + 'r),
     retry_policy: RetryPolicy,
-    /// Whether the batch has any answers, so that a failure is due to the rows.
+    /// Whether the batch contains any answer. If it does, a failure is due to the rows.
     has_answers: bool,
     status: &'r str,
     given_up: Vec<(i64, State, String)>,
@@ -305,7 +306,7 @@ impl UnansweredSink for UnansweredRequests<'_, '_> {
             (ModelError::Temporary { .. }, RetryPolicy::Requeue) => {
                 history().requeue_request(request.id, self.run, false)?;
             }
-            // The request failed although others were answered, so its rows are at fault.
+            // The request failed although others were answered, so its rows are to blame.
             (ModelError::Temporary { .. }, RetryPolicy::Retry(MAX_TRIES))
                 if request.sent_count >= MAX_TRIES
                     && self.has_answers
@@ -366,7 +367,7 @@ impl UnansweredSink for UnansweredRequests<'_, '_> {
     }
 }
 
-/// Queues rows to be requested again.
+/// Queues rows for another request.
 fn enqueue_retries(
     parsers: &AnswerParsers<'_>,
     run: RunId,

@@ -1,11 +1,11 @@
-//! Requests that are sent together through the Batch API, which answers within a day at half the
-//! price: packed, uploaded, submitted, polled and collected.
+//! Sends requests together through the Batch API, which answers within a day at half the price.
+//! Requests are packed, uploaded, submitted, polled and collected.
 //!
 //! Every step of a *batch job* is in the journal before the next one starts
 //! ([`hqdl_facts::batch_jobs`]), so the next run can resume a run that was killed:
 //!
-//! * If the batch was not requested yet, the endpoint has not been asked for anything. The job is
-//!   deleted and its cells are missing. An upload is found again by its name.
+//! * If the batch was not requested yet, nothing can have been billed. The job is deleted and its
+//!   cells are missing. An upload is found again by its name.
 //! * If creation of the batch was requested but not confirmed, the batch is looked up by the token
 //!   in its metadata. The job is deleted only if there is none.
 //! * After that, the batch is polled and its results are stored. Each answer is settled in the
@@ -39,12 +39,12 @@ use hqdl_facts::{BatchJob, Facts, FactsError, RunId, Stage};
 use hqdl_spec::Limits;
 use hqdl_values::usage::SpentAmount;
 
-/// First interval between two polls of a batch; it grows up to the spec's interval.
+/// First interval between two polls of a batch. The interval grows up to the one in the spec.
 const FIRST_PAUSE: Duration = Duration::from_secs(5);
 /// Factor by which the poll interval grows.
 const PAUSE_GROWTH: f64 = 1.5;
 
-/// Number of failed polls in a row after which the endpoint counts as gone.
+/// Number of consecutive failed polls after which the endpoint is considered gone.
 const MAX_MISSED_POLLS: u32 = 20;
 
 /// Sends queued batch requests and collects their results.
@@ -70,7 +70,7 @@ impl Drop for Dispatch<'_, '_> {
 
 /// Options of a batch run.
 pub struct BatchRunOptions<'d> {
-    /// The endpoint to ask.
+    /// The endpoint that the requests are sent to.
     pub endpoint: Box<dyn BatchApi + 'd>,
     /// Budgets and batch limits.
     pub limits: Limits,
@@ -108,8 +108,8 @@ impl<'d, 'f> Dispatch<'d, 'f> {
         }
     }
 
-    /// Resumes an interrupted run: discards unsent jobs, polls sent ones once and collects those
-    /// that finished. Returns files that were uploaded but never submitted.
+    /// Resumes an interrupted run: discards unsent jobs, polls each sent job once and collects the
+    /// finished ones. Returns the files that were uploaded but never submitted.
     ///
     /// # Errors
     /// [`StopReason`].
@@ -142,8 +142,8 @@ impl<'d, 'f> Dispatch<'d, 'f> {
             self.report_job(&batch_job)?;
             self.poll_job(&batch_job, false).await?;
         }
-        // Polling may have queued rows to request again. Delete these requests: their cells then
-        // count as missing, so this run requests them with all other missing rows.
+        // Polling may have queued rows for another request. Delete these requests: their cells then
+        // count as missing, so this run asks for them together with all other missing cells.
         self.facts().history().delete_unsent_requests(&self.spec, self.run)?;
         Ok(std::mem::take(&mut self.unsent))
     }
@@ -188,7 +188,7 @@ impl<'d, 'f> Dispatch<'d, 'f> {
                     None if self.facts().history().count_queued_requests(self.run)? == 0 => {
                         return Ok(());
                     }
-                    // No batch is left whose end could free capacity.
+                    // No batch is left that could free capacity by finishing.
                     None => self.is_endpoint_full = false,
                 }
                 continue;
@@ -207,8 +207,8 @@ impl<'d, 'f> Dispatch<'d, 'f> {
                         ended_count += usize::from(has_ended);
                         missed_polls = 0;
                     }
-                    // A batch takes up to a day, and continues at the endpoint even if a poll
-                    // fails.
+                    // A batch takes up to a day, and the endpoint continues to process it even if a
+                    // poll fails.
                     Err(StopReason::Gone(reason)) if missed_polls < MAX_MISSED_POLLS => {
                         if missed_polls == 0 {
                             let reason = format!("checking a batch failed; hqdl retries: {reason}");
@@ -285,7 +285,7 @@ impl<'d, 'f> Dispatch<'d, 'f> {
         Ok(None)
     }
 
-    /// Returns the budget that is left, from the journal alone.
+    /// Returns the remaining budget, computed from the journal alone.
     fn batch_budget(&self) -> Result<BatchBudget, FactsError> {
         let (caps, committed) =
             run_allowance(self.facts().history(), &self.limits, Some(self.run))?;
@@ -309,7 +309,7 @@ impl<'d, 'f> Dispatch<'d, 'f> {
         let batch = match self.endpoint.get_batch(id).await {
             Ok(batch) => batch,
             Err(error @ ModelError::Refused { status: 404, .. }) => {
-                // The whole endpoint may be missing, rather than only the batch.
+                // The endpoint itself may be gone, not only the batch.
                 if self.look_for_batch(batch_job).await.map_err(stop_reason)?.is_some() {
                     return Err(stop_reason(error));
                 }

@@ -1,5 +1,5 @@
-//! Packs queued requests into a batch job: a file with one line per request, within the limits of
-//! the endpoint and of the budget.
+//! Packs queued requests into a batch job: a file with one line per request, within the endpoint's
+//! limits and the budget.
 
 use std::collections::HashSet;
 use std::io::Write;
@@ -96,8 +96,8 @@ impl BatchPacker<'_, '_> {
                 facts.history().split_request(self.run, &mut request, rows)?;
             }
             let custom_id = prompt.provenance_hash();
-            // A row that is requested again alone has the same prompt, so it goes into the next
-            // job.
+            // A row that is requested again alone has the same prompt, and thus the same id, so put
+            // it into the next job.
             if !ids.insert(custom_id.clone()) {
                 continue;
             }
@@ -150,9 +150,9 @@ impl BatchPacker<'_, '_> {
         Ok(format!("{}{}.part", self.prefix, &hash.as_str()[..8]))
     }
 
-    /// Returns the token of a batch job. If the same requests of the same run are packed again, the
-    /// token is the same, so that an upload is found after the process was killed. If the requests
-    /// are sent again, the token is different.
+    /// Returns the token of a batch job. If a killed run packs the same requests again, the token
+    /// is the same, so that the earlier upload is found. If requests are sent a second time, the
+    /// token is different.
     fn compute_job_token(&self, packed: &[BatchRequest]) -> Result<String, StopReason> {
         let history = self.parsers.facts.history();
         let mut hasher = blake3::Hasher::new_derive_key("hqdl parcel v1");

@@ -14,7 +14,7 @@ use crate::plan::RowBatch;
 use crate::{ModelError, Reply, parse_batch_line};
 use hqdl_facts::{BatchedRequest, FactsError, KnownRequest};
 
-/// Number of answers that are stored concurrently; they share a commit.
+/// Number of answers stored concurrently, in a shared commit.
 const MAX_CONCURRENT: usize = 64;
 /// Maximum length of a line in bytes: one answer with its envelope.
 const MAX_LINE_BYTES: u64 = 16 << 20;
@@ -29,17 +29,17 @@ pub struct LineCounts {
     pub answered: u64,
     /// Number of requests that failed.
     pub failed: u64,
-    /// Number of answers to requests that are already settled.
+    /// Number of answers to requests that were already settled.
     pub known: u64,
-    /// Number of answers to requests that the journal does not know.
+    /// Number of answers to requests that are not in the journal.
     pub unknown: u64,
     /// Number of lines that are not batch output.
     pub unreadable: u64,
 }
 
-/// Handler of requests without an answer.
+/// Handles requests that got no answer.
 pub trait UnansweredSink {
-    /// Queues rows to be requested again.
+    /// Queues rows for another request.
     ///
     /// # Errors
     /// [`StopReason`] if that cannot be stored.
@@ -75,7 +75,7 @@ pub(super) fn count_output_lines(path: &Path) -> std::io::Result<u64> {
 
 impl AnswerParsers<'_> {
     /// Parses a file of output lines (plain or .gz) and stores each answer once. `batch_job` is the
-    /// batch job of the lines; without it, they may belong to any job.
+    /// job that the lines belong to; if it is `None`, they may belong to any job.
     ///
     /// # Errors
     /// [`StopReason`] if the file cannot be read or an answer cannot be stored.
@@ -97,7 +97,7 @@ impl AnswerParsers<'_> {
         let mut tasks = JoinSet::new();
         let mut reader = BufReader::new(reader);
         let mut line = Vec::new();
-        // Error of an answer with implausible usage. It is returned at the end, because the other
+        // Error for an answer with implausible usage. It is returned at the end, because the other
         // answers are paid for and must be stored.
         let mut implausible = None;
         while read_bounded_line(&mut reader, &mut line).map_err(io_error)? {
@@ -111,7 +111,8 @@ impl AnswerParsers<'_> {
             };
             let state = self.facts.history().find_request(&custom_id, batch_job)?;
             let request = match state {
-                // An earlier answer to the same request may not be committed yet.
+                // An earlier answer to the same request may not be committed yet, so use the first
+                // answer only.
                 KnownRequest::Open(request) if seen.insert(request.id) => request,
                 KnownRequest::Open(_) | KnownRequest::Done => {
                     lines.known += 1;
@@ -125,7 +126,7 @@ impl AnswerParsers<'_> {
             match reply {
                 Ok(reply) => {
                     lines.answered += 1;
-                    // If the user sent the batch, the journal does not know the time of the
+                    // If the user sent the batch, the journal does not contain the time of the
                     // request, but the answer may.
                     let created_at = created.filter(|_| batch_job.is_none() && self.run.is_some());
                     while tasks.len() >= MAX_CONCURRENT {
@@ -207,7 +208,7 @@ impl AnswerParsers<'_> {
     }
 }
 
-/// Reads a line. A line that is too long is replaced by invalid JSON. Returns false at the end of
+/// Reads a line. Replaces a line that is too long with invalid JSON. Returns false at the end of
 /// the file.
 fn read_bounded_line(reader: &mut impl BufRead, line: &mut Vec<u8>) -> std::io::Result<bool> {
     line.clear();

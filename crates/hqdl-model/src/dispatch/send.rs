@@ -1,5 +1,5 @@
-//! Sends a batch job to the endpoint: uploads its file and creates the batch, never twice, even if
-//! the process is killed or the connection breaks.
+//! Sends a batch job to the endpoint: uploads its file and creates the batch. The batch is never
+//! created twice, even if the process is killed or the connection breaks.
 
 use std::path::Path;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::generate::{Event, StopReason};
 use hqdl_facts::{BatchJob, KnownRequest, Stage};
 use hqdl_values::usage::SpentAmount;
 
-/// Maximum number of times that hqdl requests the creation of a batch while it is unconfirmed.
+/// Maximum number of times that hqdl requests the creation of a batch that remains unconfirmed.
 const MAX_TRIES: u32 = 5;
 
 impl Dispatch<'_, '_> {
@@ -74,7 +74,7 @@ impl Dispatch<'_, '_> {
         }
     }
 
-    /// Records the endpoint's batch that contains the requests of a batch job.
+    /// Records which batch at the endpoint contains the requests of a batch job.
     pub(super) fn mark_batch_job_open(
         &self,
         batch_job: &mut BatchJob,
@@ -86,8 +86,8 @@ impl Dispatch<'_, '_> {
         Ok(())
     }
 
-    /// Finds the batch of a job that was killed while the batch was being created. Returns `None`
-    /// if the batch was never created.
+    /// Finds the batch of a job whose run was killed while the batch was being created. Returns
+    /// `None` if the batch was never created.
     pub(super) async fn find_batch_of_job(
         &self,
         batch_job: &BatchJob,
@@ -96,7 +96,7 @@ impl Dispatch<'_, '_> {
         if found.is_some() {
             return Ok(found);
         }
-        // A batch that was created just now may not be listed yet.
+        // A batch created just now may not be listed yet.
         tokio::time::sleep(self.first_pause()).await;
         self.look_for_batch(batch_job).await
     }
@@ -133,8 +133,8 @@ impl Dispatch<'_, '_> {
         }
     }
 
-    /// Returns the uploaded file of a batch job: the one from before a kill, or a new upload.
-    /// `None` if the run was interrupted, or if the endpoint accepts no files.
+    /// Returns the uploaded file of a batch job: an upload from a killed run, or a new one. `None`
+    /// if the run was interrupted, or if the endpoint accepts no files.
     async fn upload_file(
         &mut self,
         batch_job: &BatchJob,

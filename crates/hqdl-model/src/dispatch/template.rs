@@ -14,7 +14,7 @@ use hqdl_facts::{BatchedRequest, CellRequirements, Facts, FactsError, RunId};
 use hqdl_spec::{Expansion, Format, ModelParameters, PriceTable, Reuse, SERVICE_TIER};
 use hqdl_values::usage::ColumnUsage;
 
-/// Data that an expansion's prompts and answers depend on.
+/// Everything that an expansion's prompts and answers depend on.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct RequestTemplate {
     /// Expansion without its sources.
@@ -27,9 +27,9 @@ pub struct RequestTemplate {
     pub reuse: Reuse,
     /// Batch price in USD per million tokens.
     pub price: Option<PriceTable>,
-    /// Maximum number of tokens of an answer.
+    /// Maximum number of tokens per answer.
     pub max_output: u64,
-    /// Maximum number of input tokens that the endpoint adds to a request by itself.
+    /// Maximum number of input tokens that the endpoint itself adds to a request.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub extra_input: u64,
     /// Additional fields of the request body.
@@ -45,7 +45,7 @@ impl RequestTemplate {
     #[must_use]
     pub fn new(expansion: &Expansion, choice: ModelChoice) -> Self {
         let mut parameters = choice.parameters;
-        // A batch is a service tier of its own.
+        // Batches have their own service tier.
         parameters.remove(SERVICE_TIER);
         Self {
             expansion: expansion.clone(),
@@ -60,7 +60,7 @@ impl RequestTemplate {
         }
     }
 
-    /// Returns the expansion and the model choice of its requests.
+    /// Returns the expansion and the model choice for its requests.
     fn into_choice(self) -> (Expansion, ModelChoice) {
         let choice = ModelChoice {
             model: None,
@@ -89,15 +89,15 @@ fn is_zero(number: &u64) -> bool {
 /// Usage of a column: expansion, column name and usage.
 pub type ColumnUsageEntry = (String, String, ColumnUsage);
 
-/// Parsers of batch answers: one context per request template, created on first use.
+/// Parsers for batch answers: one context per request template, created on first use.
 pub struct AnswerParsers<'f> {
-    /// Facts in which the answers are stored.
+    /// Fact store for the answers.
     pub facts: &'f Facts,
-    /// Model of the requests.
+    /// Model that answered the requests.
     pub model: Arc<dyn Model>,
     /// Event listener and usage.
     pub events: Events,
-    /// Run under which the answers are stored; `None` for the run of each request.
+    /// Run under which the answers are stored; `None` to use the run of each request.
     pub run: Option<RunId>,
     contexts: Mutex<HashMap<(i64, RunId), Arc<Context>>>,
 }
@@ -109,7 +109,7 @@ impl<'f> AnswerParsers<'f> {
         Self { facts, model, events, run: None, contexts: Mutex::default() }
     }
 
-    /// Returns the context of a request template, for answers of a run.
+    /// Returns the context of a request template, for the answers of a run.
     ///
     /// # Errors
     /// [`FactsError`] if the journal does not have the template.

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use super::{Context, Event};
 use hqdl_spec::Format;
 
-/// Number of unreadable CSV replies after which a model is asked for JSON, if none of its replies
-/// had a readable value.
+/// Number of unreadable CSV replies after which hqdl asks a model for JSON, provided that none of
+/// its replies had a readable value.
 const MAX_UNREAD_REPLIES: u32 = 3;
 
 /// Counts of a model's CSV replies.
@@ -31,8 +31,8 @@ impl Context {
         if self.csv_replies.is_unreadable() { Format::Json } else { self.choice.format }
     }
 
-    /// Returns whether unreadable rows may soon be asked about in another format. Until then, no
-    /// attempt at a row is the last one.
+    /// Returns true if unreadable rows may soon be requested in another format. Until then, no
+    /// attempt for a row is the last one.
     pub(super) fn may_change_format(&self, format: Format) -> bool {
         format == Format::Csv
             && !self.csv_replies.is_unreadable()
@@ -40,7 +40,7 @@ impl Context {
     }
 
     /// Records whether a CSV reply had a readable value, and warns once if the model is asked for
-    /// JSON from now on. A batch job keeps the format that it was sent in.
+    /// JSON from now on. A batch job keeps the format in which it was sent.
     pub(super) fn record_csv_reply(&self, format: Format, was_read: bool) {
         if format != Format::Csv || self.csv_replies.is_unreadable() {
             return;

@@ -2,8 +2,8 @@
 //!
 //! A request that fails permanently while the endpoint answers others fails because of its rows: it
 //! is split until the failing rows are alone. While no other request is answered, the endpoint
-//! itself may be failing. The request is then deferred until an answer arrives or nothing else is
-//! left to ask, and split.
+//! itself may be failing. The request is then deferred until an answer arrives or no other request
+//! is left, and then split.
 //!
 //! So an endpoint that is gone receives at most [`MAX_FAILURES`] whole requests, followed by
 //! requests for parts with twice the rows of one request in total. If an endpoint rejects the
@@ -14,14 +14,15 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::{MAX_ATTEMPTS, ModelError};
 
-/// Number of consecutive failures after which the endpoint counts as gone. A timeout counts twice.
+/// Number of consecutive failures after which the endpoint is considered gone. A timeout counts
+/// twice.
 const MAX_FAILURES: u32 = 8;
-/// Maximum number of attempts at a part of a failed request.
+/// Maximum number of attempts for a part of a failed request.
 const MAX_ATTEMPTS_OF_PARTS: usize = 4;
-/// Maximum number of attempts at a request if others failed and none was ever answered.
+/// Maximum number of attempts for a request if others failed and none was ever answered.
 const MAX_ATTEMPTS_UNANSWERED: usize = 2;
 
-/// State of the endpoint, over all requests of a run.
+/// State of the endpoint, shared by all requests of a run.
 #[derive(Debug, Default)]
 pub struct CircuitBreaker(Mutex<CircuitState>);
 
@@ -29,9 +30,10 @@ pub struct CircuitBreaker(Mutex<CircuitState>);
 struct CircuitState {
     /// Number of answers so far, including rejections of a request's content.
     answers: u64,
-    /// Consecutive failures since the last answer, of requests that were sent after it.
+    /// Number of consecutive failures since the last answer, among requests that were sent after
+    /// it.
     failures: u32,
-    /// Rejections of requests' content since the last completion.
+    /// Number of content rejections since the last completion.
     refusals: u32,
     /// Message of the last failure.
     last_failure: Option<String>,
@@ -54,8 +56,9 @@ impl CircuitBreaker {
         *state = CircuitState { answers: state.answers + 1, ..CircuitState::default() };
     }
 
-    /// Records a rejection of a request's content. Returns true after more than [`MAX_FAILURES`] of
-    /// them without an answer: splitting into halves is then not worthwhile.
+    /// Records that the endpoint rejected a request's content. Returns true after more than
+    /// [`MAX_FAILURES`] rejections without an answer; requests should then be split into single
+    /// rows at once.
     pub(super) fn record_rejection(&self) -> bool {
         let mut state = self.lock_state();
         state.answers += 1;
@@ -69,8 +72,8 @@ impl CircuitBreaker {
         self.lock_state().answers
     }
 
-    /// Returns the maximum number of attempts at a request; `is_part` means that it is part of a
-    /// failed one.
+    /// Returns the maximum number of attempts for a request; `is_part` states whether it is part of
+    /// a failed request.
     pub(super) fn max_attempts(&self, is_part: bool) -> usize {
         let state = self.lock_state();
         match is_part {
@@ -80,8 +83,8 @@ impl CircuitBreaker {
         }
     }
 
-    /// Records the failure of a request that was sent after `since_answers` answers. Parts of a
-    /// failed request are allowed two more failures per row of a full request of `rows` rows.
+    /// Records the failure of a request that was sent after `since_answers` answers. For parts of a
+    /// failed request, two more failures are allowed for each of the `rows` rows of a full request.
     pub(super) fn record_failure(
         &self,
         error: &ModelError,
@@ -104,7 +107,7 @@ impl CircuitBreaker {
         if state.failures >= max_failures { EndpointHealth::Gone } else { EndpointHealth::Doubtful }
     }
 
-    /// Returns the last failure if there was never an answer.
+    /// Returns the last failure if no request was ever answered.
     pub(super) fn failure_without_answers(&self) -> Option<String> {
         let state = self.lock_state();
         state.last_failure.clone().filter(|_| state.answers == 0)

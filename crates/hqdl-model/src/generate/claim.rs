@@ -14,7 +14,7 @@ pub struct ClaimedBatches {
     pub batches: Vec<RowBatch>,
     /// Rows that other runs have claimed.
     pub(super) claimed_by_others: Vec<ClaimedByOthers>,
-    /// Number of cells that other runs have answered in the meantime.
+    /// Number of cells that other runs have answered since they were found missing.
     answered_cells: u64,
     _claim: Claim,
 }
@@ -33,9 +33,9 @@ impl Context {
     }
 }
 
-/// Claims the cells of a row batch. Cells that other runs hold are returned separately. Cells that
-/// were answered since they were found missing are skipped, and so are those that open batch jobs
-/// ask for if `skip_batched` is true.
+/// Claims the cells of a row batch. Returns cells claimed by other runs separately. Skips cells
+/// that were answered since they were found missing and, if `skip_batched` is true, cells that open
+/// batch jobs request.
 pub async fn claim_row_batch(
     facts: &Facts,
     requirements: &CellRequirements,

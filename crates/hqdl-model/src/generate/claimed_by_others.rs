@@ -1,7 +1,7 @@
-//! Rows that other runs have claimed. They are deferred until the run has nothing else to ask, so
-//! that several runs over the same rows do not wait for each other's requests. Then they are looked
-//! up in large groups. For rows that are still missing, the run waits until they are released, and
-//! asks for them.
+//! Rows that other runs have claimed. The run defers these rows until it has nothing else to ask,
+//! so that several runs over the same rows do not wait for each other's requests. Then it looks
+//! them up in large groups. For rows that are still missing, it waits until they are released and
+//! then asks for them.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ pub struct ClaimedByOthers {
     pub(super) row_batch: RowBatch,
     /// Claim key of the first of these cells.
     pub(super) first_key: ClaimKey,
-    /// Number of attempts at the rows, including the next one.
+    /// Number of attempts for the rows, including the next one.
     pub(super) attempt: u32,
 }
 
@@ -38,7 +38,7 @@ pub(super) struct Backlog {
 
 /// The next step for the deferred rows.
 pub(super) enum NextStep {
-    /// Look up which of the rows are known now.
+    /// Look up which of these rows are known now.
     LookUp(Vec<ClaimedByOthers>),
     /// Wait for the claim to be released, then ask for the cells that are still missing.
     Wait(ClaimedByOthers),
@@ -59,7 +59,7 @@ impl Backlog {
         self.unchecked.is_empty() && self.missing.is_empty()
     }
 
-    /// Returns whether the queue is so long that its rows come before any other rows.
+    /// Returns true if the queue is so long that its rows must be handled before any others.
     pub(super) fn is_full(&self) -> bool {
         self.unchecked.len() >= MAX_DEFERRED || !self.missing.is_empty()
     }
@@ -97,7 +97,7 @@ pub(super) async fn execute_step(
     }
 }
 
-/// Reports once a minute that the run waits for another process. Never returns.
+/// Reports once a minute that the run is waiting for another process. Never returns.
 async fn report_claims(context: &Context) {
     loop {
         tokio::time::sleep(REPORTED_WAIT).await;

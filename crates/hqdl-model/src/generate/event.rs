@@ -64,7 +64,7 @@ pub enum Event {
 }
 
 impl Event {
-    /// Returns the event as JSON for `materialize --json`, a stable contract. That command adds its
+    /// Returns the event as JSON for `materialize --json`, a stable format. That command adds its
     /// progress to the event `kept`.
     #[must_use]
     pub fn to_json(&self) -> Json {
@@ -97,13 +97,13 @@ impl Event {
 /// Callback for events.
 pub type Listener = Arc<dyn Fn(&Event) + Send + Sync>;
 
-/// Why a run stopped early.
+/// Reason why a run stopped early.
 #[derive(Debug, thiserror::Error)]
 pub enum StopReason {
     /// The endpoint rejects all requests.
     #[error(transparent)]
     Endpoint(#[from] ModelError),
-    /// No request gets an answer, even after retries.
+    /// No request gets an answer, even with retries.
     #[error("no request got an answer: {0}")]
     Gone(String),
     /// The facts cannot be stored.
@@ -115,7 +115,7 @@ pub enum StopReason {
     /// The user interrupted the run.
     #[error("interrupted")]
     Interrupted,
-    /// The user interrupted the run while the endpoint is processing batches.
+    /// The user interrupted the run while the endpoint was processing batches.
     #[error("interrupted; the endpoint continues with {}", .0.join(", "))]
     BatchesPending(Vec<String>),
 }

@@ -8,19 +8,19 @@ use crate::plan::RowBatch;
 use hqdl_facts::Completion;
 use hqdl_values::cell::State;
 
-/// Deferred request that failed while no other request was answered.
+/// A deferred request: it failed while no other request was answered.
 pub(super) struct DeferredRequest {
     row_batch: RowBatch,
     attempt: u32,
-    /// Number of answers at the time when the request was sent.
+    /// Number of answers when the request was sent.
     since_answers: u64,
     completion: Completion,
     reason: String,
 }
 
 impl Context {
-    /// Handles a failed request. Returns the rows to request now, and the request if it is
-    /// deferred.
+    /// Handles a failed request. Returns the rows to request now, and the request itself if it must
+    /// be deferred.
     pub(super) async fn handle_failure(
         &self,
         pending: PendingRequest,
@@ -65,7 +65,7 @@ impl Context {
                 .await?;
                 return Ok((Vec::new(), None));
             }
-            // The endpoint cannot be reached, so no row can be at fault.
+            // The endpoint cannot be reached, so the rows are not to blame.
             ModelError::NoConnection { .. } if self.run.circuit_breaker.answer_count() == 0 => {
                 return Err(error.into());
             }
@@ -110,8 +110,8 @@ impl Context {
         Ok((Vec::new(), None))
     }
 
-    /// Returns the parts of a deferred request that can be sent now: the endpoint has answered
-    /// since, or nothing else is left to ask (`is_last`).
+    /// Returns the parts of a deferred request that can be sent now, because the endpoint has
+    /// answered since or no other request is left (`is_last`).
     pub(super) fn take_next_deferred_request(
         &self,
         deferred: &mut Vec<DeferredRequest>,

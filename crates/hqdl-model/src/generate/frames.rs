@@ -1,5 +1,5 @@
-//! The prompt of a row batch, and its frame: the part that is shared by prompts with the same
-//! columns and the same part of the key.
+//! Prompts of row batches, and their frames. A frame is the part shared by all prompts that request
+//! the same columns and show the same key columns.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -13,8 +13,8 @@ use hqdl_spec::Format;
 use hqdl_values::Row;
 use hqdl_values::value::Value;
 
-/// Prompt frames by the part of the key that they show, the columns that they ask for, and whether
-/// their answers are JSON.
+/// Prompt frames, by the shown key columns (`None` for all of them), the requested columns, and
+/// whether the answers are JSON.
 pub type Frames = Mutex<HashMap<(Option<Vec<usize>>, Vec<usize>, bool), Arc<PromptFrame>>>;
 
 impl Context {
@@ -68,7 +68,7 @@ impl Context {
             let url = self.expansion.image_files.image_url(image, &shown.name);
             shown.url = url.map_err(|reason| name_row(&reason, row_batch))?;
         }
-        // Answers are stored under the images that the run looked up, so these must not have
+        // Answers are stored under the images that the run looked up, so check that these have not
         // changed.
         let is_unchanged = |missing_row: &MissingRow| {
             self.expansion.build_entity(&missing_row.row.key) == missing_row.entity
@@ -116,7 +116,7 @@ impl Context {
         (keys, self.expansion.prompt_key_names(first_key(row_batch)))
     }
 
-    /// Returns the columns in the prompt: the requested ones, or all columns of the row if the
+    /// Returns the columns in the prompt: the requested ones, or all columns of the rows if the
     /// model answers whole rows.
     pub(super) fn prompt_columns<'c>(&self, row_batch: &'c RowBatch) -> &'c [usize] {
         if self.endpoint().answers_whole_rows() {
@@ -135,13 +135,14 @@ impl Context {
     }
 }
 
-/// Returns the key of the first row; all rows of a batch have the same part of the key.
+/// Returns the key of the first row. All rows of a batch show the same key columns, so any of them
+/// would do.
 fn first_key(row_batch: &RowBatch) -> &[Value] {
     row_batch.missing_rows.first().map_or(&[], |missing_row| &missing_row.row.key)
 }
 
-/// Returns the reason why an image cannot be sent, with the key of its row if that is not the image
-/// itself. Rows with images are sent alone.
+/// Returns the reason why an image cannot be sent, with the key of its row unless the key is the
+/// image itself. Rows with images are sent alone.
 fn name_row(reason: &str, row_batch: &RowBatch) -> String {
     let Some(missing_row) = row_batch.missing_rows.first() else { return reason.to_owned() };
     let texts = missing_row.row.key.iter().map(ToString::to_string);

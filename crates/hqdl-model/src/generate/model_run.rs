@@ -1,5 +1,5 @@
-//! A model run, whose requests fill tables, answer queries or form batch jobs. Its state for one
-//! expansion is a [`super::Context`].
+//! A model run: sends requests to fill tables, answer queries or create batch jobs. Its state for
+//! one expansion is a [`super::Context`].
 
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,9 +18,9 @@ use hqdl_values::usage::Usage;
 
 /// Pauses whose ends differ by less than this count as the same pause.
 const SAME_PAUSE: Duration = Duration::from_secs(2);
-/// Interval within which a later minute limit is not reported again.
+/// Interval within which another wait for a minute limit is not reported.
 const LIMIT_INTERVAL: Duration = Duration::from_secs(20);
-/// Shorter waits for a minute limit are not reported.
+/// Minimum wait for a minute limit that is reported.
 const SHORTEST_LIMIT_WAIT: Duration = Duration::from_secs(1);
 /// Interval between reports about cells that other processes have claimed.
 const CLAIM_INTERVAL: Duration = Duration::from_secs(60);
@@ -43,9 +43,9 @@ pub struct ModelRun {
     pub counts_tokens: bool,
     /// Maximum number of requests in flight.
     pub concurrency: usize,
-    /// Number of cells that this run found missing and another run answered first.
+    /// Number of cells that this run found missing but another run answered first.
     pub answered_by_others: AtomicU64,
-    /// Names of the models that reason before they answer: their answers may use the whole output
+    /// Names of the models that reason before they answer. Their answers may use the whole output
     /// limit.
     pub reasoning_models: Vec<String>,
     /// Circuit breaker of the endpoint.
@@ -81,7 +81,7 @@ pub struct Events {
 }
 
 impl Events {
-    /// Creates events with a usage of zero.
+    /// Creates an `Events` with zero usage.
     #[must_use]
     pub fn new(listener: &Listener) -> Self {
         Self { listener: Arc::clone(listener), usage: Arc::default() }
@@ -95,7 +95,7 @@ impl Events {
 }
 
 impl ModelRun {
-    /// Creates a run that asks the models of a spec and may spend the rest of its budget.
+    /// Creates a run that asks the models of a spec and may spend what is left of the budget.
     ///
     /// # Errors
     /// [`FactsError`] if the spending cannot be read from the history.

@@ -1,4 +1,4 @@
-//! The cap on an answer's length: the planned length for its rows, times a factor that adapts to
+//! The cap on an answer's length: the length planned for its rows, times a factor that adapts to
 //! the actual answers.
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,19 +10,19 @@ use crate::Tokens;
 use crate::plan::ANSWER_HEADROOM;
 use hqdl_prompt::{Prompt, strip_reasoning};
 
-/// If an answer needs a smaller factor than the current one, the factor moves this share of the way
-/// toward it.
+/// Share of the distance by which the factor moves toward a smaller factor after each answer that
+/// needs less.
 const DECAY: f64 = 0.1;
-/// A truncated answer with at least this share of the cap was truncated by the cap. A shorter truncated
-/// answer reached the end of the model's context.
+/// Minimum share of the cap at which a truncated answer counts as truncated by the cap. A shorter
+/// truncated answer reached the end of the model's context.
 const AT_CAP_SHARE: f64 = 0.9;
 
-/// A factor on the planned length of an answer; never below 1.
+/// Factor applied to the planned length of an answer; at least 1.
 #[derive(Debug)]
 pub struct OutputCap {
     factor: Mutex<f64>,
-    /// Whether the model reasons first. The length of reasoning does not depend on the rows, so
-    /// only the model's own limit applies.
+    /// Whether the model reasons first. Reasoning length does not depend on the rows, so only the
+    /// model's own limit applies.
     is_reasoning: AtomicBool,
 }
 
@@ -48,8 +48,8 @@ impl OutputCap {
         *factor = if needed > *factor { needed } else { *factor + DECAY * (needed - *factor) };
     }
 
-    /// Returns whether a well-formed answer was truncated at its cap, and doubles the cap for the
-    /// next ones. Several answers truncated at the same cap double it only once.
+    /// Returns true if a well-formed answer was truncated at its cap, and doubles the cap for later
+    /// answers. Several answers truncated at the same cap double it only once.
     pub(super) fn raise_if_too_small(&self, prompt: &Prompt, tokens: Tokens) -> bool {
         let (cap, planned) = (prompt.max_output as f64, prompt.planned_output.max(1) as f64);
         if (tokens.output as f64) < AT_CAP_SHARE * cap {
@@ -64,8 +64,8 @@ impl OutputCap {
         true
     }
 
-    /// Returns whether reasoning used the whole cap before the answer began. That shows nothing
-    /// about the answer's length, so the next answers may use the whole output limit.
+    /// Returns true if reasoning used the whole cap before the answer began. Since this shows
+    /// nothing about the answer's length, later answers may use the whole output limit.
     pub(super) fn lift_if_used_by_reasoning(
         &self,
         prompt: &Prompt,

@@ -8,25 +8,24 @@ use tracing::info;
 use crate::plan::{MissingRow, RowBatch};
 use hqdl_prompt::PromptFrame;
 
-/// Requests get smaller if the share of failed rows exceeds the expected share by at least this
-/// much.
+/// Requests shrink if the share of failed rows exceeds the expected share by at least this much.
 const SHRINK_THRESHOLD: f64 = 0.2;
-/// Requests get larger again if the share of failed rows exceeds the expected share by at most this
+/// Requests can grow again if the share of failed rows exceeds the expected share by at most this
 /// much.
 const GROW_THRESHOLD: f64 = 0.1;
-/// Factor by which each failure increases the number of good requests required for growth.
+/// Factor by which each failure multiplies the number of good requests required for growth.
 const FAILURE_PENALTY: u32 = 4;
-/// Weight of one request in the average failure rate of single rows.
+/// Weight of one request in the moving average of the single-row failure rate.
 const SINGLE_ROW_WEIGHT: f64 = 0.3;
 
 /// Adaptive number of rows per request. It is halved when too many rows fail, and grows by one
 /// after a request with few or no failures. Each failure quadruples the number of good single-row
-/// requests required before a request gets two rows. So a model that can only answer single rows
-/// gets few larger requests.
+/// requests required before a request gets two rows. So hqdl rarely sends larger requests to a
+/// model that can only answer single rows.
 ///
-/// Fewer rows fix misalignment, but not ignorance. If rows fail as often when they are requested
-/// alone, smaller requests would only cost more. An example is a column that the model always
-/// answers with nonsense.
+/// Fewer rows fix misalignment, but not ignorance. If rows fail just as often when requested alone,
+/// smaller requests only cost more, for example for a column that the model always answers with
+/// nonsense.
 #[derive(Debug)]
 pub struct Packing {
     max: u32,
@@ -38,11 +37,11 @@ struct PackingState {
     current: u32,
     /// Share of rows that fail when requested alone.
     single_row_failure_rate: f64,
-    /// Number of good single-row requests required before a request gets two rows.
+    /// Number of good single-row requests required before requests grow to two rows.
     required_successes: u32,
     /// Number of good requests since the last failure or growth.
     successes: u32,
-    /// Whether requests had one row before, because of failures.
+    /// Whether failures have ever reduced requests to one row.
     was_single: bool,
 }
 
@@ -51,12 +50,13 @@ struct PackingState {
 pub(super) enum Adaptation {
     /// Requests were reduced to one row for the first time.
     FirstSingleRows,
-    /// Anything else.
+    /// Any other effect.
     Other,
 }
 
 impl Packing {
-    /// Starts with the maximum number of rows that the spec allows.
+    /// Creates the state for a spec that allows up to `max` rows per request, and starts with that
+    /// many.
     #[must_use]
     pub fn new(max: u32) -> Self {
         let max = max.max(1);
@@ -82,8 +82,8 @@ impl Packing {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).current as usize
     }
 
-    /// Adapts to the number of rows that were requested for the first time, and how many of them
-    /// failed. Rows that are requested again have failed before and are not representative.
+    /// Adapts to the number of rows requested for the first time and how many of them failed.
+    /// Retried rows have already failed once and are not representative.
     pub(super) fn adapt_to_failures(&self, asked: usize, failed: usize) -> Adaptation {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let failure_rate = failed as f64 / asked.max(1) as f64;
@@ -99,10 +99,10 @@ impl Packing {
         let next = if excess >= SHRINK_THRESHOLD && asked > 1 {
             state.required_successes = state.required_successes.saturating_mul(FAILURE_PENALTY);
             state.successes = 0;
-            // Halve the number of requested rows, not the current limit: many requests in flight
-            // fail together, which counts as one failure.
+            // Halve the requested number of rows, not the current limit: many requests in flight
+            // fail together and must count as one failure.
             let half = (asked as u32 / 2).max(1);
-            // If some rows are readable, their number shows how many the model can answer.
+            // If some rows were readable, their number shows how many rows the model can answer.
             let read = asked.saturating_sub(failed) as u32;
             state.current.min(if read == 0 { half } else { half.min(read) })
         } else if excess <= GROW_THRESHOLD && asked as u32 >= state.current {
@@ -135,11 +135,11 @@ impl Packing {
     }
 }
 
-/// Rows to request again, by their missing columns.
+/// Rows to request again, by missing columns.
 pub(super) type RowsToRetry = BTreeMap<Vec<usize>, Vec<MissingRow>>;
 
-/// Splits rows into batches of at most half the size, or of one row if a single row has its own
-/// prompt format.
+/// Splits rows into batches of at most half the size, or into single rows if a single row has its
+/// own prompt format.
 pub(super) fn split_smaller(
     to_retry: RowsToRetry,
     row_batch: &RowBatch,
@@ -171,8 +171,8 @@ fn split_rows(
     row_batches
 }
 
-/// Splits a row batch into two halves, as `plan` counts them: thirteen rows become seven and six.
-/// Splitting does not count as an attempt.
+/// Splits a row batch into two halves; the first half gets the extra row, as in `plan`. Splitting
+/// does not count as an attempt.
 pub(crate) fn split_in_half(row_batch: &RowBatch, attempt: u32) -> Vec<(RowBatch, u32)> {
     let to_retry = BTreeMap::from([(row_batch.columns.clone(), row_batch.missing_rows.clone())]);
     split_rows(to_retry, row_batch.missing_rows.len().div_ceil(2), row_batch, attempt)

@@ -59,7 +59,7 @@ impl Context {
         let logprobs = Self::find_logprobs(reply, prompt_columns, || {
             frame.locate_cells(&reply.content, &outcomes, &keys, &key_names, &checkers)
         });
-        // A row that is refused together with others may be answered alone.
+        // A row refused together with others may be answered alone.
         let is_shared = row_batch.missing_rows.len() > 1 && !self.endpoint().is_deterministic();
         let mut facts = Vec::new();
         let mut to_retry: RowsToRetry = BTreeMap::new();
@@ -73,8 +73,7 @@ impl Context {
                         .push(missing_row.clone());
                     continue;
                 }
-                // A row that is missing from a shared answer is requested alone before hqdl gives
-                // it up.
+                // A row missing from a shared answer is requested alone before hqdl gives it up.
                 RowOutcome::Failed { state: State::Invalid, .. }
                     if !is_last_attempt || is_shared =>
                 {
@@ -126,7 +125,7 @@ impl Context {
         ParsedReply { facts, to_retry, evidence }
     }
 
-    /// Returns the log-probability of each cell that is found in a reply, by row and column.
+    /// Returns the log-probability of each cell found in a reply, by row and column.
     fn find_logprobs(
         reply: &Reply,
         columns: &[usize],
@@ -143,9 +142,9 @@ impl Context {
         cells.filter_map(|(cell, position)| Some((cell, logprob(position)?))).collect()
     }
 
-    /// Stores the failure of a request as the state of its cells: `refused` or `error`; or
-    /// `unknown` if the request was not sent because no passage could support an answer. An `error`
-    /// does not count as an answer: the next run asks again, but the table can show why the cell is
+    /// Stores the failure of a request as the state of its cells: `refused`, `error`, or, if the
+    /// request was not sent because no passage could support an answer, `unknown`. An `error` does
+    /// not count as an answer: the next run asks again, but the table can show why the cell is
     /// empty.
     pub(crate) async fn store_failed_cells(
         &self,

@@ -1,14 +1,13 @@
-//! Slots: the maximum number of requests that an endpoint processes at once, and the number of
-//! requests that may be prepared in advance. If the store is remote, preparing a request and
-//! storing its answer can be slow, so hqdl prepares further requests in the meantime, but only as
-//! many as will wait for a slot only briefly.
+//! Slots limit the number of requests that an endpoint processes at once. If the store is remote,
+//! preparing a request and storing its answer can be slow, so hqdl prepares further requests in
+//! advance. It prepares only as many as will have to wait briefly for a slot.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use tokio::sync::{Semaphore, SemaphorePermit};
 
-/// Approximate maximum time that a prepared request waits for a slot.
+/// Approximate maximum time for which a prepared request waits for a slot.
 const MAX_SLOT_WAIT: Duration = Duration::from_secs(2);
 /// Maximum number of requests in progress per slot.
 const REQUESTS_PER_SLOT: usize = 3;
@@ -19,11 +18,11 @@ pub struct Slots {
     free: Semaphore,
     max: usize,
     prepares_ahead: bool,
-    /// Moving average of the time that a slot is held.
+    /// Moving average of the time for which a slot is held.
     average_hold: Mutex<Option<Duration>>,
 }
 
-/// A slot, released when this is dropped.
+/// A slot. Dropping the guard releases it.
 #[derive(Debug)]
 pub struct HeldSlot<'s> {
     slots: &'s Slots,

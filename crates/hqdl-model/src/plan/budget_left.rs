@@ -1,20 +1,20 @@
-//! Compares a plan with the rest of its budget.
+//! Compares a plan with the remaining budget.
 
 use serde_json::{Value as Json, json};
 
 use super::Plan;
 use hqdl_values::usage::SpentAmount;
 
-/// The rest of a budget; `None` is unlimited.
+/// The remaining budget; `None` is unlimited.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct BudgetLeft {
-    /// USD that are left.
+    /// Remaining USD.
     pub usd: Option<f64>,
-    /// Input and output tokens that are left.
+    /// Remaining input and output tokens.
     pub tokens: Option<u64>,
 }
 
-/// Amounts by which a plan exceeds the rest of the budget; 0 if the budget is sufficient or
+/// Amounts by which a plan exceeds the remaining budget; 0 if the budget is sufficient or
 /// unlimited.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct BudgetShortfall {
@@ -28,7 +28,8 @@ pub struct BudgetShortfall {
     pub max_tokens: f64,
     /// Number of cells that the remaining budget likely covers.
     pub cells_that_fit: u64,
-    /// Worst-case cost of the first request that the budget does not cover, if there is one.
+    /// Worst-case cost of the first request that the budget does not cover; `None` if it covers
+    /// all.
     pub next: Option<SpentAmount>,
 }
 
@@ -99,7 +100,7 @@ impl Plan {
         }
     }
 
-    /// Returns the budget for `plan --json`; null without a budget.
+    /// Returns the budget as JSON for `plan --json`; null if there is no budget.
     pub(super) fn budget_json(&self) -> Json {
         if self.budget_left == BudgetLeft::default() {
             return Json::Null;

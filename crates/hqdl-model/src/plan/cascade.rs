@@ -11,26 +11,26 @@ pub struct CascadePlan {
     pub column: String,
     /// Name of the stronger model.
     pub to: String,
-    /// Share of the cells that must agree with the stronger model, or be true.
+    /// Target share of the cells that agree with the stronger model or, if `is_truth`, are correct.
     pub target: f64,
-    /// Whether the target, `expected` and `bound` are about the truth.
+    /// Whether `target`, `expected` and `bound` refer to correctness instead of agreement.
     pub is_truth: bool,
-    /// Number of answers to each cell of which the first one is accepted; `None` if the confidence
-    /// is a probability.
+    /// Number of answers per cell, including the first one; `None` if the confidence is a
+    /// probability.
     pub answers: Option<usize>,
-    /// Number of cells with these answers.
+    /// Number of cells that this cascade covers.
     pub cells: u64,
     /// Number of these cells in the calibration sample.
     pub sampled: u64,
-    /// Number of cells of the sample that not all models have answered.
+    /// Number of sampled cells that some model has not answered yet.
     pub unanswered_sampled: u64,
     /// Number of cells that lack a required answer.
     pub unanswered: u64,
-    /// Whether the target is reached now, because no required answer is missing.
+    /// Whether the target is reached already, because no required answer is missing.
     pub is_promised: bool,
-    /// Number of cells of the sample on which the models disagree.
+    /// Number of sampled cells on which the models disagree.
     pub disagreements: u64,
-    /// Possible thresholds, from the most expensive one to the cheapest. Empty until all models have
+    /// Possible thresholds, from the most expensive to the cheapest. Empty until all models have
     /// answered the sample.
     pub thresholds: Vec<CascadeThreshold>,
 }
@@ -40,15 +40,15 @@ pub struct CascadePlan {
 pub struct CascadeThreshold {
     /// Condition under which a first answer is accepted.
     pub accepts: AcceptedCells,
-    /// Number of cells that the stronger model would be asked for.
+    /// Number of cells that the stronger model would have to answer.
     pub cells: u64,
-    /// Likely cost of the stronger model's answers in USD, if its price is known.
+    /// Likely cost of the stronger model's answers in USD; `None` if its price is unknown.
     pub cost_usd: Option<f64>,
     /// Expected share of the cells that agree with the stronger model.
     pub expected: f64,
-    /// Lower bound of this share, which holds with a probability of 95 %.
+    /// Lower bound of `expected` at a confidence level of 95 %.
     pub bound: f64,
-    /// Whether a run uses this threshold.
+    /// Whether the run uses this threshold.
     pub is_chosen: bool,
 }
 
@@ -59,7 +59,7 @@ pub enum AcceptedCells {
     Nothing,
     /// At least this number of answers are equal.
     Equal(usize),
-    /// The probability of its tokens is at least this one.
+    /// The probability of the answer's tokens is at least this value.
     Probable(f64),
     /// Always, even without a probability.
     All,
@@ -79,7 +79,7 @@ impl CascadePlan {
         }
     }
 
-    /// Returns the cascade as an entry of the plan's JSON.
+    /// Returns the cascade as an entry in the plan's JSON.
     #[must_use]
     pub fn to_json(&self) -> Json {
         let to_json = |t: &CascadeThreshold| {

@@ -12,9 +12,9 @@ use hqdl_values::tokens::Tokenizer;
 
 /// Assumed number of items in a cell with several values.
 const LIKELY_ITEMS: f64 = 5.0;
-/// Assumed number of tokens of a quotation that supports a value.
+/// Assumed number of tokens in a quotation that supports a value.
 const QUOTATION_TOKENS: f64 = 40.0;
-/// Minimum number of known cells; below it, their mean length is not used as the estimate.
+/// Minimum number of known cells whose mean length is used as the estimate.
 const ENOUGH_SAMPLES: u64 = 20;
 
 type AskedColumns<'e> = (Option<&'e [usize]>, Vec<usize>);
@@ -24,19 +24,19 @@ pub struct CostEstimator<'e> {
     expansion: &'e Expansion,
     format: Format,
     tokenizer: Tokenizer,
-    /// Tokens of a column's cell in an answer, estimated from the spec.
+    /// Estimated tokens per cell of each column in an answer, based on the spec.
     cells: Vec<Estimate>,
     surrounding_tokens: Vec<f64>,
-    /// Total tokens and number of the known cells of each column.
+    /// Total tokens and number of known cells, for each column.
     known_cells: Vec<(u64, u64)>,
     frames: BTreeMap<AskedColumns<'e>, (u64, PromptFrame)>,
     max_output: u64,
-    /// Maximum number of tokens of an image.
+    /// Maximum number of tokens per image.
     image_tokens: u64,
     extra_input: u64,
     shapes: Vec<(Vec<usize>, RequestShape)>,
     asked: Vec<u64>,
-    /// Total tokens of the labels or keys that the answers repeat.
+    /// Total tokens of the labels or keys that answers repeat.
     echoed_tokens: u64,
     rows: u64,
     requests: u64,
@@ -45,7 +45,7 @@ pub struct CostEstimator<'e> {
 }
 
 impl<'e> CostEstimator<'e> {
-    /// Creates an estimator for answers in a format.
+    /// Creates an estimator for answers in the given format.
     #[must_use]
     pub fn new(expansion: &'e Expansion, format: Format, tokenizer: Tokenizer) -> Self {
         let columns = expansion.columns.len();
@@ -76,25 +76,25 @@ impl<'e> CostEstimator<'e> {
         }
     }
 
-    /// Sets the maximum number of tokens of an answer.
+    /// Sets the maximum number of tokens per answer.
     #[must_use]
     pub fn with_max_output(self, max_output: u64) -> Self {
         Self { max_output, ..self }
     }
 
-    /// Sets the maximum number of tokens of an image.
+    /// Sets the maximum number of tokens per image.
     #[must_use]
     pub fn with_image_tokens(self, image_tokens: u64) -> Self {
         Self { image_tokens, ..self }
     }
 
-    /// Sets the maximum number of tokens that the endpoint adds to a request by itself.
+    /// Sets the maximum number of tokens that the endpoint itself adds to a request.
     #[must_use]
     pub fn with_extra_input(self, extra_input: u64) -> Self {
         Self { extra_input, ..self }
     }
 
-    /// Uses the length of a known cell to estimate the length of answers.
+    /// Records the length of a known cell, to estimate the length of answers.
     pub fn learn_from_cell(&mut self, column: usize, value: &CellValue) {
         if let Some((tokens, n)) = self.known_cells.get_mut(column).filter(|(_, n)| *n < 500) {
             *tokens += self.tokenizer.count_tokens(&to_csv_text(value));
@@ -199,8 +199,8 @@ impl<'e> CostEstimator<'e> {
     }
 }
 
-/// Formats a value for a CSV answer. In JSON, the quotes merge with the surrounding
-/// tokens (`","` is one token, as `|` is).
+/// Formats a value as in a CSV answer. The format also fits JSON, where quotes merge with the
+/// surrounding tokens (`","` is one token, as `|` is).
 fn to_csv_text(value: &CellValue) -> String {
     match value {
         CellValue::Many(items) => {
@@ -211,8 +211,8 @@ fn to_csv_text(value: &CellValue) -> String {
     }
 }
 
-/// Returns the number of tokens that surround a cell: the comma, or in JSON the column's name with
-/// `":"` after it and `","` after the value.
+/// Returns the number of tokens around a cell's value: in CSV the comma; in JSON the column's name
+/// followed by `":"`, and `","` after the value.
 fn surrounding_tokens(column: &Column, format: Format, tokenizer: Tokenizer) -> f64 {
     match format {
         Format::Csv => 1.0,

@@ -1,13 +1,13 @@
-//! Requests of the same shape, and how many of them a budget covers.
+//! Groups requests of the same shape, and computes how many of them a budget covers.
 
 use super::{ENVELOPE_TOKENS, Estimate, ExpansionPlan, Plan};
 use hqdl_values::tokens::Tokenizer;
 use hqdl_values::usage::{SpentAmount, Usage};
 
-/// Factor between the longest recent answer and the assumed maximum of the next one.
+/// Ratio of the assumed maximum length of the next answer to the longest recent answer.
 pub(crate) const ANSWER_HEADROOM: f64 = 1.5;
 
-/// Requests for the same columns with the same number of rows.
+/// Requests for the same columns and the same number of rows.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct RequestShape {
     /// Number of requests.
@@ -16,21 +16,22 @@ pub struct RequestShape {
     pub rows: u64,
     /// Number of columns per request.
     pub columns: u64,
-    /// Maximum output tokens: without rows, per row, and of any answer.
+    /// Maximum output tokens: the part independent of the rows, the part per row, and the limit of
+    /// any answer.
     pub output_limits: (u64, u64, u64),
     /// Likely output tokens per row.
     pub row_output: f64,
-    /// Input tokens that all requests share.
+    /// Input tokens that all requests have in common.
     pub(super) shared: u64,
     /// Total input tokens of all rows.
     pub(super) all_rows: u64,
-    /// Maximum input tokens: of all rows of a request, of one row, and of the shared part.
+    /// Maximum input tokens: of all rows in a request, of a single row, and of the shared part.
     pub(super) input_limits: (u64, u64, u64),
 }
 
 impl RequestShape {
-    /// Adds a request, with the input tokens of its shared part, of all its rows, and of its
-    /// longest row.
+    /// Adds a request; the arguments are the input tokens of its shared part, of all its rows, and
+    /// of its longest row.
     pub(super) fn add_request(
         &mut self,
         tokenizer: Tokenizer,
@@ -62,8 +63,8 @@ impl RequestShape {
         self.columns * rows
     }
 
-    /// Returns the maximum input and output tokens of a request with `rows` of its rows. A run
-    /// reserves this much, or less for requests with few rows.
+    /// Returns the maximum input and output tokens of a request with `rows` rows. A run reserves
+    /// this much, or less for requests with few rows.
     fn worst_case_tokens(&self, rows: u64) -> (f64, f64) {
         let (all, one, shared_limit) = self.input_limits;
         let (envelope, row, max) = self.output_limits;
@@ -71,7 +72,7 @@ impl RequestShape {
         (input as f64, (envelope + row * rows).min(max) as f64)
     }
 
-    /// Returns the likely input and output tokens of a request with `rows` of its rows.
+    /// Returns the likely input and output tokens of a request with `rows` rows.
     fn likely_tokens(&self, rows: u64) -> (f64, f64) {
         let all = (self.requests * self.rows).max(1) as f64;
         let row = self.all_rows as f64 / all;
@@ -94,8 +95,8 @@ impl ExpansionPlan {
 }
 
 impl Plan {
-    /// Returns the maximum that a run reserves for the plan's requests. A run with this budget
-    /// sends all of them, unless it has to repeat some or answers exceed their planned length.
+    /// Returns the maximum that a run reserves for the plan's requests. A run with this budget can
+    /// send all of them, unless it must repeat some or answers exceed their planned length.
     #[must_use]
     pub fn max_usage(&self) -> Usage {
         let mut sum = Usage::default();
@@ -116,10 +117,10 @@ impl Plan {
         sum
     }
 
-    /// Returns the number of cells that can likely be asked with the rest of the budget. If the
-    /// budget does not cover all requests, also returns the worst-case cost of the first one that
-    /// does not fit. Simulates a run: the worst-case cost must be left before a request is sent,
-    /// then its likely cost is spent. A request that does not fit is split.
+    /// Returns the number of cells that the remaining budget likely covers. If it does not cover
+    /// all requests, also returns the worst-case cost of the first request that does not fit.
+    /// Simulates a run: before each request, the budget must cover its worst-case cost; afterwards,
+    /// its likely cost is deducted. A request that does not fit is split.
     #[must_use]
     pub fn affordable_cells(&self) -> (u64, Option<SpentAmount>) {
         let mut left = (
@@ -192,13 +193,13 @@ impl ExpansionPlan {
         }
     }
 
-    /// Returns the likely cost of the expansion's requests in USD; zero without a price.
+    /// Returns the likely cost of the expansion's requests in USD; zero if the price is unknown.
     #[must_use]
     pub fn likely_cost_usd(&self) -> f64 {
         self.cost_usd().likely
     }
 
-    /// Returns the cost of the expansion's requests in USD; zero without a price.
+    /// Returns the cost of the expansion's requests in USD; zero if the price is unknown.
     pub(super) fn cost_usd(&self) -> Estimate {
         let Some(price) = &self.price else { return Estimate::default() };
         let output = self.output_tokens;

@@ -1,4 +1,4 @@
-//! The throughput of a model: its speed, and how much it reasons.
+//! The throughput of a model: its speed, and how many tokens it spends on reasoning.
 
 use std::collections::BTreeMap;
 
@@ -8,34 +8,34 @@ use hqdl_values::tokens::Tokenizer;
 
 /// Number of recent answers that are averaged.
 const SAMPLE_SIZE: u32 = 60;
-/// Assumed number of reasoning tokens per answer, for a reasoning model without answers so far.
+/// Assumed number of reasoning tokens per answer, for a reasoning model that has not answered yet.
 const REASONING: f64 = 800.0;
-/// Parts of the names of reasoning models.
+/// Name fragments that identify reasoning models.
 const REASONING_NAMES: [&str; 7] =
     ["reason", "thinking", "deepseek-r1", "qwq", "magistral", "gpt-5", "gpt-oss"];
 
-/// The throughput of a model in one request.
+/// Estimated throughput of a single request to a model.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ThroughputEstimate {
     /// Seconds until the first token.
     pub first_token_seconds: f64,
-    /// Output tokens per second after that.
+    /// Output tokens per second after the first token.
     pub tokens_per_second: f64,
     /// Reasoning tokens per answer; 0 for a model that does not reason.
     pub reasoning_tokens: f64,
 }
 
 impl Default for ThroughputEstimate {
-    /// Returns assumptions for a model without answers so far.
+    /// Returns assumptions for a model that has not answered yet.
     fn default() -> Self {
         Self { first_token_seconds: 0.6, tokens_per_second: 60.0, reasoning_tokens: 0.0 }
     }
 }
 
 impl ThroughputEstimate {
-    /// Estimates the throughput from the latest answers of a model. The assumed speeds are scaled
-    /// by one factor, the measured time divided by the time that they predict. So a few answers, or
-    /// requests of one size, are enough.
+    /// Estimates the throughput from a model's latest answers. The assumed speeds are scaled by a
+    /// single factor, the ratio of measured to predicted time, so a few answers or requests of a
+    /// single size are enough.
     ///
     /// # Errors
     /// [`FactsError`] if the history cannot be read.
@@ -58,7 +58,7 @@ impl ThroughputEstimate {
             content_total += content_tokens;
             hidden_total += completion.output_tokens.saturating_sub(content_tokens);
             answers += 1.0;
-            // The time that the endpoint worked on a batch answer is unknown.
+            // For a batch answer, the time that the endpoint spent on it is unknown.
             if completion.seconds > 0.0 {
                 measured_seconds += completion.seconds;
                 expected_seconds +=
@@ -71,7 +71,7 @@ impl ThroughputEstimate {
         }
         throughput.reasoning_tokens = match answers {
             0.0 if is_reasoning_model(&settings.name) => REASONING,
-            // A smaller difference comes from a tokenizer that counts differently.
+            // A smaller difference is caused by a tokenizer that counts differently.
             _ if hidden_total > content_total => hidden_total as f64 / answers,
             _ => 0.0,
         };
@@ -86,7 +86,7 @@ impl ThroughputEstimate {
     }
 }
 
-/// Returns whether the name is that of a reasoning model: `o3-mini`, `gpt-5`, `deepseek-r1`.
+/// Returns true for the name of a reasoning model: `o3-mini`, `gpt-5`, `deepseek-r1`.
 fn is_reasoning_model(name: &str) -> bool {
     let name = name.to_lowercase();
     let last = name.rsplit(['/', ':']).next().unwrap_or_default();

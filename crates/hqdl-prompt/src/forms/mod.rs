@@ -37,10 +37,10 @@ use hqdl_values::key::quote_json;
 use hqdl_values::tokens::Tokenizer;
 use hqdl_values::value::Value;
 
-/// Name of the only member of an answer.
+/// Name of the only member of an answer to one question.
 const ANSWER: &str = "answer";
 
-/// Form of prompts about one row.
+/// The form of prompts about one row.
 #[derive(Debug, Clone)]
 pub(super) struct SingleForm {
     task: Task,
@@ -58,7 +58,7 @@ pub(super) struct SingleForm {
     task_instructions: Instructions,
     /// Instructions for texts, used if the value is a text.
     text_instructions: Instructions,
-    /// Quotations in the answers, if the prompt contains passages.
+    /// Quotations in the answers; `None` if the prompt contains no passages.
     evidence: Option<evidence::EvidenceForm>,
 }
 
@@ -70,7 +70,8 @@ struct Instructions {
 }
 
 impl SingleForm {
-    /// Returns the form for the requested columns, given by position; `None` if they need a table.
+    /// Returns the form for the requested columns, given by position; `None` if they must be
+    /// requested in a table.
     pub(super) fn new(expansion: &Expansion, columns: &[usize], format: Format) -> Option<Self> {
         let requested: Vec<&Column> =
             columns.iter().filter_map(|at| expansion.columns.get(*at)).collect();
@@ -116,7 +117,7 @@ impl SingleForm {
         ))
     }
 
-    /// Returns the form for several questions about one value or text.
+    /// Returns the form for several questions about one value or text; `None` if there is none.
     fn with_questions(expansion: &Expansion, asked: &[&Column]) -> Option<Self> {
         let intro = match expansion.task {
             Task::Text => &text::INTRO,
@@ -133,7 +134,7 @@ impl SingleForm {
             .then(|| Self::with_columns(expansion, asked, members, questions, systems))
     }
 
-    /// Returns the form with the system messages for its task and for texts.
+    /// Creates the form with the system messages for its task and for texts.
     fn with_columns(
         expansion: &Expansion,
         asked: &[&Column],
@@ -226,8 +227,8 @@ impl SingleForm {
         }
     }
 
-    /// Parses the answer to a prompt of this form. Also returns those of its quotations that occur
-    /// in the passages.
+    /// Parses the answer to a prompt of this form. Also returns the quotations that occur in the
+    /// passages.
     pub(super) fn parse_answer(
         &self,
         content: &str,
@@ -275,7 +276,8 @@ impl SingleForm {
     }
 
     /// Parses a completion that is one JSON object, and returns its cells and quotations. Reasoning
-    /// before the object is ignored. If quotations are requested, so is any text around it.
+    /// before the object is ignored. If quotations are requested, any text around the object is
+    /// ignored as well.
     fn parse_cells(&self, content: &str, evidence: &ShownEvidence) -> Option<CellsWithQuotes> {
         let answer = strip_reasoning(content)?;
         let mut text = answer.trim();
@@ -288,7 +290,7 @@ impl SingleForm {
         self.extract_members(object, evidence)
     }
 
-    /// Returns the closed cells of a completion that is a single truncated answer.
+    /// Returns the complete cells of a completion that consists of a single truncated answer.
     fn parse_closed_cells(
         &self,
         content: &str,
@@ -298,7 +300,7 @@ impl SingleForm {
         self.extract_members(parse_closed_members(&answer)?, evidence)
     }
 
-    /// Returns the cells and quotations of an object that has no other members.
+    /// Returns the cells and quotations of an object; `None` if it has other members.
     fn extract_members(
         &self,
         mut object: serde_json::Map<String, Json>,
@@ -314,8 +316,8 @@ impl SingleForm {
 /// The cells of an answer, by member, and its quotations.
 type CellsWithQuotes = (Vec<Option<Json>>, Vec<Quotation>);
 
-/// Parses the closed members of a truncated object. `None` if the text begins with anything else,
-/// or if the object is complete.
+/// Parses the complete members of a truncated object. `None` if the text does not begin with an
+/// object, or if the object is complete.
 fn parse_closed_members(text: &str) -> Option<serde_json::Map<String, Json>> {
     let mut rest = text.trim_start().strip_prefix('{')?;
     let mut members = serde_json::Map::new();
@@ -346,12 +348,13 @@ fn parse_member(text: &str) -> Option<(String, Json, &str)> {
     let mut values = serde_json::Deserializer::from_str(rest).into_iter::<UnambiguousJson>();
     let UnambiguousJson(value) = values.next()?.ok()?;
     let after = &rest[values.byte_offset()..];
-    // The rest of a number or a word may be missing.
+    // A number or a word may be incomplete.
     let is_closed = value.is_string() || value.is_array() || value.is_object();
     (is_closed || !after.is_empty()).then_some((name, value, after))
 }
 
-/// Returns the task of a question about a value, depending on whether the value is an image.
+/// Returns the introduction for a question about a value, which depends on whether the value is an
+/// image.
 fn choose_intro(expansion: &Expansion) -> &'static Intro {
     if expansion.has_images() { &image::INTRO } else { &value::INTRO }
 }
@@ -369,7 +372,7 @@ struct Intro {
     unknown: &'static str,
 }
 
-/// Types in the order in which they are tried when a prompt is parsed.
+/// Types, in the order in which they are tried when parsing a prompt.
 const TYPES: [Type; 6] =
     [Type::Boolean, Type::Integer, Type::Real, Type::Date, Type::Url, Type::Text];
 

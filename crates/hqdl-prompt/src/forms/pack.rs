@@ -1,5 +1,5 @@
 //! Form of questions about several values. Short answers are lines, each with a label and the
-//! answers, separated by commas: `{"rows": ["1 Oslo,true", "2 Bergen,false"]}`. Other answers are
+//! answers separated by commas: `{"rows": ["1 Oslo,true", "2 Bergen,false"]}`. Other answers are
 //! arrays, so that no text needs quotes within quotes: `{"rows": [["1 Oslo", "a city"]]}`.
 
 use std::sync::Arc;
@@ -39,7 +39,7 @@ pub(crate) struct PackForm {
 }
 
 impl PackForm {
-    /// Returns the form for the requested columns; `None` if they need a table.
+    /// Returns the form for the requested columns; `None` if they must be requested in a table.
     pub fn new(expansion: &Expansion, requested: &[&Column], format: Format) -> Option<Self> {
         let is_supported = expansion.task == Task::Value
             && !expansion.has_images()
@@ -119,7 +119,7 @@ impl PackForm {
     }
 }
 
-/// Returns whether the answers for a column can be written in a line without quotes.
+/// Returns whether the answers for a column can be written on a line without quotes.
 fn has_short_answers(column: &Column) -> bool {
     let is_short = match (&column.values, column.kind) {
         (Some(list), _) => !list.open && list.values.iter().all(|value| is_safe_unquoted(value)),
@@ -129,7 +129,7 @@ fn has_short_answers(column: &Column) -> bool {
     is_short && column.many.is_none()
 }
 
-/// Returns true if an option can be written in a line without quotes, because it has no special
+/// Returns true if an option can be written on a line without quotes, because it has no special
 /// meaning there.
 fn is_safe_unquoted(option: &str) -> bool {
     !label::is_null_text(option)
@@ -139,8 +139,8 @@ fn is_safe_unquoted(option: &str) -> bool {
         && !option.chars().any(char::is_control)
 }
 
-/// Returns the schema of an answer. It is the same for all requests, because endpoints compile each
-/// new schema. The checker decides which cells are valid.
+/// Returns the schema of an answer. All requests use the same schema, because endpoints must
+/// compile each new one. The checker decides which cells are valid.
 fn create_schema(answers: AnswerForm) -> Json {
     let scalars = json!([
         { "type": "string" }, { "type": "number" }, { "type": "boolean" }, { "type": "null" }
@@ -160,7 +160,7 @@ fn create_schema(answers: AnswerForm) -> Json {
     })
 }
 
-/// Returns an example of an answer in arrays.
+/// Returns an example answer in arrays.
 fn format_array_example(asked: &[&Column]) -> String {
     let row = |label: &str| {
         let cells = asked.iter().map(|column| several::example_cell(column).to_string());
@@ -170,7 +170,7 @@ fn format_array_example(asked: &[&Column]) -> String {
     format!("{{\"rows\": [{}, {}]}}", row("1 Abc"), row("2 Def"))
 }
 
-/// Returns an example of an answer in lines.
+/// Returns an example answer in lines.
 fn format_line_example(asked: &[&Column]) -> String {
     let cells: Vec<[&str; 2]> =
         asked.iter().map(|column| example_cells(column.kind, column.values.is_some())).collect();
@@ -200,14 +200,14 @@ pub(crate) fn format_lines(rows: impl Iterator<Item = (Json, Vec<Json>)>) -> Str
     json!({ "rows": rows.map(line).collect::<Vec<_>>() }).to_string()
 }
 
-/// Formats labels and cells as the answer in arrays that a model should write.
+/// Formats labels and cells as the arrays that a model should answer with.
 pub(crate) fn format_arrays(rows: impl Iterator<Item = (Json, Vec<Json>)>) -> String {
     let row =
         |(label, cells): (Json, Vec<Json>)| Json::Array([label].into_iter().chain(cells).collect());
     json!({ "rows": rows.map(row).collect::<Vec<_>>() }).to_string()
 }
 
-/// Parses the types of columns from a row of the example.
+/// Parses the column types from a row of the example.
 fn parse_types(row: &Json, columns: &mut [AskedColumn]) -> Option<AnswerForm> {
     if let Some(cells) = row.as_array() {
         for (column, cell) in columns.iter_mut().zip(cells.iter().skip(1)) {

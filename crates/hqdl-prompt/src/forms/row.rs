@@ -18,13 +18,13 @@ const TASK: &str = "Fill in the columns of one row of a table with what you know
                     JSON object: ";
 /// Text after the example.
 const UNKNOWN: &str = ", with null for what you do not know.";
-/// End of the user message, and of the row of an example. A small model follows an example whose
-/// row ends in the same words; otherwise it may repeat an item of a list endlessly.
+/// End of the user message and of each example row. A small model follows an example whose row ends
+/// in the same words; otherwise it may repeat a list item endlessly.
 pub(super) const QUESTION: &str = "What are the columns of this row?\nAnswer:";
 /// Heading of the context columns, which do not identify the row.
 const CONTEXT: &str = "It also has:\n";
 
-/// Returns the system message: an example of an answer, the table, its columns and its value lists.
+/// Returns the system message: an example answer, the table, its columns and its value lists.
 pub(super) fn build_system_message(
     expansion: &Expansion,
     columns: &[usize],
@@ -56,7 +56,7 @@ pub(super) fn build_system_message(
     }
     let about = to_single_line(expansion.about.trim());
     let _ = write!(text, "\nTable {}: {about}", quote_json(&expansion.name));
-    // A list that several columns share is written once.
+    // Write a list shared by several columns only once.
     let mut lists: Vec<&ValueList> = Vec::new();
     let mut lines = String::new();
     for column in asked {
@@ -84,7 +84,7 @@ pub(super) fn build_system_message(
     text
 }
 
-/// Returns the members of an example of an answer.
+/// Returns the members of an example answer.
 fn format_example(asked: &[&Column]) -> String {
     let members = asked.iter().map(|column| {
         let one = match column.kind {
@@ -193,7 +193,7 @@ pub(super) fn parse_prompt(system: &str, user: &str) -> Option<Question> {
     })
 }
 
-/// Parses the line of a column; returns the column and the position of its list.
+/// Parses the line of a column; returns the column and the position of its value list.
 fn parse_column(line: &str) -> Option<(AskedColumn, Option<usize>)> {
     let (name, rest) = parse_string(line)?;
     let rest = rest.strip_prefix(" (")?;

@@ -12,10 +12,10 @@ use hqdl_spec::{Column, Type};
 use hqdl_values::key::quote_json;
 
 const QUESTIONS: &str = "Questions:";
-/// Start of a column's options.
+/// Start of the options for a column.
 const OPTIONS: &str = "\nOptions of ";
 
-/// Returns the first part of a system message, in the plural.
+/// Returns the first part of the system message in the plural.
 pub(super) fn pluralize_task(intro: &Intro) -> String {
     intro.task.replacen("question", "questions", 1)
 }
@@ -37,7 +37,7 @@ pub(super) fn example_cell(column: &Column) -> Json {
     if column.many.is_some() { json!([one]) } else { one }
 }
 
-/// Returns an example value, which shows the type of an answer.
+/// Returns an example value, which shows the type of the answer.
 fn example_value(kind: Type, options: bool) -> Json {
     match kind {
         Type::Boolean => json!(true),
@@ -106,7 +106,7 @@ pub(super) fn parse_types(system: &str, columns: &mut [AskedColumn]) -> Option<(
     columns.iter_mut().try_for_each(|column| parse_type(members.get(&column.name)?, column))
 }
 
-/// Parses the type of a column from a cell of the example.
+/// Parses the type of a column from a cell in the example.
 pub(super) fn parse_type(cell: &Json, column: &mut AskedColumn) -> Option<()> {
     column.many = cell.is_array();
     let cell = if column.many { cell.get(0)? } else { cell };

@@ -1,11 +1,11 @@
 //! Form of a request for an SQL query that answers a question about a database. The context of the
-//! row is the description of the database. The key is the question, and for a repair the earlier
+//! row is the description of the database. The key is the question and, for a repair, the earlier
 //! query with its problem.
 //!
 //! The answer is an object with `sql`, `dialect`, `assumptions`, `cannot_answer`, the query and the
-//! description of another reading (`other_sql`, `other_reading`), and `new_columns`, the columns that
-//! the model proposes. Models without schema-constrained output write prose or code fences around
-//! it, or only the query. The parser converts all of these to the same object.
+//! description of another reading (`other_sql`, `other_reading`), and `new_columns`, the columns
+//! that the model proposes. Models without schema-constrained output write prose or code fences
+//! around the object, or only the query. The parser converts all of these to the same object.
 
 use std::sync::{Arc, OnceLock};
 
@@ -33,11 +33,11 @@ const MEMBERS: [&str; 7] =
 const COLUMN_TEXTS: [&str; 5] = ["table", "name", "type", "about", "question"];
 /// Maximum number of proposed columns.
 const MAX_NEW_COLUMNS: usize = 3;
-/// Maximum bytes of model output stored with an unreadable answer.
+/// Maximum number of bytes of model output stored with an unreadable answer.
 const MAX_RAW_BYTES: usize = 4096;
 
-/// Returns the form for the only requested column, whose description is the rest of the system
-/// message.
+/// Returns the form for the only requested column. The column's description is the rest of the
+/// system message.
 pub(super) fn create_form(expansion: &Expansion, requested: &[&Column]) -> Option<SingleForm> {
     let [column] = requested else { return None };
     let system = format!("{TASK}\n{}", column.about);
@@ -166,7 +166,7 @@ fn to_outcome(object: &Json) -> RowOutcome {
     RowOutcome::Answered(vec![Answer::ok(CellValue::One(Value::Text(object.to_string())))])
 }
 
-/// Returns the objects of a text that are answers, in order, with all members.
+/// Returns all objects in a text that are answers, in order, with all members filled in.
 fn find_objects(text: &str) -> Vec<Json> {
     let mut found = Vec::new();
     let mut position = 0;
@@ -187,8 +187,8 @@ fn find_objects(text: &str) -> Vec<Json> {
     found
 }
 
-/// Returns an answer with all members, or null if the object has neither a query nor a reason why
-/// there is none.
+/// Returns an answer with all members, or null if the object contains neither a query nor a reason
+/// for its absence.
 fn normalize_answer(object: &Map<String, Json>) -> Json {
     let text = |name: &str| {
         let text = match object.get(name)? {
@@ -215,7 +215,7 @@ fn normalize_answer(object: &Map<String, Json>) -> Json {
     })
 }
 
-/// Returns the proposed columns that are complete, each on one line.
+/// Returns the complete column proposals, each formatted on one line.
 fn find_new_columns(proposed: &Json) -> Vec<Json> {
     let text = |value: &Json| {
         let line = to_single_line(value.as_str()?.trim());
@@ -241,7 +241,7 @@ fn find_new_columns(proposed: &Json) -> Vec<Json> {
 /// reply.
 fn find_bare_query(answer: &str, finish: FinishReason) -> Option<String> {
     let parts: Vec<&str> = answer.split("```").collect();
-    // An odd number of parts means that every fence is closed.
+    // An odd number of parts means that all fences are closed.
     let fenced: Vec<&str> = match parts.len() {
         n if n % 2 == 1 => parts.iter().skip(1).step_by(2).map(|p| strip_language(p)).collect(),
         _ => Vec::new(),

@@ -12,16 +12,16 @@ pub(super) const INTRO: Intro = Intro {
     unknown: "if the text does not say",
 };
 
-/// Minimum length of a value, in characters, to be treated as a text.
+/// Minimum length, in characters, of a value that is treated as a text.
 const MIN_TEXT_CHARS: usize = 100;
 
-/// Returns true if a row is a single value that is a longer text.
+/// Returns true if a row consists of a single, longer text.
 pub(super) fn is_long_text(row: &Row) -> bool {
     let [Value::Text(text)] = row.key.as_slice() else { return false };
     text.contains(char::is_whitespace) && text.chars().nth(MIN_TEXT_CHARS).is_some()
 }
 
-/// Formats a text as JSON on its own line, so that nothing in it can end it.
+/// Formats a text as JSON on its own line, so that nothing in the text can end it.
 ///
 /// In a test with a small model, 41 of 60 answers were correct with JSON, and 30 with texts between
 /// fences.
