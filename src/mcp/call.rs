@@ -12,7 +12,7 @@ use tokio::sync::watch;
 use super::actions::AuditAnswer;
 use super::connection::{PlanClient, ToolCall, wait_for_cancellation};
 use super::context::{PagePosition, ServerContext, WorkControl, WritingAllowance, WrittenQuery};
-use super::gate::{Decision, Grant, PendingQuestions, authorize};
+use super::gate::{Decision, Grant, PendingQuestions, authorize, find_rejection};
 use super::host::{McpHost, WorkPermit};
 use super::tools::{
     AuditAnswerArguments, AuditNextArguments, DescribeArguments, MaterializeArguments, NoArguments,
@@ -197,6 +197,9 @@ impl<H: McpHost> RunningCall<'_, H> {
                 return Err(Failure::wrong_input(message, "pass one of them"));
             }
         };
+        if let Some(rejected) = find_rejection(&self.context, &record)? {
+            return Ok(CallToolResult::structured_error(rejected).into());
+        }
         let save = move |context: &ServerContext, _| context.save_plan(&plan, &record);
         Ok(CallToolResult::structured(self.run_blocking(save).await?).into())
     }
@@ -328,6 +331,9 @@ impl<H: McpHost> RunningCall<'_, H> {
         let work = PlannedWork::Materialize(fill.clone());
         let record = self.build_record(work, plan.max_cost).await?;
         if plan_id.is_none() {
+            if let Some(rejected) = find_rejection(&self.context, &record)? {
+                return Ok(CallToolResult::structured_error(rejected).into());
+            }
             let requested =
                 self.context.plans.request_approval(&record, jiff::Timestamp::now().as_second());
             requested.map_err(|e| Failure::wrong_input(e.to_string(), "pass another --cache"))?;

@@ -140,6 +140,10 @@ pub async fn authorize(
     params: &CallToolRequestParams,
     call: &ToolCall,
 ) -> Result<Decision, Failure> {
+    // The allowance must not pay for a plan that the user rejected.
+    if let Some(rejected) = find_rejection(context, plan)? {
+        return Ok(Decision::Refused(rejected));
+    }
     let unlimited = Decision::Granted(Grant { limit_usd: None, reservation: None });
     let is_query = matches!(plan.work, PlannedWork::Query(_));
     let needs_person = plan.work.changes_data() || context.is_on_server() && is_query;
@@ -158,12 +162,6 @@ pub async fn authorize(
         match context.plans.use_approval(plan, jiff::Timestamp::now().as_second()) {
             Ok(true) => return Ok(grant_approved(context, plan)),
             Ok(false) => {}
-            Err(rejected @ ApprovalError::Rejected) => {
-                return Ok(Decision::Refused(json!({
-                    "status": "rejected", "plan_id": plan.id(),
-                    "message": format!("{rejected}; ask the user what to change"),
-                })));
-            }
             Err(error @ (ApprovalError::Expired | ApprovalError::Changed)) => {
                 problem = Some(error.to_string());
             }
@@ -189,6 +187,10 @@ pub async fn authorize(
                     answer = asked => answer.ok(),
                     () = wait_for_cancellation(call) => None,
                 };
+                // The user may have rejected the plan on the page in the meantime.
+                if let Some(rejected) = find_rejection(context, plan)? {
+                    return Ok(Decision::Refused(rejected));
+                }
                 if answer.as_ref().is_some_and(is_accepted) {
                     return Ok(grant_approved(context, plan));
                 }
@@ -199,6 +201,18 @@ pub async fn authorize(
     let saved = context.plans.request_approval(plan, jiff::Timestamp::now().as_second());
     saved.map_err(|error| Failure::wrong_input(error.to_string(), "pass another --cache"))?;
     Ok(Decision::Refused(describe_refusal(context, plan, problem)))
+}
+
+/// Returns the result of a tool for a plan that the user rejected, or `None` if they did not.
+pub fn find_rejection(context: &ServerContext, plan: &PlanRecord) -> Result<Option<Json>, Failure> {
+    match context.plans.check_rejection(plan, jiff::Timestamp::now().as_second()) {
+        Ok(()) => Ok(None),
+        Err(rejected @ ApprovalError::Rejected) => Ok(Some(json!({
+            "status": "rejected", "plan_id": plan.id(),
+            "message": format!("{rejected}; ask the user what to change"),
+        }))),
+        Err(error) => Err(Failure::wrong_input(error.to_string(), "pass another --cache")),
+    }
 }
 
 fn grant(context: &ServerContext, plan: &PlanRecord, reservation: SpendingReservation) -> Decision {

@@ -733,11 +733,23 @@ fn the_page_reviews_the_least_certain_cells() {
         std::fs::read_to_string(cascade.project.path("specs/x.overrides.csv")).unwrap_or_default()
     };
     assert!(overrides().contains("p000,country,France,reviewed by a person at"), "{}", overrides());
-    let next = shown("&skip=0&done=country&key=p000");
+    let (_, done) = set.headers.split_once("done=country").unwrap();
+    let done = done.lines().next().unwrap();
+    let next = shown(&format!("&skip=0&done=country{done}"));
     assert!(next.contains("<strong>p010</strong>") && next.contains("39</strong> cells"), "{next}");
     assert!(next.contains("Undo the last answer"), "{next}");
-    daemon.submit_form(path, "do=unset&column=country&skip=0&key=p000").expect_status(303);
+    // A form of another tab does not replace the override, and an old link does not remove it.
+    let stale = daemon.submit_form(path, "column=country&skip=0&key=p000&value=Spain");
+    assert!(stale.expect_status(409).body.contains("now `France`"));
+    let undo = format!("do=unset&column=country&skip=0{done}");
+    for other in [undo.replace("France", "Spain"), undo.replace("reviewed", "checked")] {
+        daemon.submit_form(path, &other).expect_status(409);
+    }
+    daemon.submit_form(path, "do=unset&column=country&skip=0&key=p000").expect_status(409);
+    assert!(overrides().contains("p000,country,France"), "{}", overrides());
+    daemon.submit_form(path, &undo).expect_status(303);
     assert!(!overrides().contains("p000"), "{}", overrides());
+    daemon.submit_form(path, &undo).expect_status(409);
     let wrong = daemon.submit_form(path, "column=country&skip=0&key=p000&value=Mars");
     assert!(wrong.expect_status(400).body.contains("Mars"));
     daemon.get("/specs/x/doubts?table=nothing").expect_status(400);

@@ -434,7 +434,7 @@ fn wrong_settings_are_reported_with_their_line() {
         (documents, "documents = \"SELECT 1\"\nfolder = \"x\"", "only one of them"),
         (documents, "documents = \"SELECT 1, 2, 3\"", "one column with texts, or two"),
         (documents, "documents = \"SELECT x FROM missing\"", "no such table"),
-        (documents, "documents = \"DELETE FROM page\"", "write"),
+        (documents, "documents = \"DELETE FROM page\"", "would change the database"),
         (documents, "documents = \"SELECT body FROM page\"\nevidence_tokens = 5", "too small"),
         ("key = [\"name\"]", "key = [\"name\"]\nrows_per_request = 5", "one per request"),
         ("key = [\"name\"]", "key = [\"name\"]\nformat = \"csv\"", "is JSON"),

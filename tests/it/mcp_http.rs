@@ -329,24 +329,27 @@ fn elicitation_asks_the_user_over_http() {
     assert_eq!(endpoint.request_count(), before + 1);
 }
 
+/// Calls a tool with the newer protocol, which has no sessions.
+fn call_without_session(daemon: &Daemon, tool: &str, arguments: Json) -> Json {
+    let headers = format!(
+        "Mcp-Protocol-Version: 2026-07-28\r\nMcp-Method: tools/call\r\nMcp-Name: {tool}\r\n"
+    );
+    let mut client = Client::new(daemon, "/mcp", Json::Null, &headers);
+    let meta = json!({
+        "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+        "io.modelcontextprotocol/clientInfo": { "name": "new", "version": "2" },
+        "io.modelcontextprotocol/clientCapabilities": {},
+    });
+    let params = json!({ "name": tool, "arguments": arguments, "_meta": meta });
+    let response = client.request("tools/call", params);
+    response["result"]["structuredContent"].clone()
+}
+
 /// Clients of the newer protocol have no sessions, and those behind one address look the same.
 #[test]
 fn a_client_without_a_session_has_its_own_approvals() {
     let (endpoint, project, daemon) = start(&[], &[]);
-    let call = |tool: &str, arguments: Json| {
-        let headers = format!(
-            "Mcp-Protocol-Version: 2026-07-28\r\nMcp-Method: tools/call\r\nMcp-Name: {tool}\r\n"
-        );
-        let mut client = Client::new(&daemon, "/mcp", Json::Null, &headers);
-        let meta = json!({
-            "io.modelcontextprotocol/protocolVersion": "2026-07-28",
-            "io.modelcontextprotocol/clientInfo": { "name": "new", "version": "2" },
-            "io.modelcontextprotocol/clientCapabilities": {},
-        });
-        let params = json!({ "name": tool, "arguments": arguments, "_meta": meta });
-        let response = client.request("tools/call", params);
-        response["result"]["structuredContent"].clone()
-    };
+    let call = |tool: &str, arguments: Json| call_without_session(&daemon, tool, arguments);
     let (one, two) = (call("plan", json!({ "sql": LIVE })), call("plan", json!({ "sql": LIVE })));
     assert_ne!(one["plan_id"], two["plan_id"], "{one}");
     approve(&project, &one["plan_id"]);
@@ -487,6 +490,83 @@ fn the_page_rejects_plans_and_approves_only_what_it_showed() {
     assert!(listed.contains("llm.can_swim of Hulk"), "{listed}");
     daemon.submit_form("/approvals", &press(&listed, &id, "approve")).expect_status(303);
     assert_eq!(client.call("override", json!({ "plan_id": id }))["status"], "complete");
+}
+
+/// A rejected plan does not run, even if its cost later fits the allowance.
+#[test]
+fn the_allowance_does_not_pay_for_a_rejected_plan() {
+    let (endpoint, _project, daemon) = start(&["--allow-usd", "0.0093"], &[]);
+    let page = || daemon.get("/approvals").expect_status(200).body;
+    let mut client = Client::connect(&daemon);
+    let refused = client.call("query", json!({ "sql": LIVE }));
+    assert_eq!(refused["status"], "approval_needed", "{refused}");
+    let id = &refused["plan_id"];
+    daemon.submit_form("/approvals", &press(&page(), id, "reject")).expect_status(303);
+    // The values that a smaller query stores make the rejected plan cheaper.
+    let smaller = LIVE.replace("WHERE", "WHERE height_cm > 210 AND");
+    let ran = client.call("query", json!({ "sql": smaller }));
+    assert_eq!(ran["status"], "complete", "{ran}");
+    let before = endpoint.request_count();
+    for arguments in [json!({ "plan_id": id }), json!({ "sql": LIVE })] {
+        let rejected = client.call("query", arguments);
+        assert_eq!(rejected["status"], "rejected", "{rejected}");
+    }
+    assert_eq!(endpoint.request_count(), before);
+}
+
+/// No tool asks for a rejected plan again, with or without a session.
+#[test]
+fn a_rejected_plan_is_not_requested_again() {
+    let (_endpoint, project, daemon) = start(&[], &[]);
+    let page = || daemon.get("/approvals").expect_status(200).body;
+    let mut client = Client::connect(&daemon);
+    let calls = [("plan", json!({ "sql": LIVE })), ("materialize", json!({}))];
+    for (tool, arguments) in &calls {
+        let id = client.call(tool, arguments.clone())["plan_id"].clone();
+        daemon.submit_form("/approvals", &press(&page(), &id, "reject")).expect_status(303);
+        let again = client.call(tool, arguments.clone());
+        assert_eq!((&again["status"], &again["plan_id"]), (&json!("rejected"), &id), "{again}");
+        let id = call_without_session(&daemon, tool, arguments.clone())["plan_id"].clone();
+        daemon.submit_form("/approvals", &press(&page(), &id, "reject")).expect_status(303);
+        let again = call_without_session(&daemon, tool, arguments.clone());
+        assert_eq!(again["status"], "rejected", "{again}");
+        assert!(page().contains("No plan waits"));
+        // A person can still approve the rejected plan.
+        approve(&project, &id);
+        assert!(page().contains("Withdraw the approval"));
+        daemon.submit_form("/approvals", &press(&page(), &id, "reject")).expect_status(303);
+    }
+}
+
+#[test]
+fn a_repeated_request_neither_changes_nor_fills_the_page() {
+    let (_endpoint, _project, daemon) = start(&[], &[]);
+    let page = || daemon.get("/approvals").expect_status(200).body;
+    let mut client = Client::connect(&daemon);
+    let id = client.call("query", json!({ "sql": LIVE }))["plan_id"].clone();
+    let shown = press(&page(), &id, "approve");
+    // The times of requests have a resolution of a second.
+    std::thread::sleep(std::time::Duration::from_millis(1100));
+    assert_eq!(client.call("query", json!({ "plan_id": id }))["status"], "approval_needed");
+    daemon.submit_form("/approvals", &shown).expect_status(303);
+    assert_eq!(client.call("query", json!({ "plan_id": id }))["status"], "complete");
+    // Without a session, the last request for the same work replaces the others.
+    let dive = json!({ "sql": LIVE.replace("fly", "dive") });
+    let ids: Vec<Json> = std::iter::repeat_with(|| {
+        call_without_session(&daemon, "query", dive.clone())["plan_id"].clone()
+    })
+    .take(3)
+    .collect();
+    let listed = page();
+    assert_eq!(listed.matches("data-plan=").count(), 1, "{listed}");
+    press(&listed, &ids[2], "approve");
+    // The number of different plans of a client is limited, too.
+    for n in 0..22 {
+        client.call("plan", json!({ "sql": LIVE.replace("fly", &format!("fly {n}")) }));
+    }
+    let listed = page();
+    assert_eq!(listed.matches("data-plan=").count(), 21, "{listed}");
+    assert!(listed.contains("Can it fly 21?") && listed.contains("Can it dive?"), "{listed}");
 }
 
 #[test]

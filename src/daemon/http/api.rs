@@ -26,9 +26,10 @@ use crate::facts::Facts;
 use crate::failure::{Failure, check_budget};
 use crate::materialize::{Materializer, Selection};
 use crate::model;
-use crate::overrides::{self, read_lines};
+use crate::overrides::{self, OverrideLine, read_lines};
 use crate::query::connection::guard::Guard;
 use crate::session::override_cell;
+use crate::spec::{Expansion, Spec};
 
 type ApiAnswer = Result<axum::Json<Json>, HttpRefusal>;
 
@@ -389,7 +390,7 @@ pub(super) async fn set_override(
         let hint = "pass the new value in `value`; DELETE removes an override";
         return Err(HttpRefusal::bad_request("`value` is missing or empty", hint));
     }
-    let path = state.override_cell(word, true).await?;
+    let path = state.override_cell(word, OverrideChange::Set).await?;
     Ok(axum::Json(json!({ "set": true, "file": path })))
 }
 
@@ -400,8 +401,67 @@ pub(super) async fn unset_override(
     body: Body,
 ) -> ApiAnswer {
     let word: OverrideWord = read_json_body(&headers, body).await?;
-    let path = state.override_cell(word, false).await?;
+    let path = state.override_cell(word, OverrideChange::Remove).await?;
     Ok(axum::Json(json!({ "set": false, "file": path })))
+}
+
+/// Change of a cell's override.
+#[derive(Clone, Copy)]
+pub(super) enum OverrideChange {
+    /// Sets the value, and replaces an override that exists.
+    Set,
+    /// Sets the value if the cell has no override yet.
+    SetFirst,
+    /// Removes the override.
+    Remove,
+    /// Removes the override if it still has the request's value and note.
+    Undo,
+}
+
+/// Checks that a cell's override has not changed since a person saw it.
+fn check_unchanged(
+    spec: &Spec,
+    word: &OverrideWord,
+    change: OverrideChange,
+) -> Result<(), HttpRefusal> {
+    let existing = find_override(spec, word)?;
+    let is_unchanged = match (change, &existing) {
+        (OverrideChange::Set | OverrideChange::Remove, _) | (OverrideChange::SetFirst, None) => {
+            true
+        }
+        (OverrideChange::SetFirst, Some(_)) | (OverrideChange::Undo, None) => false,
+        (OverrideChange::Undo, Some(line)) => line.value == word.value && line.note == word.note,
+    };
+    if is_unchanged {
+        return Ok(());
+    }
+    let now = existing.map_or_else(
+        || "it has no override now".to_owned(),
+        |line| format!("its override is now `{}` ({})", line.value, line.note),
+    );
+    let (cell, key) = (format!("{}.{}", word.table, word.column), word.key.join(", "));
+    let message = format!("{cell} of {key} has changed since you saw it: {now}");
+    let hint = "nothing was changed; to change the override, open the page of the cell";
+    Err(HttpRefusal::new(StatusCode::CONFLICT, message, hint))
+}
+
+/// Returns the line of the overrides file for a cell of an expansion's table.
+fn find_override(spec: &Spec, word: &OverrideWord) -> Result<Option<OverrideLine>, Failure> {
+    let is_named = |e: &&Expansion| e.name.eq_ignore_ascii_case(&word.table);
+    let Some(expansion) = spec.expansions.iter().find(is_named) else { return Ok(None) };
+    let names = expansion.key.names().iter().map(String::as_str);
+    let texts = word.key.iter().map(|text| if text == "NULL" { "" } else { text.as_str() });
+    let mut key: Vec<(&str, &str)> =
+        names.zip(texts).filter(|(_, text)| !text.is_empty()).collect();
+    key.sort_unstable();
+    let is_same_cell = |line: &OverrideLine| {
+        let fields = line.key.iter().map(|(name, text)| (name.as_str(), text.as_str()));
+        let mut fields: Vec<_> = fields.filter(|(_, text)| !text.is_empty()).collect();
+        fields.sort_unstable();
+        fields == key && line.column.eq_ignore_ascii_case(&word.column)
+    };
+    let lines = read_lines(&spec.overrides_path()).map_err(Failure::from)?;
+    Ok(lines.into_iter().map(|(_, line)| line).find(is_same_cell))
 }
 
 impl HttpState {
@@ -409,7 +469,7 @@ impl HttpState {
     pub(super) async fn override_cell(
         &self,
         word: OverrideWord,
-        set: bool,
+        change: OverrideChange,
     ) -> Result<std::path::PathBuf, HttpRefusal> {
         let (_, active_spec) = self.active_spec(word.spec.as_deref())?;
         let (client_guard, _) = self.context.clients.begin_work();
@@ -417,9 +477,10 @@ impl HttpState {
         let edit_lock = self.edits.lock().await;
         let path = active_spec.spec.overrides_path();
         run_blocking(permit, client_guard, move || {
-            let OverrideWord { table, key, column, value, note, force, .. } = word;
             let spec = &active_spec.spec;
-            if !set {
+            check_unchanged(spec, &word, change)?;
+            let OverrideWord { table, key, column, value, note, force, .. } = word;
+            if matches!(change, OverrideChange::Remove | OverrideChange::Undo) {
                 overrides::remove_override(spec, &table, &key, &column).map_err(Failure::from)?;
                 return Ok(());
             }

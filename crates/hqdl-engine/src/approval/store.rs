@@ -18,6 +18,8 @@ pub const APPROVAL_MINUTES: i64 = 15;
 const MAX_AGE: Duration = Duration::from_secs(24 * 60 * 60);
 /// Length of a plan's id.
 const ID_LENGTH: usize = 12;
+/// Maximum number of plans of one client that wait for approval.
+const MAX_WAITING: usize = 20;
 
 /// Work that hqdl does once a plan is approved.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -155,8 +157,12 @@ impl PlanRecord {
     /// Returns the hash of everything that an approval applies to. The cost is not part of it,
     /// because an approval only limits the cost.
     fn compute_digest(&self) -> String {
+        self.hash_with_nonce(self.nonce.as_deref())
+    }
+
+    fn hash_with_nonce(&self, nonce: Option<&str>) -> String {
         let work = format!("{:?}", self.work);
-        let nonce = self.nonce.clone().unwrap_or_default();
+        let nonce = nonce.unwrap_or_default().to_owned();
         let mut hasher = blake3::Hasher::new();
         let context = [&self.spec, &self.database, &self.schema, &self.model, &self.client];
         for part in [&work].into_iter().chain(context).chain([&nonce]) {
@@ -170,6 +176,12 @@ impl PlanRecord {
     #[must_use]
     pub fn id(&self) -> String {
         self.compute_digest()[..ID_LENGTH].to_owned()
+    }
+
+    /// Returns the id that the plan has without its nonce. A client without a session gets a new
+    /// nonce for each plan, but a rejection must apply to all its plans for the same work.
+    fn id_without_nonce(&self) -> String {
+        self.hash_with_nonce(None)[..ID_LENGTH].to_owned()
     }
 
     /// Returns the maximum cost of the plan, in words.
@@ -356,18 +368,58 @@ impl PlanStore {
         Ok(write_json(&self.path(&plan.id(), "plan")?, plan)?)
     }
 
-    /// Stores a plan and adds it to the list of plans that wait for approval. `now` is a Unix time
-    /// in seconds.
+    /// Stores a plan and lists it as one that waits for approval. `now` is a Unix time in seconds.
+    /// A repeated request keeps its time, so that a form that shows the plan remains valid.
     ///
     /// # Errors
-    /// [`ApprovalError::File`].
+    /// [`ApprovalError::Rejected`] and [`ApprovalError::File`].
     pub fn request_approval(&self, plan: &PlanRecord, now: i64) -> Result<(), ApprovalError> {
+        self.check_rejection(plan, now)?;
         self.save_plan(plan)?;
-        Ok(write_json(&self.path(&plan.id(), "request")?, &PlanEvent { at: now })?)
+        self.withdraw_superseded(plan, now)?;
+        let path = self.path(&plan.id(), "request")?;
+        let earlier: Option<PlanEvent> = read_json(&path)?;
+        if earlier.is_some_and(|request| is_recent(request.at, now)) {
+            return Ok(());
+        }
+        Ok(write_json(&path, &PlanEvent { at: now })?)
     }
 
-    /// Returns the plans that wait for approval, and the approved plans that have not run yet,
-    /// oldest first.
+    /// Withdraws the client's requests for the same work, and its oldest requests above
+    /// [`MAX_WAITING`].
+    fn withdraw_superseded(&self, plan: &PlanRecord, now: i64) -> Result<(), ApprovalError> {
+        let mut others = self.list_open(now)?;
+        others.retain(|open| {
+            matches!(open.state, OpenState::Waiting { .. })
+                && open.plan.client == plan.client
+                && open.plan.id() != plan.id()
+        });
+        let work = plan.id_without_nonce();
+        let (same, others): (Vec<_>, Vec<_>) =
+            others.into_iter().partition(|open| open.plan.id_without_nonce() == work);
+        let excess = (others.len() + 1).saturating_sub(MAX_WAITING);
+        for open in same.iter().chain(&others[..excess]) {
+            self.withdraw_request(&open.plan)?;
+        }
+        Ok(())
+    }
+
+    /// Checks that no person rejected the plan in the last [`APPROVAL_MINUTES`]. `now` is a Unix
+    /// time in seconds.
+    ///
+    /// # Errors
+    /// [`ApprovalError::Rejected`] and [`ApprovalError::File`].
+    pub fn check_rejection(&self, plan: &PlanRecord, now: i64) -> Result<(), ApprovalError> {
+        let path = self.path(&plan.id_without_nonce(), "rejection")?;
+        let rejection: Option<PlanEvent> = read_json(&path)?;
+        match rejection {
+            Some(rejection) if is_recent(rejection.at, now) => Err(ApprovalError::Rejected),
+            _ => Ok(()),
+        }
+    }
+
+    /// Returns the plans that have waited for approval for less than [`APPROVAL_MINUTES`], and the
+    /// approved plans that have not run yet, oldest first.
     ///
     /// # Errors
     /// [`ApprovalError::File`].
@@ -376,11 +428,14 @@ impl PlanStore {
         let names = fs::read_dir(&self.dir).into_iter().flatten().flatten();
         let mut ids: Vec<String> = names
             .filter_map(|entry| {
-                Some(entry.file_name().to_str()?.strip_suffix(".plan.json")?.to_owned())
+                let name = entry.file_name().into_string().ok()?;
+                let id = name.strip_suffix(".request.json");
+                Some(id.or_else(|| name.strip_suffix(".approval.json"))?.to_owned())
             })
             .filter(|id| is_plan_id(id))
             .collect();
         ids.sort_unstable();
+        ids.dedup();
         let found = ids.iter().map(|id| self.find_open(id, now));
         let mut open: Vec<OpenPlan> =
             found.collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect();
@@ -396,12 +451,21 @@ impl PlanStore {
     /// # Errors
     /// [`ApprovalError::File`].
     pub fn find_open(&self, id: &str, now: i64) -> Result<Option<OpenPlan>, ApprovalError> {
+        let Some(open) = self.read_open(id, now)? else { return Ok(None) };
+        match self.check_rejection(&open.plan, now) {
+            Err(ApprovalError::Rejected) => Ok(None),
+            checked => checked.map(|()| Some(open)),
+        }
+    }
+
+    fn read_open(&self, id: &str, now: i64) -> Result<Option<OpenPlan>, ApprovalError> {
         let approval: Option<Approval> = read_json(&self.path(id, "approval")?)?;
         if let Some(Approval { plan, approved_at }) = approval.filter(|a| a.is_valid(now)) {
             let until = approved_at + APPROVAL_MINUTES * 60;
             return Ok(Some(OpenPlan { plan, state: OpenState::Approved { until } }));
         }
-        let Some(PlanEvent { at }) = read_json(&self.path(id, "request")?)? else {
+        let request: Option<PlanEvent> = read_json(&self.path(id, "request")?)?;
+        let Some(PlanEvent { at }) = request.filter(|request| is_recent(request.at, now)) else {
             return Ok(None);
         };
         let plan = match self.load_plan(id) {
@@ -435,7 +499,8 @@ impl PlanStore {
         if approves {
             self.approve(&shown.plan, now)?;
         } else {
-            write_json(&self.path(&id, "rejection")?, &PlanEvent { at: now })?;
+            let path = self.path(&shown.plan.id_without_nonce(), "rejection")?;
+            write_json(&path, &PlanEvent { at: now })?;
         }
         Ok(true)
     }
@@ -474,7 +539,7 @@ impl PlanStore {
     pub fn approve(&self, shown: &PlanRecord, now: i64) -> Result<(), ApprovalError> {
         let id = shown.id();
         self.remove_file(&id, "request")?;
-        self.remove_file(&id, "rejection")?;
+        self.remove_file(&shown.id_without_nonce(), "rejection")?;
         let approval = Approval { plan: shown.clone(), approved_at: now };
         Ok(write_json(&self.path(&id, "approval")?, &approval)?)
     }
@@ -485,11 +550,8 @@ impl PlanStore {
     /// # Errors
     /// [`ApprovalError`] if there is an approval that is not valid for this plan.
     pub fn use_approval(&self, plan: &PlanRecord, now: i64) -> Result<bool, ApprovalError> {
+        self.check_rejection(plan, now)?;
         let id = plan.id();
-        let rejection: Option<PlanEvent> = read_json(&self.path(&id, "rejection")?)?;
-        if rejection.is_some_and(|rejection| is_recent(rejection.at, now)) {
-            return Err(ApprovalError::Rejected);
-        }
         let approval = read_json::<Approval>(&self.path(&id, "approval")?)?;
         let Some(approval) = approval else { return Ok(false) };
         if !approval.is_valid(now) {

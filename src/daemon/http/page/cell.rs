@@ -5,7 +5,7 @@ use axum::response::Response;
 use maud::{Markup, html};
 use serde_json::Value as Json;
 
-use super::super::api::{OverrideWord, read_provenance};
+use super::super::api::{OverrideChange, OverrideWord, read_provenance};
 use super::super::reply::HttpRefusal;
 use super::format_value;
 use super::spec::find_spec;
@@ -100,9 +100,9 @@ pub(super) async fn set_override(
     find_spec(&state, &name)?;
     let one = |n: &str| pairs.iter().find(|(m, _)| m == n).map(|(_, v)| v.clone());
     let (table, column, key) = parse_cell_address(&pairs);
-    let set = match one("do").as_deref() {
-        Some("set") | None => true,
-        Some("unset") => false,
+    let change = match one("do").as_deref() {
+        Some("set") | None => OverrideChange::Set,
+        Some("unset") => OverrideChange::Remove,
         Some(other) => {
             return Err(
                 HttpRefusal::bad_request(format!("this page cannot do `{other}`"), "").into()
@@ -120,7 +120,7 @@ pub(super) async fn set_override(
         note: one("note").unwrap_or_default(),
         force: one("force").is_some(),
     };
-    state.override_cell(request_body, set).await?;
+    state.override_cell(request_body, change).await?;
     // Give the daemon time to update the tables before the page is reloaded.
     tokio::time::sleep(std::time::Duration::from_millis(300)).await;
     Ok(redirect_to(&location))

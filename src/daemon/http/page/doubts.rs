@@ -8,7 +8,7 @@ use axum::response::Response;
 use maud::{Markup, html};
 use serde_json::Value as Json;
 
-use super::super::api::OverrideWord;
+use super::super::api::{OverrideChange, OverrideWord};
 use super::super::query::run_blocking;
 use super::cell::render_sources;
 use super::lineage::count_column_uses;
@@ -166,7 +166,8 @@ fn render_cell(
     }
 }
 
-/// Renders the form that removes the last override, if the request names one.
+/// Renders the form that removes the last override, if the request has one. The form contains the
+/// override's value and note, because only that override may be removed.
 fn render_undo_form(path: &str, asked: &QueryPairs) -> Markup {
     let done = find_value(asked, "done");
     html! { @if !done.is_empty() {
@@ -174,6 +175,8 @@ fn render_undo_form(path: &str, asked: &QueryPairs) -> Markup {
             input type="hidden" name="do" value="unset";
             input type="hidden" name="column" value=(done);
             input type="hidden" name="skip" value=(find_value(asked, "skip"));
+            input type="hidden" name="value" value=(find_value(asked, "value"));
+            input type="hidden" name="note" value=(find_value(asked, "note"));
             @for part in find_key(asked) { input type="hidden" name="key" value=(part); }
             button data-key="u" { "Undo the last answer" kbd { "u" } }
         }
@@ -181,7 +184,7 @@ fn render_undo_form(path: &str, asked: &QueryPairs) -> Markup {
 }
 
 /// Handles `POST /specs/{spec}/doubts?table=…`: writes the value as an override, or removes it, and
-/// shows the next cell.
+/// shows the next cell. Fails with 409 if the override is not the one that the page showed.
 pub(super) async fn store_override(
     State(state): State<HttpState>,
     Path(name): Path<String>,
@@ -191,6 +194,13 @@ pub(super) async fn store_override(
     let form: QueryPairs = read_form(request).await?;
     let (table, column) = (find_value(&asked, "table"), find_value(&form, "column").to_owned());
     let is_set = find_value(&form, "do") != "unset";
+    let change = if is_set { OverrideChange::SetFirst } else { OverrideChange::Undo };
+    let note = if is_set {
+        format!("reviewed by a person at {}", current_timestamp())
+    } else {
+        find_value(&form, "note").to_owned()
+    };
+    let value = find_value(&form, "value").to_owned();
     let key = find_key(&form);
     let skip: usize = find_value(&form, "skip").parse().unwrap_or(0);
     let word = OverrideWord {
@@ -198,11 +208,11 @@ pub(super) async fn store_override(
         table: table.to_owned(),
         key: key.clone(),
         column: column.clone(),
-        value: find_value(&form, "value").to_owned(),
-        note: format!("reviewed by a person at {}", current_timestamp()),
+        value: value.clone(),
+        note: note.clone(),
         force: false,
     };
-    state.override_cell(word, is_set).await?;
+    state.override_cell(word, change).await?;
     let mut path = format!("{}&skip={skip}", doubts_path(&name, table));
     if is_set {
         path.push_str(&format!("&done={}", percent_encode(&column)));
@@ -212,6 +222,7 @@ pub(super) async fn store_override(
                 percent_encode(&format_value(&Json::from(part.as_str())))
             ));
         }
+        path.push_str(&format!("&value={}&note={}", percent_encode(&value), percent_encode(&note)));
     }
     Ok(redirect_to(&path))
 }
