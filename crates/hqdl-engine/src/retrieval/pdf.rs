@@ -22,14 +22,16 @@ const MAX_TOTAL_BYTES: usize = 64 << 20;
 const MAX_OPERATIONS: usize = 10_000_000;
 /// Maximum number of fonts, counted once per page.
 const MAX_FONTS: usize = 200_000;
+/// Number of fonts from which on an unreadable one is an error.
+const MAX_UNREADABLE_FONTS: usize = 1_000;
 /// Distance in a `TJ` array from which on it separates words, in thousandths of the font size.
 const MIN_WORD_GAP: f32 = 200.0;
 
 /// Returns the text of a PDF document, page by page.
 ///
 /// # Errors
-/// Fails with the reason if the document is damaged or encrypted, exceeds a limit, uses a font whose
-/// characters are unknown, or contains no text.
+/// Fails with the reason if the document is damaged or encrypted, exceeds a limit or contains no
+/// text, or if the characters of all its fonts are unknown.
 pub fn pdf_to_text(bytes: &[u8]) -> Result<String, String> {
     // The parser is not hqdl's own, and a file from the web must not end the process.
     catch_unwind(AssertUnwindSafe(|| extract_text(bytes))).unwrap_or_else(|_| Err(damaged()))
@@ -51,6 +53,7 @@ fn extract_text(bytes: &[u8]) -> Result<String, String> {
         document: &document,
         text: String::new(),
         decoders: BTreeMap::new(),
+        unreadable: None,
         bytes_left: MAX_TOTAL_BYTES,
         operations_left: MAX_OPERATIONS,
         fonts_left: MAX_FONTS,
@@ -60,6 +63,11 @@ fn extract_text(bytes: &[u8]) -> Result<String, String> {
             return Err(exceeds("the PDF", MAX_PAGES, "pages"));
         }
         extractor.extract_page(n + 1, page)?;
+    }
+    // A document can lack the characters of a decorative font only.
+    let is_readable = extractor.text.contains(char::is_alphanumeric);
+    if let Some(reason) = extractor.unreadable.filter(|_| !is_readable) {
+        return Err(reason);
     }
     if extractor.text.trim().is_empty() {
         return Err("the PDF contains no text; a scan needs character recognition first".to_owned());
@@ -84,7 +92,9 @@ struct TextExtractor<'a> {
     document: &'a Document,
     text: String,
     /// Decoders by the address of the font's dictionary.
-    decoders: BTreeMap<usize, FontDecoder<'a>>,
+    decoders: BTreeMap<usize, Option<FontDecoder<'a>>>,
+    /// Reason why the first unreadable string could not be decoded.
+    unreadable: Option<String>,
     bytes_left: usize,
     operations_left: usize,
     fonts_left: usize,
@@ -126,6 +136,11 @@ impl<'a> TextExtractor<'a> {
         }
         self.separate_words(Break::Line);
         Ok(())
+    }
+
+    fn push_unreadable(&mut self, reason: &str) {
+        self.unreadable.get_or_insert_with(|| reason.to_owned());
+        self.text.push(char::REPLACEMENT_CHARACTER);
     }
 
     fn reserve_bytes(&mut self, bytes: usize) -> Result<(), String> {
@@ -172,17 +187,37 @@ impl<'a> TextExtractor<'a> {
         Ok(())
     }
 
+    /// Appends a string, or a replacement character if its font cannot be read.
     fn push_string(&mut self, bytes: &[u8], font: Option<&'a Dictionary>) -> Result<(), String> {
+        if bytes.is_empty() {
+            return Ok(());
+        }
         let Some(font) = font else {
-            return Err("the PDF shows text in a font that it does not contain".to_owned());
+            self.push_unreadable("the PDF shows text in a font that it does not contain");
+            return Ok(());
         };
         let address = std::ptr::from_ref(font).addr();
         if !self.decoders.contains_key(&address) {
-            let (decoder, size) = FontDecoder::read_font(self.document, font, MAX_PAGE_BYTES)?;
-            self.reserve_bytes(size)?;
+            let decoder = match FontDecoder::read_font(self.document, font, MAX_PAGE_BYTES) {
+                Ok((decoder, size)) => {
+                    self.reserve_bytes(size)?;
+                    Some(decoder)
+                }
+                Err(reason) if self.decoders.len() >= MAX_UNREADABLE_FONTS => return Err(reason),
+                Err(reason) => {
+                    self.unreadable.get_or_insert(reason);
+                    None
+                }
+            };
             self.decoders.insert(address, decoder);
         }
-        self.decoders[&address].decode_text(bytes, &mut self.text)?;
+        let Some(decoder) = &self.decoders[&address] else {
+            self.text.push(char::REPLACEMENT_CHARACTER);
+            return Ok(());
+        };
+        if let Err(reason) = decoder.decode_text(bytes, &mut self.text) {
+            self.push_unreadable(&reason);
+        }
         if self.text.len() > MAX_TEXT_BYTES {
             return Err(exceeds("the text of the PDF", MAX_TEXT_BYTES >> 20, "MiB"));
         }
@@ -383,6 +418,8 @@ mod tests {
         assert!(error.contains("encoding that hqdl cannot read"), "{error}");
         let error = read_page("BT /F2 12 Tf (abc) Tj ET").unwrap_err();
         assert!(error.contains("a font that it does not contain"), "{error}");
+        let read = read_page("BT /F2 12 Tf (*) Tj /F1 12 Tf 9 0 Td (abc) Tj ET");
+        assert_eq!(read.as_deref(), Ok("\u{fffd} abc\n"));
         let error = read_page("0 0 m").unwrap_err();
         assert!(error.contains("contains no text"), "{error}");
     }
