@@ -226,7 +226,7 @@ impl<'a> TextExtractor<'a> {
 }
 
 /// Separator before the next string.
-#[derive(Clone, Copy, Default, PartialEq, PartialOrd)]
+#[derive(Clone, Copy, Default, PartialEq)]
 enum Break {
     #[default]
     None,
@@ -241,6 +241,9 @@ struct Position {
     shown_y: f32,
     pending: Break,
 }
+
+/// Maximum vertical distance of strings on one line, in units of the page.
+const SAME_LINE_DISTANCE: f32 = 0.5;
 
 const IDENTITY: [f32; 6] = [1.0, 0.0, 0.0, 1.0, 0.0, 0.0];
 
@@ -259,9 +262,11 @@ impl Position {
             "BT" => self.matrix = IDENTITY,
             "ET" | "T*" => self.pending = Break::Line,
             "Td" | "TD" => {
-                let [a, b, c, d, x, y] = self.matrix;
                 let (right, up) = (number(0), number(1));
-                self.move_to([a, b, c, d, x + right * a + up * c, y + right * b + up * d]);
+                let mut moved = self.matrix;
+                moved[4] += right * moved[0] + up * moved[2];
+                moved[5] += right * moved[1] + up * moved[3];
+                self.move_to(moved);
             }
             "Tm" => self.move_to(std::array::from_fn(number)),
             "Tj" | "TJ" => return Some(operands),
@@ -285,7 +290,8 @@ impl Position {
     fn take_break(&mut self) -> Break {
         let y = self.matrix[5];
         let moved = std::mem::take(&mut self.pending);
-        let is_new_line = moved == Break::Line || (moved == Break::Word && y != self.shown_y);
+        let changes_line = (y - self.shown_y).abs() > SAME_LINE_DISTANCE;
+        let is_new_line = moved == Break::Line || (moved == Break::Word && changes_line);
         self.shown_y = y;
         if is_new_line { Break::Line } else { moved }
     }
@@ -313,7 +319,7 @@ mod tests {
             };
             kids.push(document.add_object(page).into());
         }
-        let tree = dictionary! { "Type" => "Pages", "Count" => page_count as i64, "Kids" => kids };
+        let tree = dictionary! { "Type" => "Pages", "Count" => i64::try_from(page_count).unwrap(), "Kids" => kids };
         document.objects.insert(pages, tree.into());
         let catalog = document.add_object(dictionary! { "Type" => "Catalog", "Pages" => pages });
         document.trailer.set("Root", catalog);
