@@ -135,8 +135,8 @@ impl MacroNode<'_> {
             return Ok(ValueSource::Query(query));
         }
         if let Some((table, column)) = values.column_names(self.text) {
-            let table = match self.scope.find_table(&table).map(|entry| &entry.source) {
-                Some(Some(source)) => source.clone(),
+            let table = match self.scope.find_source(&table) {
+                Some(Some(source)) => source,
                 Some(None) => return Err(self.derived_values_error(values, &column)),
                 None => sql::quote_name(&table),
             };
