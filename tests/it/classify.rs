@@ -106,6 +106,26 @@ fn other_words_match_values_with_the_same_meaning() {
 }
 
 #[test]
+fn names_after_an_alias_are_those_of_the_columns() {
+    let endpoint = Endpoint::start_answering(meant);
+    let project = project(&endpoint, "");
+    for (from, condition, plain) in [
+        ("(SELECT id, price FROM place) AS s(id, worth)", "s.worth = 'inexpensive'", 16),
+        (
+            "(SELECT id, price AS name, name AS price FROM place) AS s(id, price, name)",
+            "s.price = 'inexpensive'",
+            16,
+        ),
+        ("(SELECT id, price, name FROM place) AS s(id, name, price)", "s.price = 'inexpensive'", 0),
+    ] {
+        let sql = format!("SELECT count(*) FROM {from} WHERE {condition}");
+        let ended = query(&project, &["--classify"], &sql).expect_exit_code(0);
+        assert_eq!(ended.lines[0]["rows"], json!([[plain]]), "{sql}");
+    }
+    assert_eq!(endpoint.request_count(), 1);
+}
+
+#[test]
 fn the_spec_enables_it_for_a_column() {
     let endpoint = Endpoint::start_answering(meant);
     let project = project(&endpoint, "classify = true");

@@ -267,6 +267,7 @@ fn a_question_about_one_row_is_answered_by_the_column() {
         format!("SELECT {}", asked("SELECT name, full_name FROM hero ORDER BY id DESC LIMIT 1")),
         format!("SELECT value FROM {}", asked(&of_one)),
         format!("SELECT x FROM (SELECT 1, {} AS x)", asked(&of_one)),
+        asked(&of_one).replace("LLMQA", "llmqa"),
     ] {
         let ended = query(&project, &sql).expect_exit_code(0);
         assert_eq!(ended.lines[0]["rows"], json!([[colour]]), "{sql}");
@@ -275,6 +276,12 @@ fn a_question_about_one_row_is_answered_by_the_column() {
     let sql = format!("SELECT count(*) FROM hero WHERE {} = {colour}", asked(&of_one));
     let ended = query(&project, &sql.replace('"', "'")).expect_exit_code(0);
     assert_eq!(ended.lines[0]["rows"], json!([[10]]));
+    // The subquery uses only one of the parameters.
+    let by_name = asked("SELECT name FROM hero WHERE name = :n");
+    let sql = format!("SELECT {by_name} WHERE :k IS NOT NULL");
+    let flags = ["query", "--spec", "specs/x.toml", "--json", "--param", "n=Zed", "--param", "k=1"];
+    let ended = project.run_hqdl(&[flags.as_slice(), &["--", &sql]].concat()).expect_exit_code(0);
+    assert_eq!(ended.lines[0]["rows"], json!([[colour]]));
     assert_eq!(endpoint.request_count(), before);
     // About several rows, no row or computed values, or another question: asked live as before.
     for sql in [
@@ -283,6 +290,7 @@ fn a_question_about_one_row_is_answered_by_the_column() {
         asked(&format!("SELECT upper(name) FROM hero WHERE name = '{name}'")),
         asked(&format!("SELECT count(name) FROM hero WHERE name = '{name}'")),
         asked("SELECT 'somebody' AS name"),
+        format!("WITH hero AS (SELECT name FROM main.hero) SELECT {}", asked(&of_one)),
         asked(&of_one).replace("What is the eye colour?", "Is it the first of them?"),
     ] {
         let explained = project.run_hqdl(&["explain", "--spec", "specs/x.toml", "--json", &sql]);

@@ -195,6 +195,11 @@ impl Edits {
                 break;
             }
             if span.start < at || span.end > range.end {
+                let is_lost = |(outer, new): &(Range<usize>, EditText)| {
+                    let keeps = |part: &EditPart| matches!(part, EditPart::Source(s) if s == span);
+                    outer == span && !span.is_empty() && !new.0.iter().any(keeps)
+                };
+                debug_assert!(!self.0[..n].last().is_some_and(is_lost), "two edits of {span:?}");
                 continue;
             }
             written.push_source(text, at..span.start);

@@ -18,6 +18,10 @@ pub struct MacroSignature {
     pub return_type: Option<ReturnType>,
     /// Whether a string in the first argument is a question.
     pub has_question: bool,
+    /// Position and keywords of the argument that the macro reads itself, unless it is a query.
+    pub literal_argument: Option<(usize, &'static [&'static str])>,
+    /// Whether a value can have the DISTINCT and the ORDER BY of an aggregate.
+    pub is_aggregate: bool,
     /// Syntax that may follow the braces.
     pub suffix: MacroSuffix,
 }
@@ -60,6 +64,8 @@ pub struct MacroCall {
     pub field: Option<Token>,
     /// Byte range of the condition in `FILTER (WHERE …)`.
     pub filter: Option<Range<usize>>,
+    /// Whether a value can have the DISTINCT and the ORDER BY of an aggregate.
+    pub is_aggregate: bool,
 }
 
 /// An argument of a call; it has at least one token.
@@ -109,11 +115,12 @@ impl WrittenArgument {
         }
     }
 
-    /// Returns true if the value is a query in parentheses.
+    /// Returns the byte range of the value if it is a query, with one pair of parentheses.
     #[must_use]
-    pub fn is_query(&self, sql: &str) -> bool {
-        let tokens = self.tokens.as_slice();
-        strip_parens(tokens).0 > 0 && begins_query(sql, &tokens[1..tokens.len() - 1])
+    pub fn query_span(&self, sql: &str) -> Option<Range<usize>> {
+        let (layers, inside) = strip_parens(&self.tokens);
+        let first = layers.checked_sub(1).filter(|_| begins_query(sql, inside))?;
+        Some(span_of_tokens(&self.tokens[first..self.tokens.len() - first]))
     }
 
     /// Returns the table and the column that the value names: `t.c` or `'t::c'`.

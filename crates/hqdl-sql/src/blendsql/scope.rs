@@ -182,19 +182,54 @@ impl<'p> Scope<'p> {
             .find_map(|scope| scope.tables.iter().find(is_named))
     }
 
-    /// Returns the alias of a table in the nearest FROM clause that reads the table exactly once.
-    /// Returns `None` if a visible entry has the table's own name.
+    /// Returns the name of the only entry in a FROM clause that reads a table. The nearest FROM
+    /// clause with such an entry, or with one that has the table's own name, decides.
     #[must_use]
     pub fn find_alias(&self, table: &str) -> Option<&str> {
-        if self.find_table(table).is_some() {
-            return None;
-        }
-        let source = hqdl_values::sql::quote_name(table);
-        let reads = |t: &&Table| t.source.as_ref().is_some_and(|s| s.eq_ignore_ascii_case(&source));
-        std::iter::successors(Some(self), |scope| scope.parent).find_map(|scope| {
+        let source = hqdl_values::sql::quote_name(table).to_lowercase();
+        let reads = |t: &&Table| {
+            let read = t.source.as_ref().map(|read| read.to_lowercase());
+            let schema = read.as_ref().and_then(|read| read.strip_suffix(&source));
+            schema.is_some_and(|schema| schema.is_empty() || schema.ends_with('.'))
+        };
+        let is_named = |t: &Table| t.name.as_ref().is_some_and(|m| m.eq_ignore_ascii_case(table));
+        for scope in std::iter::successors(Some(self), |scope| scope.parent) {
+            if scope.tables.iter().any(is_named) {
+                return None;
+            }
             let mut aliased = scope.tables.iter().filter(reads);
-            aliased.next().filter(|_| aliased.next().is_none())?.name.as_deref()
-        })
+            if let (Some(only), None) = (aliased.next(), aliased.next()) {
+                return only.name.as_deref();
+            }
+        }
+        None
+    }
+
+    /// Returns the table that the nearest entry with this name reads, as SQL that has the same
+    /// meaning in this scope. The inner `None` is the result for a subquery, a function or a join,
+    /// and for a CTE that an inner one hides.
+    #[must_use]
+    pub fn find_source(&self, name: &str) -> Option<Option<String>> {
+        let mut inner_ctes: Vec<&str> = Vec::new();
+        for scope in std::iter::successors(Some(self), |scope| scope.parent) {
+            let is_named =
+                |t: &&Table| t.name.as_ref().is_some_and(|m| m.eq_ignore_ascii_case(name));
+            if let Some(table) = scope.tables.iter().find(is_named) {
+                let source = table.source.clone();
+                return Some(source.and_then(|source| {
+                    let hiding = inner_ctes.iter().find(|cte| {
+                        hqdl_values::sql::quote_name(cte).eq_ignore_ascii_case(&source)
+                    });
+                    match hiding {
+                        None => Some(source),
+                        Some(cte) if scope.has_cte(cte) => None,
+                        Some(_) => Some(format!("main.{source}")),
+                    }
+                }));
+            }
+            inner_ctes.extend(scope.ctes.iter().map(|(cte, _)| cte.as_str()));
+        }
+        None
     }
 
     /// Returns true if any column that the name may refer to has a custom collation. USING and

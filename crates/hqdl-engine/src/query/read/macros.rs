@@ -310,7 +310,20 @@ impl Macro<'_> {
             Self::Reduce | Self::Top => MacroSuffix::Filter,
             _ => MacroSuffix::Nothing,
         };
-        MacroSignature { subject, return_type, has_question, suffix }
+        let literal_argument: Option<(usize, &[&str])> = match self {
+            Self::Classify => Some((1, &["options", "labels"])),
+            Self::Summary => Some((1, &["table", "context"])),
+            _ => None,
+        };
+        let is_aggregate = matches!(self, Self::Reduce);
+        MacroSignature {
+            subject,
+            return_type,
+            has_question,
+            literal_argument,
+            is_aggregate,
+            suffix,
+        }
     }
 }
 
@@ -585,14 +598,13 @@ impl MacroNode<'_> {
                 // named.
                 format!("(SELECT {table}.{column} FROM {table})").into()
             }
-            None if documents.is_query(self.text) => documents.span().into(),
-            None => {
-                return Err(self.error_at_name(
+            None => documents.query_span(self.text).map(EditText::from).ok_or_else(|| {
+                self.error_at_name(
                     "the documents are neither a column nor a query".to_owned(),
                     "in this call",
                     "write documents.text, or (SELECT text FROM documents WHERE …)",
-                ));
-            }
+                )
+            })?,
         };
         // Keep the column at its position, so that an error about the column points there.
         let (call, place) = (self.call.span.clone(), documents.span());

@@ -132,12 +132,12 @@ impl MacroNode<'_> {
 
     /// Returns the values that an argument names: a column or a query.
     pub(super) fn value_source(&self, values: &WrittenArgument) -> Result<ValueSource, QueryError> {
-        if values.is_query(self.text) {
-            return Ok(ValueSource::Query(values.span()));
+        if let Some(query) = values.query_span(self.text) {
+            return Ok(ValueSource::Query(query));
         }
         if let Some((table, column)) = values.column_names(self.text) {
-            let table = match self.scope.find_table(&table).map(|entry| &entry.source) {
-                Some(Some(source)) => source.clone(),
+            let table = match self.scope.find_source(&table) {
+                Some(Some(source)) => source,
                 Some(None) => return Err(self.derived_values_error(values, &column)),
                 None => sql::quote_name(&table),
             };

@@ -16,10 +16,12 @@ use crate::query::plan::engine::Engine;
 use crate::query::plan::prepare::{ReadQuery, open_database};
 use crate::query::request::Request;
 use crate::query::request::error::QueryError;
+use crate::query::request::params::Param;
 use crate::query::result::query_result::QueryResult;
 use crate::query::result::query_result::RouteKind;
 use crate::routing::question;
 use hqdl_spec::Spec;
+use hqdl_sql::blendsql::lexer::{self, Brackets, Lexeme};
 use hqdl_sql::blendsql::parse::{ParsedQuery, Syntax, parse_query_with};
 use hqdl_sql::blendsql::tree::{Body, Expr, ExprKind, Query, ResultColumn, SelectCore};
 use hqdl_sql::blendsql::{Argument, Call, SqlError, Subject};
@@ -48,6 +50,9 @@ pub(in crate::query) fn rewrite_one_row_questions(
     for (n, rows) in rows {
         let text = &query.normalized.sql;
         let call = &query.parsed.calls[n];
+        if reads_outer_cte(&query.parsed.query, rows) {
+            continue;
+        }
         let Some(found) = rewrite_call(request, text, call, rows, query.parsed.is_single_call)
         else {
             continue;
@@ -61,6 +66,21 @@ pub(in crate::query) fn rewrite_one_row_questions(
     }
     let (normalized, parsed) = write_query(&query, edits)?;
     Ok(ReadQuery { normalized, parsed, ..query })
+}
+
+/// Returns true if `rows` reads a common table expression that is declared outside of it.
+fn reads_outer_cte(query: &Query, rows: &Query) -> bool {
+    let mut outer: Vec<&str> = Vec::new();
+    query.visit_ctes(&mut |cte| {
+        if !rows.span.contains(&cte.query.span.start) {
+            outer.push(&cte.name);
+        }
+    });
+    let mut found = false;
+    rows.visit_tables(&mut |table| {
+        found |= outer.iter().any(|name| name.eq_ignore_ascii_case(table));
+    });
+    found
 }
 
 /// Returns a query with edits, and its tree.
@@ -99,6 +119,7 @@ fn rewrite_call(
     let is_list = call.return_type.is_some_and(|t| t.is_list) || call.quantifier.is_some();
     if call.ingredient.subject() != Subject::Rows
         || call.is_values_row
+        || !call.is_in_braces()
         || is_list
         || !call.inner.is_empty()
         || !has_question_column(request.spec, &call.question)
@@ -121,11 +142,10 @@ fn rewrite_call(
         columns().filter_map(|c| text.get(c.expr.as_ref()?.span.clone())).collect();
     let rest = text.get(core.columns.last()?.span.end..end)?;
     let (open, close) = if is_lone { ("SELECT ", "") } else { ("(SELECT ", ")") };
-    let name = call.ingredient.name();
-    let name_at = call.span.start + text.get(call.span.clone())?.find(name)?;
+    let paren = call.span.start + text.get(call.span.clone())?.find('(')?;
     let mut edits = Edits::default();
     edits.replace(call.span.start..call.span.start, open);
-    edits.replace(name_at..name_at + name.len(), "LLMMap");
+    edits.replace(call.span.start + 2..paren, "LLMMap");
     // The query is already in parentheses, so only the separators between columns need more.
     edits.replace(span.clone(), named.join("), ("));
     edits.replace(call.span.end..call.span.end, format!(" {}{close}", rest.trim()));
@@ -165,8 +185,28 @@ fn arm_with_table(query: &Query) -> Option<(&SelectCore, usize)> {
 fn has_one_row(request: &Request<'_>, rows: &str) -> bool {
     let sql = format!("SELECT count(*) FROM (SELECT 1 FROM ({rows}) LIMIT 2)");
     let mut counted = QueryResult::default();
-    let ran = Request { sql: &sql, ..request.clone() }.to_plain().run(&mut counted);
+    // A value without a parameter would be an error.
+    let parameters = find_parameters(rows);
+    let is_used = |param: &Param| {
+        parameters.iter().any(|(position, name)| param.matches_parameter(*position, Some(name)))
+    };
+    let params = request.params.iter().filter(|(param, _)| is_used(param)).cloned().collect();
+    let ran = Request { sql: &sql, params, ..request.clone() }.to_plain().run(&mut counted);
     ran.is_ok() && counted.rows == [[Sql::Integer(1)]]
+}
+
+/// Returns the parameters in a text, each with its number; 0 if it has a name.
+fn find_parameters(text: &str) -> Vec<(usize, &str)> {
+    let (mut at, mut found) = (0, Vec::new());
+    while let Ok(Some(token)) = lexer::next_token(text, at, Brackets::Name) {
+        at = token.end;
+        if token.lexeme == Lexeme::Parameter {
+            let name = token.text(text);
+            let number = name.strip_prefix('?').and_then(|number| number.parse().ok());
+            found.push((number.unwrap_or(0), name));
+        }
+    }
+    found
 }
 
 /// Returns true if a column of the spec answers a call in the edited query.

@@ -79,11 +79,11 @@ impl MacroNode<'_> {
                 ")".into(),
             ])
         };
-        let written = if value.is_query(self.text) {
+        let written = if let Some(query) = value.query_span(self.text) {
             self.reject_filter_of_query()?;
             EditText::concat([
                 "(WITH hq_ranked(hq_text) AS ".into(),
-                value.span().into(),
+                query.into(),
                 " SELECT ".into(),
                 best("hq_text".into()),
                 " FROM hq_ranked)".into(),

@@ -27,10 +27,10 @@ impl MacroNode<'_> {
             parts.push((argument.full_span().start..argument.span().end).into());
             parts.push(", ".into());
         }
-        if value.is_query(self.text) {
+        if let Some(query) = value.query_span(self.text) {
             self.reject_filter_of_query()?;
             parts.push("(WITH hq_reduced(hq_text) AS ".into());
-            parts.push(value.span().into());
+            parts.push(query.into());
             parts.push(format!(" SELECT {texts}(hq_text) FROM hq_reduced)").into());
         } else {
             parts.push(format!("{texts}(").into());

@@ -68,9 +68,12 @@ impl QueryParser<'_> {
         let is_table = matches!(source, FromSource::Table { .. });
         let source_span = self.span_from(start);
         let alias = self.read_alias()?;
-        if let (FromSource::Query(_), Some(alias)) = (&source, &alias) {
-            self.read_legacy_column_names(source_span, alias)?;
-        }
+        let source = match (source, &alias) {
+            (FromSource::Query(query), Some(alias)) => {
+                FromSource::Query(self.read_legacy_column_names(query, source_span, alias)?)
+            }
+            (source, _) => source,
+        };
         let source = match source {
             FromSource::Table { schema, name, span } => {
                 FromSource::Table { schema, name, span: self.span_from(span.start) }

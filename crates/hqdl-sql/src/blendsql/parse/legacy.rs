@@ -14,7 +14,8 @@
 
 use crate::blendsql::parse::cursor::{LegacySyntax, QueryParser};
 use crate::blendsql::tree::{
-    Body, Expr, ExprKind, FromItem, FromSource, JoinKind, Query, SelectCore, Span,
+    Body, Cte, Expr, ExprKind, FromItem, FromSource, JoinKind, Query, ResultColumn, SelectCore,
+    Span,
 };
 use crate::blendsql::{Argument, SqlError, Subject};
 use crate::translated::Edits;
@@ -170,18 +171,20 @@ impl QueryParser<'_> {
         Ok(Some(FromSource::Query(Box::new(query))))
     }
 
-    /// Reads the names after the alias of a subquery, as in `(SELECT …) AS t(a, b)`.
+    /// Reads the names after the alias of a subquery, as in `(SELECT …) AS t(a, b)`. Returns the
+    /// subquery with these names.
     pub(super) fn read_legacy_column_names(
         &mut self,
+        query: Box<Query>,
         source: Span,
         alias: &str,
-    ) -> Result<(), SqlError> {
+    ) -> Result<Box<Query>, SqlError> {
         if self.legacy.is_none() || !self.is_symbol(b'(') {
-            return Ok(());
+            return Ok(query);
         }
         let start = self.next_start();
         self.at += 1;
-        self.read_list(Self::read_name)?;
+        let names = self.read_list(Self::read_name)?;
         self.expect_symbol(b')')?;
         let columns = self.span_from(start);
         let mut name = alias.to_owned();
@@ -193,13 +196,15 @@ impl QueryParser<'_> {
         while is_used(&name) {
             name.push('_');
         }
+        let cte = Cte { name: name.clone(), columns: names, query: *query, recursive: false };
         let name = quote_name(&name);
         let before = format!("(WITH {name}{} AS ", &self.sql[columns.clone()]);
         self.add_legacy_edit(columns, String::new());
         if let Some(legacy) = self.legacy.as_mut() {
             legacy.surround_span(&source, before, &format!(" SELECT * FROM {name})"));
         }
-        Ok(())
+        let rows = select_all(&cte.name, source);
+        Ok(Box::new(Query { with: vec![cte], ..rows }))
     }
 
     /// Returns true if a `::` after the expression is the cast of a call.
@@ -236,6 +241,29 @@ impl QueryParser<'_> {
             Argument::Query(_) => None,
         }
     }
+}
+
+/// Returns `SELECT * FROM name`.
+fn select_all(name: &str, span: Span) -> Query {
+    let column = ResultColumn {
+        expr: None,
+        star_table: None,
+        alias: None,
+        source_text: "*".to_owned(),
+        span: span.clone(),
+    };
+    let item = FromItem {
+        source: FromSource::Table { schema: None, name: name.to_owned(), span: span.clone() },
+        name: Some(name.to_owned()),
+        join: JoinKind::Inner,
+        on: None,
+        using: Vec::new(),
+        natural: false,
+    };
+    Query::from_core(SelectCore {
+        from: vec![item],
+        ..SelectCore::with_columns(vec![column], span)
+    })
 }
 
 /// Returns true if the columns of an entry have this qualifier.

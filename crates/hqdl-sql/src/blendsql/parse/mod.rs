@@ -184,18 +184,25 @@ impl QueryParser<'_> {
         let call = &self.calls[n];
         self.add_legacy_columns(n);
         let mut args = Vec::new();
+        let is_aggregate = call.macro_call.as_ref().is_some_and(|written| written.is_aggregate);
         for value in &call.values {
-            args.push(match value {
+            let arg = match value {
                 Argument::Column { table, column, span } => Expr {
                     span: span.clone(),
                     kind: ExprKind::Column { table: table.clone(), column: column.clone() },
                 },
+                Argument::Sql(span) if is_aggregate => {
+                    let (value, order) = self.parse_part(span, Self::parse_aggregate_value)?;
+                    args.extend(order);
+                    value
+                }
                 Argument::Sql(span) => self.parse_part(span, Self::parse_expr)?,
                 Argument::Query(span) => {
                     let query = Box::new(self.parse_part(span, Self::parse_query)?);
                     Expr { span: span.clone(), kind: ExprKind::Scalar(query) }
                 }
-            });
+            };
+            args.push(arg);
         }
         if let Some(filter) = call.macro_call.as_ref().and_then(|written| written.filter.as_ref()) {
             args.push(self.parse_part(filter, Self::parse_expr)?);
@@ -205,6 +212,14 @@ impl QueryParser<'_> {
             self.options.push(options);
         }
         Ok(Expr { span: call.span.clone(), kind: ExprKind::Call(n, args) })
+    }
+
+    /// Parses the value of an aggregate. Also returns the expressions in its ORDER BY.
+    fn parse_aggregate_value(&mut self) -> Result<(Expr, Vec<Expr>), SqlError> {
+        let _ = self.eat_word("DISTINCT") || self.eat_word("ALL");
+        let value = self.parse_expr()?;
+        let order = self.parse_order_by()?.into_iter().map(|term| term.expr);
+        Ok((value, order.collect()))
     }
 
     /// Parses a part of the text, then returns to the current token.

@@ -303,6 +303,20 @@ impl CallParts {
     }
 }
 
+/// Returns the tokens that follow a question without a comma. Returns all tokens if they do not
+/// begin with a question.
+pub(super) fn skip_question<'t>(sql: &str, tokens: &'t [Token]) -> &'t [Token] {
+    match tokens {
+        [text, rest @ ..]
+            if matches!(text.lexeme, Lexeme::Text | Lexeme::Quoted | Lexeme::LegacyColumn)
+                && !rest.first().is_some_and(|next| continues_expression(sql, *next)) =>
+        {
+            rest
+        }
+        _ => tokens,
+    }
+}
+
 /// Parses a positional value; NULL is a value.
 fn parse_value(sql: &str, tokens: &[Token]) -> Result<Option<Argument>, SqlError> {
     Ok(argument::parse_argument(sql, tokens)?

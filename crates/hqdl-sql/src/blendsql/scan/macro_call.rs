@@ -6,6 +6,7 @@ use crate::blendsql::ingredients::Keyword;
 use crate::blendsql::ingredients::keyword::find_keyword;
 use crate::blendsql::lexer::{Brackets, Lexeme, Token};
 use crate::blendsql::macros::{MacroCall, MacroSignature, MacroSuffix, WrittenArgument};
+use crate::blendsql::scan::call::skip_question;
 use crate::blendsql::scan::{ScannedCall, Scanner};
 use crate::blendsql::{Argument, Call, Choices, ReturnType, SqlError, answer_arguments};
 
@@ -24,8 +25,24 @@ impl Scanner<'_> {
             is_values_row,
             ..Call::of_ingredient(ingredient)
         };
-        for (n, argument) in arguments.iter_mut().enumerate() {
-            call.values.extend(self.macro_value(argument, signature.has_question && n == 0)?);
+        let is_question = |a: &WrittenArgument| self.find_keyword(a) == Some(Keyword::Question);
+        let question_is_named = arguments.iter().any(is_question);
+        let mut positions = 0_usize..;
+        for argument in &mut arguments {
+            let position = if argument.keyword.is_none() { positions.next() } else { None };
+            let tokens = match position {
+                Some(0) if signature.has_question && !question_is_named => {
+                    skip_question(self.sql, &argument.tokens)
+                }
+                _ => argument.tokens.as_slice(),
+            };
+            let is_literal = signature.literal_argument.is_some_and(|(literal, keywords)| {
+                let is_named = |k: Token| keywords.iter().any(|word| k.is_word(self.sql, word));
+                position == Some(literal) || argument.keyword.is_some_and(is_named)
+            });
+            if !is_literal || argument.query_span(self.sql).is_some() {
+                call.values.extend(self.macro_value(argument, tokens)?);
+            }
             self.read_answer_argument(argument, &mut call);
             // A string is a column only if the macro reads it as a column.
             for token in &mut argument.tokens {
@@ -50,8 +67,9 @@ impl Scanner<'_> {
             }
         }
         call.span.end = field.map_or(self.at, |field| field.end);
-        let end = scanned.end;
-        call.macro_call = Some(Box::new(MacroCall { name, paren, arguments, end, field, filter }));
+        let (end, is_aggregate) = (scanned.end, signature.is_aggregate);
+        let written = MacroCall { name, paren, arguments, end, field, filter, is_aggregate };
+        call.macro_call = Some(Box::new(written));
         Ok(call)
     }
 
@@ -67,29 +85,30 @@ impl Scanner<'_> {
             return Err(missing());
         }
         for argument in &arguments {
-            call.values.extend(self.macro_value(argument, false)?);
+            call.values.extend(self.macro_value(argument, &argument.tokens)?);
         }
         let end = call.span.end;
-        let (field, filter) = (None, None);
-        call.macro_call = Some(Box::new(MacroCall { name, paren, arguments, end, field, filter }));
+        let (field, filter, is_aggregate) = (None, None, false);
+        let written = MacroCall { name, paren, arguments, end, field, filter, is_aggregate };
+        call.macro_call = Some(Box::new(written));
         Ok(call)
     }
 
-    /// Returns an argument as a value if it is an expression of SQL.
+    fn find_keyword(&self, argument: &WrittenArgument) -> Option<Keyword> {
+        argument.keyword.and_then(|keyword| find_keyword(keyword.text(self.sql)))
+    }
+
+    /// Returns the tokens of an argument as a value if they are an expression of SQL.
     fn macro_value(
         &self,
         argument: &WrittenArgument,
-        may_be_question: bool,
+        tokens: &[Token],
     ) -> Result<Option<Argument>, SqlError> {
-        let tokens = argument.tokens.as_slice();
-        let is_value = argument.keyword.and_then(|k| find_keyword(k.text(self.sql)));
-        let is_value = matches!(is_value, None | Some(Keyword::Value | Keyword::Context));
-        let is_question = may_be_question
-            && argument.keyword.is_none()
-            && matches!(tokens, [text] if matches!(text.lexeme, Lexeme::Text | Lexeme::LegacyColumn));
+        let keyword = self.find_keyword(argument);
+        let is_value = matches!(keyword, None | Some(Keyword::Value | Keyword::Context));
         let is_list = tokens.iter().any(|token| token.is_symbol(b'{'))
             || tokens.first().is_some_and(|first| first.is_symbol(b'['));
-        if !is_value || is_question || is_list {
+        if !is_value || tokens.is_empty() || is_list {
             return Ok(None);
         }
         argument::parse_argument(self.sql, tokens)
@@ -99,7 +118,7 @@ impl Scanner<'_> {
     /// their errors.
     fn read_answer_argument(&self, argument: &WrittenArgument, call: &mut Call) {
         let tokens = argument.tokens.as_slice();
-        match argument.keyword.and_then(|k| find_keyword(k.text(self.sql))) {
+        match self.find_keyword(argument) {
             Some(Keyword::ReturnType) => {
                 call.return_type =
                     answer_arguments::parse_return_type(self.sql, tokens).ok().flatten();
