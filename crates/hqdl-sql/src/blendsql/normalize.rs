@@ -29,7 +29,8 @@ impl SourceQuery {
     pub fn parse(sql: &str, syntax: Syntax<'_>) -> Result<Self, SqlError> {
         let (sql, mut scanned) = scan_with_lenient_quotes(sql, syntax)?;
         let text = trim_statement(&sql, &mut scanned.tokens);
-        let mut edits = space_calls(&text, &scanned.calls);
+        let mut edits = Edits::default();
+        space_calls(&text, &scanned.calls, &mut edits);
         number_parameters(&text, &scanned.tokens, &mut edits);
         let (parsed, replaced) = parse_scanned_query(&text, scanned, syntax)?;
         edits.extend(replaced);
@@ -109,15 +110,16 @@ fn trim_statement(sql: &str, tokens: &mut Vec<Token>) -> String {
     if text.is_empty() { " ".repeat(sql.len()) } else { text }
 }
 
-/// Returns the edits that insert missing spaces between a call and a word.
-fn space_calls(sql: &str, calls: &[Call]) -> Edits {
+/// Adds edits that insert missing spaces between a call and a word.
+fn space_calls(sql: &str, calls: &[Call], edits: &mut Edits) {
     let word = |c: char| c.is_alphanumeric() || c == '_' || c == '$';
     let before = |at: usize| sql[..at].ends_with(word).then_some(at);
     let after = |at: usize| sql[at..].starts_with(word).then_some(at);
-    let spaces = calls.iter().flat_map(|c| [before(c.span.start), after(c.span.end)]);
-    let mut edits = Edits::default();
-    spaces.flatten().for_each(|at| edits.replace(at..at, " "));
-    edits
+    for call in calls {
+        let spaces = [before(call.span.start), after(call.span.end)];
+        spaces.into_iter().flatten().for_each(|at| edits.replace(at..at, " "));
+        space_calls(sql, &call.inner, edits);
+    }
 }
 
 /// Adds edits that number each `?`. hqdl may move a condition within the query, which would change

@@ -174,14 +174,6 @@ impl<'p> Scope<'p> {
         None
     }
 
-    /// Returns the nearest table with this name.
-    #[must_use]
-    pub fn find_table(&self, name: &str) -> Option<&Table> {
-        let is_named = |t: &&Table| t.name.as_ref().is_some_and(|m| m.eq_ignore_ascii_case(name));
-        std::iter::successors(Some(self), |scope| scope.parent)
-            .find_map(|scope| scope.tables.iter().find(is_named))
-    }
-
     /// Returns the name of the only entry in a FROM clause that reads a table. The nearest FROM
     /// clause with such an entry, or with one that has the table's own name, decides.
     #[must_use]

@@ -256,6 +256,7 @@ fn context_sql(text: &str, aggregate: Function, titles: Option<&[String]>, query
 /// Returns the text of a span with its parts replaced.
 fn replace_parts(sql: &str, span: &Span, mut parts: Vec<(Span, String)>) -> String {
     parts.sort_by_key(|(s, _)| (s.start, s.end));
+    let is_word = |c: char| c.is_alphanumeric() || c == '_' || c == '$';
     let mut text = String::new();
     let mut at = span.start;
     for (part, new) in parts {
@@ -263,8 +264,16 @@ fn replace_parts(sql: &str, span: &Span, mut parts: Vec<(Span, String)>) -> Stri
             continue;
         }
         text.push_str(&sql[at..part.start]);
+        // The replaced text may have been separated by its quotes or braces only.
+        let is_replaced = !part.is_empty();
+        if is_replaced && text.ends_with(is_word) && new.starts_with(is_word) {
+            text.push(' ');
+        }
         text.push_str(&new);
         at = part.end;
+        if is_replaced && text.ends_with(is_word) && sql[at..span.end].starts_with(is_word) {
+            text.push(' ');
+        }
     }
     text.push_str(&sql[at..span.end]);
     text
