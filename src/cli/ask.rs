@@ -531,7 +531,7 @@ impl<'s> AskRun<'s> {
             plan.add_other_reading(&other);
             return Ok(Some(written));
         }
-        match self.prefers_other_reading(plan, &other, interrupt) {
+        match Self::prefers_other_reading(plan, &other, interrupt) {
             Some(true) => {
                 let other = asker.use_other_reading(other);
                 other.map(Some).map_err(|error| self.to_failure(error))
@@ -551,7 +551,6 @@ impl<'s> AskRun<'s> {
     /// Asks the user on a terminal which of two readings the question has. Returns `None` if the
     /// user presses Ctrl-C.
     fn prefers_other_reading(
-        &self,
         plan: &AskPlan,
         other: &OtherReading,
         interrupt: &watch::Receiver<bool>,

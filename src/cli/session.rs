@@ -36,7 +36,7 @@ pub fn open_without_spec(
             Ok([one]) => Failure::wrong_input(one.message, one.help.unwrap_or_default()),
             Err(_) => Failure::Problems(problems),
         },
-        other => other,
+        other @ Failure::Message { .. } => other,
     })
 }
 
