@@ -157,7 +157,9 @@ impl QueryParser<'_> {
                     self.expect_word("ROW")?;
                 }
                 if self.eat_word("WITH") {
+                    // Ties can exceed the limit.
                     self.expect_word("TIES")?;
+                    limit = None;
                 } else {
                     self.expect_word("ONLY")?;
                 }
