@@ -218,8 +218,8 @@ impl<'db> Keys<'db> {
         Ok((is_readable && !changed.has_most_keys()).then_some(changed))
     }
 
-    /// Adds the unvisited buckets to the report. Returns false if a warning about them would have
-    /// no sample.
+    /// Adds the counts of the unvisited buckets to the report. Returns false if the report would count
+    /// duplicate or respelled keys without a sample to show, so that all keys must be visited.
     fn report_unvisited_buckets(&mut self) -> bool {
         let (Some(changed), report) = (&self.changed, &mut self.report) else { return true };
         report.null_rows = changed.null_rows;

@@ -103,7 +103,7 @@ fn parse_keyed_lines(
         if requires_number && !is_row_start(line, keys) {
             continue;
         }
-        match read_line_span(line, &lines[position..], keys, checkers) {
+        match parse_line_span(line, &lines[position..], keys, checkers) {
             LineSpan::Row(row, more) => {
                 found.push(*row);
                 position += more;
@@ -111,7 +111,7 @@ fn parse_keyed_lines(
             }
             LineSpan::Open { at_end: end } if end && truncation != Truncation::Complete => break,
             span => {
-                let reading = read_line(line, keys, checkers);
+                let reading = parse_line(line, keys, checkers);
                 let is_open = matches!(span, LineSpan::Open { at_end: true });
                 let may_go_on =
                     may_continue_value(&lines[position..], is_broken_off, keys, checkers);
@@ -167,7 +167,7 @@ fn may_continue_value(
     let separator_count = lines.iter().take_while(|line| is_separator(line)).count();
     let (separators, rest) = lines.split_at(separator_count);
     let Some(line) = rest.first() else { return is_broken_off };
-    let is_row = |line: &str| read_line(line, keys, checkers).is_some();
+    let is_row = |line: &str| parse_line(line, keys, checkers).is_some();
     if is_row(line) {
         return separators.iter().any(|line| is_fence(line));
     }
@@ -201,7 +201,7 @@ fn parse_well_formed_csv(
             parse_record(rest.trim_start(), &['"', '\''])?;
         let raw = &rest.trim_start()[..end];
         rest = &rest.trim_start()[end..];
-        let reading = read_fields(&fields, keys, checkers, raw)?;
+        let reading = parse_fields(&fields, keys, checkers, raw)?;
         let slot = rows.get_mut(reading.row_match.row).filter(|r| r.is_none())?;
         if open || !reading.has_all_fields || reading.row_match.quality <= MatchQuality::Partial {
             return None;
@@ -222,7 +222,7 @@ enum LineSpan {
     Line,
 }
 
-fn read_line_span(
+fn parse_line_span(
     first: &str,
     rest: &[&str],
     keys: &RequestKeys,
@@ -243,7 +243,7 @@ fn read_line_span(
         match parse_record(&text, &['"', '\'']) {
             Some(record) if record.is_open => {}
             Some(record) if record.end == text.len() => {
-                let row = read_fields(&record.fields, keys, checkers, &text);
+                let row = parse_fields(&record.fields, keys, checkers, &text);
                 return match row {
                     Some(row) => LineSpan::Row(Box::new(row.found), n + 1),
                     None => LineSpan::Open { at_end: false },
@@ -298,10 +298,10 @@ impl LineReading {
     }
 }
 
-fn read_line(line: &str, keys: &RequestKeys, checkers: &[&Checker]) -> Option<LineReading> {
+fn parse_line(line: &str, keys: &RequestKeys, checkers: &[&Checker]) -> Option<LineReading> {
     let mut best: Option<LineReading> = None;
     for fields in possible_fields(line) {
-        let Some(next) = read_fields(&fields, keys, checkers, line) else { continue };
+        let Some(next) = parse_fields(&fields, keys, checkers, line) else { continue };
         if best.as_ref().is_none_or(|b| next.rank() > b.rank()) {
             best = Some(next);
         }
@@ -314,7 +314,7 @@ fn read_line(line: &str, keys: &RequestKeys, checkers: &[&Checker]) -> Option<Li
                 && r.row_match.field_count > position
                 && r.row_match.quality > MatchQuality::Partial
         };
-        let next = read_fields(&fields, keys, checkers, line).filter(is_named);
+        let next = parse_fields(&fields, keys, checkers, line).filter(is_named);
         best = match (best, next) {
             (Some(best), Some(next)) if next.rank() <= best.rank() => Some(best),
             (best, next) => next.or(best),
@@ -389,7 +389,7 @@ fn parse_without_key(text: &str, keys: &RequestKeys, checkers: &[&Checker]) -> O
 }
 
 /// Parses the fields of a line as a row: identifies the row and reads its cells.
-fn read_fields(
+fn parse_fields(
     fields: &[RowField],
     keys: &RequestKeys,
     checkers: &[&Checker],

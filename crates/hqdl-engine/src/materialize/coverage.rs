@@ -18,7 +18,8 @@ use hqdl_spec::overrides::Override;
 use hqdl_values::cell::{State, Tally};
 use hqdl_values::key::Entity;
 
-/// Number of keys whose facts are fetched together from another process.
+/// Number of keys whose facts are fetched in one call, because each call is a round trip if the facts
+/// are on a server.
 const PREFETCHED_KEYS: usize = 1000;
 
 /// The stored facts of an entity; `None` if there are none.

@@ -108,7 +108,7 @@ impl Journal {
     }
 }
 
-/// Reads a text column; `None` if its bytes were damaged on disk.
+/// Reads a text column; `None` if it is not valid UTF-8, which means that it was damaged on disk.
 pub(super) fn read_text(r: &rusqlite::Row<'_>, at: usize) -> rusqlite::Result<Option<String>> {
     match r.get_ref(at)? {
         ValueRef::Text(bytes) => Ok(std::str::from_utf8(bytes).ok().map(str::to_owned)),

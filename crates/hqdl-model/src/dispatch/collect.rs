@@ -184,7 +184,7 @@ impl Dispatch<'_, '_> {
                 error: Some(reason.clone()),
                 cost_usd: request.worst_case.usd,
                 input_tokens: request.worst_case.tokens,
-                ..self.completion_record(&request)?
+                ..self.build_completion(&request)?
             };
             let answers = Some(request.id);
             let unit = hqdl_facts::CommitUnit { completion, answers, ..Default::default() };
@@ -204,7 +204,7 @@ impl Dispatch<'_, '_> {
         reason: &str,
     ) -> Result<(), StopReason> {
         let context = self.parsers.context_for(request.template, request.run)?;
-        let completion = self.completion_record(request)?;
+        let completion = self.build_completion(request)?;
         if state == State::Error {
             (self.parsers.events.listener)(&Event::Failed(reason.to_owned()));
         }
@@ -213,7 +213,7 @@ impl Dispatch<'_, '_> {
             .await
     }
 
-    fn completion_record(&self, request: &BatchedRequest) -> Result<Completion, StopReason> {
+    fn build_completion(&self, request: &BatchedRequest) -> Result<Completion, StopReason> {
         let context = self.parsers.context_for(request.template, request.run)?;
         let row_batch = to_row_batch(request);
         let (_, prompt) = context.build_prompt(&row_batch);

@@ -179,7 +179,8 @@ fn read_response(response: &Json, draft: &mut ReplyDraft) -> Result<(), ModelErr
     Ok(())
 }
 
-/// Returns the readable text of an output item that is not a message: a summary of the reasoning.
+/// Returns the text of a reasoning item: its summary and content. Other items, such as tool calls,
+/// have none.
 fn item_text(item: &Json) -> String {
     let parts = ["summary", "content"].into_iter().filter_map(|field| item.get(field)?.as_array());
     let texts = parts.flatten().filter_map(|part| part.get("text")?.as_str());

@@ -57,8 +57,8 @@ impl<'a> LazyRun<'a> {
 
     /// Returns notes for the user about missing embeddings.
     #[must_use]
-    pub fn embeddings_notes(&self) -> Vec<String> {
-        self.started.get().map(QueryRun::missing_embeddings_notes).unwrap_or_default()
+    pub fn missing_embedding_notes(&self) -> Vec<String> {
+        self.started.get().map(QueryRun::missing_embedding_notes).unwrap_or_default()
     }
 
     /// Ends the run if it was started.

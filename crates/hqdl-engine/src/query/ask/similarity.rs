@@ -49,7 +49,7 @@ impl QueryRun<'_> {
 
     /// Returns notes about missing embeddings: texts that were compared by words although the spec
     /// names a model, and texts that the endpoint rejected.
-    pub(in crate::query) fn missing_embeddings_notes(&self) -> Vec<String> {
+    pub(in crate::query) fn missing_embedding_notes(&self) -> Vec<String> {
         let source = self.embeddings.lock().unwrap_or_else(PoisonError::into_inner);
         let failure = source.failure.as_ref().map(|why| {
             format!(

@@ -82,7 +82,7 @@ pub(in crate::query) fn first_word_span(sql: &str) -> Option<Range<usize>> {
     QueryTokens::new(sql).next()
 }
 
-/// Returns the span of a name, quoted or not.
+/// Returns the span of the first token that is this name, quoted or not.
 pub(in crate::query) fn name_span(sql: &str, name: &str) -> Option<Range<usize>> {
     name_spans(sql, name).next()
 }

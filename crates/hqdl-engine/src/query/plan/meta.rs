@@ -34,7 +34,7 @@ impl Engine<'_, '_> {
         self.report_truncated_contexts(&mut report);
         self.report_document_order(&mut report);
         let QueryReport { mut routes, mut notes } = report;
-        notes.extend(self.lazy_run.map(LazyRun::embeddings_notes).unwrap_or_default());
+        notes.extend(self.lazy_run.map(LazyRun::missing_embedding_notes).unwrap_or_default());
         let mut unbounded = Vec::new();
         for meta in &self.nested_meta {
             let is_new = |r: &&Route| !routes.iter().any(|known| known.call == r.call);

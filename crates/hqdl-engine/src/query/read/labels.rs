@@ -295,7 +295,8 @@ fn split_items(tokens: &[Token]) -> Vec<&[Token]> {
     items
 }
 
-/// Returns the descriptions of labels, for the question.
+/// Returns a sentence to append to the question, which lists the labels with their descriptions. It
+/// is empty if no label has a description.
 fn describe_labels(labels: &[Label]) -> String {
     if labels.iter().all(|label| label.about.is_none()) {
         return String::new();

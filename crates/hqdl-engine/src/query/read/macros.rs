@@ -302,7 +302,7 @@ impl Macro<'_> {
         };
         let return_type = match self {
             Self::Typed(_, name) => ReturnType::parse(name),
-            Self::Own(own) => own_return_type(own).and_then(|name| ReturnType::parse(&name)),
+            Self::Own(own) => return_type_name(own).and_then(|name| ReturnType::parse(&name)),
             _ => None,
         };
         let suffix = match self {
@@ -328,7 +328,7 @@ impl Macro<'_> {
 }
 
 /// Returns the return type of an ingredient of the spec, as a call would name it.
-fn own_return_type(own: &IngredientTable) -> Option<String> {
+fn return_type_name(own: &IngredientTable) -> Option<String> {
     if own.kind.is_none() && !own.list {
         return None;
     }
@@ -511,7 +511,7 @@ impl MacroNode<'_> {
             AskedOf::Rows => "LLMQA",
         };
         let mut call = format!("{ingredient}({}, ", sql::quote_text(question));
-        if let Some(kind) = own_return_type(own).filter(|_| !self.has_return_type()) {
+        if let Some(kind) = return_type_name(own).filter(|_| !self.has_return_type()) {
             call.push_str(&format!("return_type='{kind}', "));
         }
         if let Some(options) = own.options.as_ref().filter(|_| !self.has_keyword("options")) {

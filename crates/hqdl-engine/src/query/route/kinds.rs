@@ -14,7 +14,7 @@ use hqdl_sql::blendsql::scope::ColumnOrigin;
 use hqdl_sql::blendsql::usage::{CallUsage, Key};
 use hqdl_values::key::ColumnIdentity;
 
-/// Maximum length, in characters, of an expression in an origin description for the model.
+/// Maximum length of an expression, in characters. Descriptions of origins omit longer ones.
 const LONGEST_EXPRESSION: usize = 200;
 
 /// Columns of a database that share a kind, and the spec's descriptions of columns.

@@ -80,7 +80,7 @@ impl QueryParser<'_> {
         BINARY_OPERATORS.into_iter().find(|sign| self.is_server && rest.starts_with(sign))
     }
 
-    /// Returns true if ANY, ALL, SOME or ARRAY and parentheses are next.
+    /// Returns true if ANY, ALL, SOME or ARRAY is next, followed by an opening parenthesis.
     pub(super) fn begins_quantifier(&self) -> bool {
         let is_quantifier = QUANTIFIERS.iter().any(|word| self.is_word(word));
         self.is_server && is_quantifier && self.is_symbol_after(1, b'(')

@@ -18,7 +18,7 @@ use crate::blendsql::scope::without_parens;
 use crate::blendsql::tree::{CompoundOperator, Expr, ExprKind, Query, Span};
 
 /// Restricts the SELECT to rows that the other side does not exclude from the result.
-pub(crate) fn restrict_to_other_side(
+pub(crate) fn restrict_by_other_side(
     plan: &mut DemandPlan,
     select: &SelectScope<'_>,
 ) -> RuleResult {

@@ -38,7 +38,7 @@ pub(crate) const BEFORE_SOURCES: &[Rule] = &[
     Rule { name: "values of first rows", apply: numbered_values::restrict_to_first_rows },
     Rule { name: "counted calls", apply: counted_calls::limit_counted_rows },
     Rule { name: "kept groups", apply: group_members::restrict_to_kept_groups },
-    Rule { name: "kept by the other side", apply: compound_members::restrict_to_other_side },
+    Rule { name: "kept by the other side", apply: compound_members::restrict_by_other_side },
     Rule { name: "one witness", apply: exists_candidates::find_decisive_rows },
 ];
 

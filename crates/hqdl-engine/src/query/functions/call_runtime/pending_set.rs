@@ -19,7 +19,8 @@ use hqdl_sql::blendsql::runtime::Function;
 
 /// Maximum number of rows to ask about at once, per EXISTS or per value of an IN.
 pub const MAX_EXISTS_CANDIDATES: usize = 20;
-/// Maximum number of rows with different demands that one pass records.
+/// Maximum number of undecided rows that a pass records. Depending on the rule, a pass that exceeds
+/// it is aborted or stops recording demands.
 pub(super) const MAX_PENDING_ROWS: usize = 1_000_000;
 
 /// Distinct items in insertion order.
