@@ -304,8 +304,8 @@ pub struct LimitPushdown {
     pub column_count: usize,
     /// Number of conditions with calls.
     pub condition_count: usize,
-    /// Indices of the calls in uncorrelated subqueries of the columns that a pass holds back. `SQLite`
-    /// may run such a subquery only once, so only the first row records its pending calls.
+    /// Indices of the calls in uncorrelated subqueries of [`Self::held_columns`]. `SQLite` may run
+    /// such a subquery only once, so only the first row records its pending calls.
     pub shared_calls: Vec<usize>,
     pub(in crate::blendsql) star_position: Option<usize>,
     /// Whether the rows are groups.
