@@ -289,8 +289,12 @@ fn a_rejection_ends_the_waits_of_other_requests() {
         .run_materialize(&["--concurrency", "8", "--rows-per-request", "1"])
         .expect_exit_code(4);
     assert!(ended.stderr.contains("Your country is not supported"), "{}", ended.stderr);
-    assert!(began.elapsed() < Duration::from_secs(19), "it waited for what nobody wants any more");
-    assert_eq!(endpoint.request_count(), asked + 8);
+    assert!(
+        began.elapsed() < Duration::from_secs(19),
+        "it waited for requests that were abandoned"
+    );
+    // On a slow machine, the first Retry-After arrives before all requests are sent.
+    assert!(endpoint.request_count() <= asked + 8);
     endpoint.clear_faults();
     project.run_materialize(&[]).expect_exit_code(0);
     check_complete(&project);
