@@ -463,7 +463,7 @@ const MISTAKES: &[Mistake] = &[
     mistake(
         "\"Who is the publisher?\"",
         "\"Who is {value}?\"",
-        "the question \"Who is {value}?\" has a slot but no SQL that uses it",
+        "the question \"Who is {value}?\" has a placeholder but no SQL that uses it",
         "\"Who is {value}?\"",
         "write { ask = \"…\", sql = \"…\" }",
     ),
