@@ -21,6 +21,8 @@ class Line:
             stdout=subprocess.PIPE,
             text=True,
         )
+        #: Expected exit code: that of the last line that failed.
+        self.exit_code = 0
 
     def put(self, line: str) -> Any:
         assert self.process.stdin is not None and self.process.stdout is not None
@@ -40,7 +42,7 @@ class Line:
 def line(endpoint: Endpoint) -> Iterator[Line]:
     line = Line("--model", "m", "--base-url", endpoint.url, "--price", "1,2")
     yield line
-    assert line.close() == 0
+    assert line.close() == line.exit_code
 
 
 def test_each_line_is_a_request(line: Line, endpoint: Endpoint) -> None:
@@ -78,6 +80,7 @@ def test_a_failed_request_is_reported_and_the_next_one_is_answered(
 ) -> None:
     told = line.put(said)
     assert told["event"] == "error" and message in json.dumps(told)
+    line.exit_code = told["exit"]
     assert endpoint.requests == 0
     assert line.ask("upper", ["a"])["answers"] == ["A"]
 
@@ -85,6 +88,7 @@ def test_a_failed_request_is_reported_and_the_next_one_is_answered(
 def test_without_a_model_only_known_answers_are_returned() -> None:
     line = Line("--no-cache")
     assert line.ask("upper", ["a"], ask=False)["states"] == [None]
-    assert "none is named" in line.ask("upper", ["a"])["message"]
-    assert line.close() == 0
+    failure = line.ask("upper", ["a"])
+    assert "none is named" in failure["message"]
+    assert line.close() == failure["exit"]
     assert Line("--db", "x.sqlite").close() == 2
