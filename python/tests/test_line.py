@@ -66,7 +66,7 @@ def test_each_line_is_a_request(line: Line, endpoint: Endpoint) -> None:
 @pytest.mark.parametrize(
     ("said", "message"),
     [
-        ("no JSON", "a request"),
+        ("no JSON", "not JSON"),
         ('{"question": "q"}', "values"),
         ('{"question": "q", "values": [1], "more": 1}', "more"),
         ('{"question": "q", "values": [[1]]}', "not a value"),
