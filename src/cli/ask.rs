@@ -14,7 +14,7 @@ use super::approve::{read_answer_or_interrupt, read_approval_or_interrupt};
 use super::failure::{APPROVAL, BUDGET, Failure, INCOMPLETE, INTERRUPTED};
 use super::input::{self, open_for_query};
 use super::progress::Progress;
-use super::propose::{self, PricedColumn};
+use super::propose::{self, ColumnProposal};
 use super::rows::{self, RowsFormat, RowsOut};
 use super::{ModelFlags, OutputOptions, interrupt, meta, session};
 use crate::ask::{
@@ -258,7 +258,7 @@ pub struct Answered {
     relaxed: Vec<String>,
     /// Queries that failed and were repaired, with their errors.
     repairs: Vec<FailedQuery>,
-    /// Columns that the model proposed, with their prices.
+    /// Columns that the model proposed, with their costs.
     new_columns: Vec<Json>,
     /// Answer in prose; `None` if the command did not ask for one.
     prose: Option<Prose>,
@@ -290,7 +290,7 @@ pub struct AskRun<'s> {
     writing: (Spec, SqlGenerationLimit),
     spent: Cell<SpentUsd>,
     /// Columns that the model proposed for the latest question.
-    proposed: RefCell<Vec<PricedColumn>>,
+    proposed: RefCell<Vec<ColumnProposal>>,
 }
 
 impl<'s> AskRun<'s> {
@@ -437,11 +437,11 @@ impl<'s> AskRun<'s> {
                 }
                 (_, Some(empty)) => return Ok(AskOutcome::Answered(Box::new(empty))),
                 (other, None) => {
-                    self.price_proposals(asker, None);
+                    self.estimate_proposals(asker, None);
                     return Ok(self.report_missing_query(&other));
                 }
             };
-            self.price_proposals(asker, Some(&plan));
+            self.estimate_proposals(asker, Some(&plan));
             if matches!(self.plan_use, PlanUse::PrintSql | PlanUse::Explain) {
                 self.print_plan(&plan);
                 return Ok(AskOutcome::Stopped(0));
@@ -565,20 +565,20 @@ impl<'s> AskRun<'s> {
         read_answer_or_interrupt(interrupt).map(|answer| answer == "2")
     }
 
-    /// Computes the prices of the columns that the model proposes. A query without calls needs no
-    /// prices.
-    fn price_proposals(&self, asker: &Asker<'_>, plan: Option<&AskPlan>) {
+    /// Estimates the costs of the columns that the model proposes. A query without calls needs no
+    /// costs.
+    fn estimate_proposals(&self, asker: &Asker<'_>, plan: Option<&AskPlan>) {
         let is_needed = plan.is_none_or(|plan| !plan.explained.routes.is_empty());
-        let price = |column: &ProposedColumn| {
+        let with_costs = |column: &ProposedColumn| {
             let live = match plan {
                 Some(plan) => plan.likely_usd(&self.session.spec),
-                None => asker.price_live(column),
+                None => asker.estimate_live_cost(column),
             };
             let spec = self.flags.spec.as_deref();
-            PricedColumn::new(column.clone(), live, spec, &self.flags.flags, self.session)
+            ColumnProposal::new(column.clone(), live, spec, &self.flags.flags, self.session)
         };
-        let proposed: Vec<PricedColumn> =
-            asker.proposed.iter().filter(|_| is_needed).map(price).collect();
+        let proposed: Vec<ColumnProposal> =
+            asker.proposed.iter().filter(|_| is_needed).map(with_costs).collect();
         // A relaxed or repaired query does not withdraw the proposals that the user has seen.
         if !proposed.is_empty() {
             self.proposed.replace(proposed);
@@ -587,12 +587,12 @@ impl<'s> AskRun<'s> {
 
     fn show_proposals(&self) {
         if !self.output_options.quiet && !self.output_options.json {
-            self.proposed.borrow().iter().for_each(PricedColumn::print);
+            self.proposed.borrow().iter().for_each(ColumnProposal::print);
         }
     }
 
     fn proposed_json(&self) -> Vec<Json> {
-        self.proposed.borrow().iter().map(PricedColumn::to_json).collect()
+        self.proposed.borrow().iter().map(ColumnProposal::to_json).collect()
     }
 
     fn plan_to_json(&self, plan: &AskPlan) -> Json {

@@ -1,11 +1,11 @@
-//! Columns that a model proposes for a question: their TOML and prices, and their addition to a spec.
+//! Columns that a model proposes for a question: their TOML and costs, and their addition to a spec.
 
 use std::path::Path;
 
 use serde_json::{Value as Json, json};
 
 use super::{ModelFlags, OutputOptions, session};
-use crate::ask::{ColumnPrices, ProposedColumn};
+use crate::ask::{ColumnCosts, ProposedColumn};
 use crate::database::Database;
 use crate::failure::Failure;
 use crate::format::{count_noun, format_usd, to_single_line};
@@ -15,19 +15,19 @@ use crate::session::Session;
 use crate::spec::{Catalog, UncheckedSpec, is_server};
 use crate::spec_file;
 
-/// A proposed column with its prices.
-pub struct PricedColumn {
+/// A proposed column with its costs.
+pub struct ColumnProposal {
     column: ProposedColumn,
     /// TOML to add to the spec.
     toml: String,
-    prices: ColumnPrices,
+    costs: ColumnCosts,
     /// Number of cells to fill; 0 if the column cannot be added.
     cells: u64,
     /// Reason why the column cannot be added; `None` if it can.
     problem: Option<String>,
 }
 
-impl PricedColumn {
+impl ColumnProposal {
     /// Computes the cost of filling the column. If there is a spec, the column is planned as a part
     /// of it. `live` is the likely cost of a live query in USD. Sends no request.
     pub fn new(
@@ -48,10 +48,10 @@ impl PricedColumn {
             Err(failure) => (None, Some(to_single_line(&failure.message()))),
         };
         let (materialized, cells) = filled.unwrap_or_default();
-        Self { column, toml, prices: ColumnPrices { live, materialized }, cells, problem }
+        Self { column, toml, costs: ColumnCosts { live, materialized }, cells, problem }
     }
 
-    /// Prints the TOML and the prices on stderr.
+    /// Prints the TOML and the costs on stderr.
     pub fn print(&self) {
         let toml: Vec<String> = self.toml.trim_end().lines().map(to_single_line).collect();
         anstream::eprintln!("{:<10} {}", "proposes", toml.join("\n           "));
@@ -59,16 +59,18 @@ impl PricedColumn {
             anstream::eprintln!("{:<10} the column cannot be added: {problem}", "note");
             return;
         }
-        let usd = |usd: Option<f64>| usd.map_or("price not known".to_owned(), format_usd);
-        let ColumnPrices { live, materialized } = self.prices;
+        let usd = |usd: Option<f64>| {
+            usd.map_or("not known, because the price is not".to_owned(), format_usd)
+        };
+        let ColumnCosts { live, materialized } = self.costs;
         let cells = count_noun(self.cells, "cell");
         anstream::eprintln!(
             "{:<10} live, for this query: {}; materialized, for {cells}: {}",
-            "price",
+            "cost",
             usd(live),
             usd(materialized)
         );
-        if let Some(queries) = self.prices.break_even() {
+        if let Some(queries) = self.costs.break_even() {
             let queries =
                 if queries == 1 { "1 query".to_owned() } else { format!("{queries} queries") };
             anstream::eprintln!("{:<10} filling is cheaper from {queries} about other rows on", "");
@@ -78,10 +80,10 @@ impl PricedColumn {
     pub fn to_json(&self) -> Json {
         let mut json = json!(self.column);
         json["toml"] = self.toml.as_str().into();
-        json["live_usd"] = self.prices.live.into();
-        json["materialized_usd"] = self.prices.materialized.into();
+        json["live_usd"] = self.costs.live.into();
+        json["materialized_usd"] = self.costs.materialized.into();
         json["cells"] = self.cells.into();
-        json["break_even_queries"] = self.prices.break_even().into();
+        json["break_even_queries"] = self.costs.break_even().into();
         json["problem"] = self.problem.clone().into();
         json
     }
@@ -134,7 +136,7 @@ fn plan_filling(
 pub fn write_columns(
     spec: &Path,
     database: &Database,
-    proposed: &[PricedColumn],
+    proposed: &[ColumnProposal],
     output_options: OutputOptions,
 ) -> Result<(), Failure> {
     if proposed.is_empty() {
@@ -146,13 +148,13 @@ pub fn write_columns(
     let taken = database.table_names();
     spec_file::edit_spec(spec, database, |text| {
         let mut text = text.to_owned();
-        for PricedColumn { column, .. } in proposed {
+        for ColumnProposal { column, .. } in proposed {
             (text, _) = column.add_to_spec(&text, &taken)?;
         }
         Ok(text)
     })?;
     if !output_options.quiet {
-        for PricedColumn { column, .. } in proposed {
+        for ColumnProposal { column, .. } in proposed {
             anstream::eprintln!(
                 "added the column {} to {}; `hqdl materialize` fills it",
                 to_single_line(&column.name),

@@ -339,7 +339,7 @@ impl<H: McpHost> RunningCall<'_, H> {
             requested.map_err(|e| Failure::wrong_input(e.to_string(), "pass another --cache"))?;
             let json = json!({
                 "status": "planned", "plan_id": record.id(), "max_cost_usd": record.max_usd,
-                "needs_approval": true, "price": record.describe_max_cost(),
+                "needs_approval": true, "cost": record.describe_max_cost(),
                 "explained": plan.explained,
             });
             return Ok(CallToolResult::structured(json).into());

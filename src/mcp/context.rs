@@ -494,7 +494,7 @@ impl ServerContext {
             "plan_id": record.id(), "sql": plan.sql, "dialect": plan.dialect,
             "interval": record.work.interval(), "assumptions": plan.assumptions,
             "max_cost_usd": record.max_usd, "needs_approval": needs_approval,
-            "price": record.describe_max_cost(), "explained": plan.explained.explained_to_json(),
+            "cost": record.describe_max_cost(), "explained": plan.explained.explained_to_json(),
         }))
     }
 

@@ -248,12 +248,15 @@ fn a_query_without_rows_is_relaxed_twice_at_most() {
     };
     let (marvel, comics) = (with("Marvel"), with("Marvel Comics"));
     let endpoint = endpoint(&[&marvel, &comics]);
-    let asked = ask(&project(&endpoint), &[QUESTION, "--json"]).expect_exit_code(0);
+    let asked = ask(&project(&endpoint), &[QUESTION, "--json", "--say"]).expect_exit_code(0);
     assert_eq!(
         asked.lines[0]["relaxed"],
         json!(["no row with 'Marvel'; searched 'Marvel Comics'"])
     );
     assert_eq!(asked.lines[0]["rows"], json!([["Hulk"]]));
+    // The rows answer another question, so there is no prose about them.
+    assert_eq!(asked.lines[0]["prose_problem"], "the rows are those of a relaxed query");
+    assert_eq!(endpoint.request_count(), 2);
     let all: Vec<String> = ["a", "b", "c", "d"].iter().map(|name| with(name)).collect();
     let endless = super::ask::endpoint(&all.iter().map(String::as_str).collect::<Vec<_>>());
     let asked = ask(&project(&endless), &[QUESTION]).expect_exit_code(0);

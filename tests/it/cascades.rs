@@ -690,7 +690,7 @@ fn the_page_shows_the_thresholds() {
     for part in [
         "<h2>Cascade of llm.country</h2>",
         "Target: 90.0 % agreement with gpt-4o. gpt-4o has answered a sample of 40 cells",
-        "aria-label=\"llm.country: agreement with gpt-4o in % by price\"",
+        "aria-label=\"llm.country: agreement with gpt-4o in % by cost\"",
         "<td>nothing</td>",
         "<td>2 of 2 equal</td>",
         "<td>1 of 2 equal</td>",

@@ -358,7 +358,7 @@ fn read_cell(
 /// An override of a cell.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub(super) struct OverrideWord {
+pub(super) struct OverrideRequest {
     /// Name of the spec. Optional if there is only one.
     pub(super) spec: Option<String>,
     /// Table of an expansion or of a one-to-many column.
@@ -385,7 +385,7 @@ pub(super) async fn set_override(
     headers: HeaderMap,
     body: Body,
 ) -> ApiAnswer {
-    let word: OverrideWord = read_json_body(&headers, body).await?;
+    let word: OverrideRequest = read_json_body(&headers, body).await?;
     if word.value.trim().is_empty() {
         let hint = "pass the new value in `value`; DELETE removes an override";
         return Err(HttpRefusal::bad_request("`value` is missing or empty", hint));
@@ -400,7 +400,7 @@ pub(super) async fn unset_override(
     headers: HeaderMap,
     body: Body,
 ) -> ApiAnswer {
-    let word: OverrideWord = read_json_body(&headers, body).await?;
+    let word: OverrideRequest = read_json_body(&headers, body).await?;
     let path = state.override_cell(word, OverrideChange::Remove).await?;
     Ok(axum::Json(json!({ "set": false, "file": path })))
 }
@@ -421,7 +421,7 @@ pub(super) enum OverrideChange {
 /// Checks that a cell's override has not changed since a person saw it.
 fn check_unchanged(
     spec: &Spec,
-    word: &OverrideWord,
+    word: &OverrideRequest,
     change: OverrideChange,
 ) -> Result<(), HttpRefusal> {
     let existing = find_override(spec, word)?;
@@ -446,7 +446,7 @@ fn check_unchanged(
 }
 
 /// Returns the line of the overrides file for a cell of an expansion's table.
-fn find_override(spec: &Spec, word: &OverrideWord) -> Result<Option<OverrideLine>, Failure> {
+fn find_override(spec: &Spec, word: &OverrideRequest) -> Result<Option<OverrideLine>, Failure> {
     let is_named = |e: &&Expansion| e.name.eq_ignore_ascii_case(&word.table);
     let Some(expansion) = spec.expansions.iter().find(is_named) else { return Ok(None) };
     let names = expansion.key.names().iter().map(String::as_str);
@@ -468,7 +468,7 @@ impl HttpState {
     /// Sets or removes an override, and notifies the loop.
     pub(super) async fn override_cell(
         &self,
-        word: OverrideWord,
+        word: OverrideRequest,
         change: OverrideChange,
     ) -> Result<std::path::PathBuf, HttpRefusal> {
         let (_, active_spec) = self.active_spec(word.spec.as_deref())?;
@@ -479,7 +479,7 @@ impl HttpState {
         run_blocking(permit, client_guard, move || {
             let spec = &active_spec.spec;
             check_unchanged(spec, &word, change)?;
-            let OverrideWord { table, key, column, value, note, force, .. } = word;
+            let OverrideRequest { table, key, column, value, note, force, .. } = word;
             if matches!(change, OverrideChange::Remove | OverrideChange::Undo) {
                 overrides::remove_override(spec, &table, &key, &column).map_err(Failure::from)?;
                 return Ok(());

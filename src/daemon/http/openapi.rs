@@ -82,12 +82,12 @@ const OPERATIONS: [Operation; 18] = [
     },
     Operation { query: &[("spec", false)], ..new_get("/v1/overrides", "List the overrides.") },
     Operation {
-        body: Some(build_body_schema::<api::OverrideWord>),
+        body: Some(build_body_schema::<api::OverrideRequest>),
         ..new_post("/v1/overrides", "Set an override. It takes precedence over the model's answer.")
     },
     Operation {
         method: "delete",
-        body: Some(build_body_schema::<api::OverrideWord>),
+        body: Some(build_body_schema::<api::OverrideRequest>),
         ..new_get("/v1/overrides", "Remove an override, so that the model's answer applies again.")
     },
     Operation {

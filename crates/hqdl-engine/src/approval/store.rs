@@ -195,7 +195,7 @@ impl PlanRecord {
     /// that are invisible or change what a terminal shows.
     #[must_use]
     pub fn describe(&self) -> Vec<(&'static str, String)> {
-        let price = self.describe_max_cost();
+        let cost = self.describe_max_cost();
         let work = self.work.describe();
         let mut lines: Vec<(&str, &str)> =
             work.iter().map(|(name, text)| (*name, text.as_str())).collect();
@@ -205,7 +205,7 @@ impl PlanRecord {
         lines.push(("model", &self.model));
         lines.push(("client", &self.client));
         lines.extend(self.note.as_deref().map(|note| ("note", note)));
-        lines.push(("cost", &price));
+        lines.push(("cost", &cost));
         let safe = |text: &str| {
             text.trim().lines().map(escape_invisible_chars).collect::<Vec<_>>().join("\n")
         };
@@ -284,7 +284,7 @@ pub struct OpenPlan {
 }
 
 impl OpenPlan {
-    /// Returns the hash of everything that a person sees of the plan, including its price and time.
+    /// Returns the hash of everything that a person sees of the plan, including its cost and time.
     #[must_use]
     pub fn digest(&self) -> String {
         blake3::hash(format!("{self:?}").as_bytes()).to_hex().to_string()
@@ -304,7 +304,7 @@ pub enum ApprovalError {
     #[error("the user rejected the plan less than {APPROVAL_MINUTES} minutes ago")]
     Rejected,
     /// The approval is for another query, schema or model, or for a lower cost.
-    #[error("the plan changed after it was approved: its query, schema, model or price differs")]
+    #[error("the plan changed after it was approved: its query, schema, model or cost differs")]
     Changed,
     /// A file cannot be read or written.
     #[error(transparent)]

@@ -30,7 +30,7 @@ pub use self::plan::{
     max_request_cost, plan_query, run_within_limit,
 };
 use self::prompt::{DescriptionBuilder, build_instructions};
-pub use self::proposal::{ColumnPrices, ProposedColumn};
+pub use self::proposal::{ColumnCosts, ProposedColumn};
 pub use self::prose::Prose;
 use self::prose::ShownRows;
 pub use self::schema::TableCard;
@@ -462,7 +462,7 @@ impl<'a> Asker<'a> {
     /// Returns the likely cost in USD of asking a column's question live about each row, if it is
     /// known. Sends no request.
     #[must_use]
-    pub fn price_live(&self, column: &ProposedColumn) -> Option<f64> {
+    pub fn estimate_live_cost(&self, column: &ProposedColumn) -> Option<f64> {
         let sql = column.live_query()?;
         let request = Request { sql: &sql, dialect: Dialect::Sqlite, ..self.request.clone() };
         let limits = CostLimits::default();

@@ -78,14 +78,14 @@ impl ProposedColumn {
 
 /// Likely costs of a proposed column in USD; `None` if not known.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct ColumnPrices {
+pub struct ColumnCosts {
     /// Likely cost of the live query.
     pub live: Option<f64>,
     /// Likely cost of filling the column.
     pub materialized: Option<f64>,
 }
 
-impl ColumnPrices {
+impl ColumnCosts {
     /// Returns the number of live queries, each about different rows, from which filling the column
     /// is cheaper; `None` if it is not known.
     #[must_use]
@@ -97,7 +97,7 @@ impl ColumnPrices {
 
 #[cfg(test)]
 mod tests {
-    use super::{ColumnPrices, ProposedColumn};
+    use super::{ColumnCosts, ProposedColumn};
 
     fn column(key: &[&str]) -> ProposedColumn {
         ProposedColumn {
@@ -135,11 +135,11 @@ mod tests {
 
     #[test]
     fn the_break_even_is_the_first_number_of_queries_that_cost_more() {
-        let prices = |live, materialized| ColumnPrices { live, materialized }.break_even();
-        assert_eq!(prices(Some(0.002), Some(0.009)), Some(5));
-        assert_eq!(prices(Some(0.5), Some(1.0)), Some(3));
-        assert_eq!(prices(Some(2.0), Some(1.0)), Some(1));
-        assert_eq!(prices(Some(0.0), Some(1.0)), None);
-        assert_eq!(prices(None, Some(1.0)), None);
+        let break_even = |live, materialized| ColumnCosts { live, materialized }.break_even();
+        assert_eq!(break_even(Some(0.002), Some(0.009)), Some(5));
+        assert_eq!(break_even(Some(0.5), Some(1.0)), Some(3));
+        assert_eq!(break_even(Some(2.0), Some(1.0)), Some(1));
+        assert_eq!(break_even(Some(0.0), Some(1.0)), None);
+        assert_eq!(break_even(None, Some(1.0)), None);
     }
 }

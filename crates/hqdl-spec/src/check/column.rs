@@ -169,7 +169,7 @@ impl SpecCheck<'_> {
         Some((low, high))
     }
 
-    /// Checks the aliases of a column. Returns the value that each alias stands for, by the alias's
+    /// Checks the aliases of a column. Returns the value of each alias, by the alias's
     /// lookup form.
     fn check_aliases(
         &mut self,

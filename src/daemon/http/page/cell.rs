@@ -5,7 +5,7 @@ use axum::response::Response;
 use maud::{Markup, html};
 use serde_json::Value as Json;
 
-use super::super::api::{OverrideChange, OverrideWord, read_provenance};
+use super::super::api::{OverrideChange, OverrideRequest, read_provenance};
 use super::super::reply::HttpRefusal;
 use super::format_value;
 use super::spec::find_spec;
@@ -111,7 +111,7 @@ pub(super) async fn set_override(
     };
     let parts: Vec<Json> = key.iter().map(|k| k.as_str().into()).collect();
     let location = cell_path(&name, &table, &parts, &column);
-    let request_body = OverrideWord {
+    let request_body = OverrideRequest {
         spec: Some(name),
         table,
         key,
@@ -161,7 +161,7 @@ fn render_provenance_table(cell: &CellProvenance) -> Markup {
                 .map(|(i, o)| format!("{i:.1} in, {o:.1} out")),
         ),
         (
-            "price",
+            "cost",
             cell.cost_usd.map(|c| {
                 let note = cell.price_note().map_or(String::new(), |note| format!(" ({note})"));
                 format!("${c:.6}{note}")

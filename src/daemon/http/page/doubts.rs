@@ -8,7 +8,7 @@ use axum::response::Response;
 use maud::{Markup, html};
 use serde_json::Value as Json;
 
-use super::super::api::{OverrideChange, OverrideWord};
+use super::super::api::{OverrideChange, OverrideRequest};
 use super::super::query::run_blocking;
 use super::cell::render_sources;
 use super::lineage::count_column_uses;
@@ -203,7 +203,7 @@ pub(super) async fn store_override(
     let value = find_value(&form, "value").to_owned();
     let key = find_key(&form);
     let skip: usize = find_value(&form, "skip").parse().unwrap_or(0);
-    let word = OverrideWord {
+    let word = OverrideRequest {
         spec: Some(name.clone()),
         table: table.to_owned(),
         key: key.clone(),

@@ -38,7 +38,7 @@ impl Threshold {
     }
 }
 
-/// Renders the price and the expected agreement of each threshold of each calibrated column.
+/// Renders the cost and the expected agreement of each threshold of each calibrated column.
 pub(super) fn render_frontiers(cascades: &Json) -> Markup {
     let cascades = cascades.as_array().map_or(&[][..], Vec::as_slice);
     let with_thresholds = cascades.iter().filter(|cascade| cascade["thresholds"][0].is_object());
@@ -81,19 +81,19 @@ fn render_frontier(cascade: &Json) -> Markup {
     }
 }
 
-/// Draws the thresholds by price, or by the number of cells to ask if a price is not known.
+/// Draws the thresholds by cost, or by the number of cells to ask if a cost is not known.
 fn draw_frontier(name: &str, share: &str, target: f64, thresholds: &[Threshold]) -> Markup {
-    let has_prices = thresholds.iter().all(|threshold| threshold.cost_usd.is_some());
-    let price = |t: &Threshold| t.cost_usd.filter(|_| has_prices).unwrap_or(t.cells as f64);
-    let most = thresholds.iter().map(price).fold(0.0, f64::max);
+    let has_costs = thresholds.iter().all(|threshold| threshold.cost_usd.is_some());
+    let cost = |t: &Threshold| t.cost_usd.filter(|_| has_costs).unwrap_or(t.cells as f64);
+    let most = thresholds.iter().map(cost).fold(0.0, f64::max);
     let x = ValueScale::covering(0.0, most, 5.0);
     let least = thresholds.iter().map(|t| t.bound).fold(target, f64::min);
     // The scale must not be empty, even if all values are 100 %.
     let y = ValueScale::covering(least.min(MAX_PERCENT - 1.0), MAX_PERCENT, 4.0);
     let line: Vec<String> =
-        thresholds.iter().map(|t| format!("{:.1},{:.1}", x.x(price(t)), y.y(t.expected))).collect();
-    let (target_y, unit) = (format_coordinate(y.y(target)), if has_prices { "$" } else { "" });
-    let axis = if has_prices { "price" } else { "cells to ask" };
+        thresholds.iter().map(|t| format!("{:.1},{:.1}", x.x(cost(t)), y.y(t.expected))).collect();
+    let (target_y, unit) = (format_coordinate(y.y(target)), if has_costs { "$" } else { "" });
+    let axis = if has_costs { "cost" } else { "cells to ask" };
     let labels: Vec<(f64, String)> = list_tick_labels(&x)
         .into_iter()
         .map(|(at, label)| (at, format!("{unit}{label}")))
@@ -103,10 +103,10 @@ fn draw_frontier(name: &str, share: &str, target: f64, thresholds: &[Threshold])
         text.cap x=(LEFT + 4.0) y=(format_coordinate((y.y(target) - 6.0).clamp(TOP, BOTTOM))) { "target" }
         polyline.line points=(line.join(" ")) {}
         @for threshold in thresholds {
-            @let (left, top) = (format_coordinate(x.x(price(threshold))), format_coordinate(y.y(threshold.expected)));
+            @let (left, top) = (format_coordinate(x.x(cost(threshold))), format_coordinate(y.y(threshold.expected)));
             line.interval x1=(left) x2=(left) y1=(format_coordinate(y.y(threshold.bound))) y2=(top) {}
             circle.point cx=(left) cy=(top) r=(if threshold.is_chosen { 7.0 } else { 4.0 }) {
-                title { (threshold.accepts) ": " (format_percent(threshold.expected)) ", " (unit) (price(threshold)) }
+                title { (threshold.accepts) ": " (format_percent(threshold.expected)) ", " (unit) (cost(threshold)) }
             }
         }
     };

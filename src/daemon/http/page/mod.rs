@@ -229,7 +229,7 @@ fn render_runs_table(all: &[&RunStatus]) -> Markup {
         @if all.is_empty() { p.quiet { "No run yet." } } @else { div.wide tabindex="0" role="region" aria-label="Runs" { table.runs {
             thead { tr {
                 th { "run" } th { "spec" } th { "why" } th { "state" } th { "cells" }
-                th.n { "requests" } th.n { "price" } th { "of its budget" } th.n { "seconds" }
+                th.n { "requests" } th.n { "cost" } th { "of its budget" } th.n { "seconds" }
             } }
             tbody {
                 @for (n, run) in all.iter().enumerate() {
@@ -253,7 +253,7 @@ fn render_runs_table(all: &[&RunStatus]) -> Markup {
                             }
                         }
                         td.n data-label="requests" data-is="requests" { (run.usage.requests) }
-                        td.n data-label="price" data-is="price" { (format_usd(run.usage.cost_usd)) }
+                        td.n data-label="cost" data-is="cost" { (format_usd(run.usage.cost_usd)) }
                         td data-label="of its budget" {
                             @match run.budget {
                                 Some(budget) => {

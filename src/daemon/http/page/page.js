@@ -44,7 +44,7 @@ document.addEventListener("keydown", (event) => {
     if (findPart("state")) findPart("state").className = `badge ${run.state}`;
     setText("cells", `${run.cells_done} of ${run.cells}`);
     setText("requests", run.requests);
-    setText("price", `$${run.cost_usd.toFixed(4)}`);
+    setText("cost", `$${run.cost_usd.toFixed(4)}`);
     setText("seconds", run.seconds.toFixed(1));
     const budget = findPart("budget");
     if (budget) budget.value = run.cost_usd;
