@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use tokio_postgres::Row;
 
 use crate::FactsError;
-use crate::limits::{MAX_COUNTING_DELAY, MINUTE, Need, PerMinute};
+use crate::limits::{MAX_COUNTING_DELAY, MAX_PAUSE, MINUTE, Need, PerMinute};
 use crate::postgres::Server;
 use crate::postgres::dictionary::Parameter;
 use crate::postgres::limits::MAX_SENDING_DELAY;
@@ -17,8 +17,8 @@ use crate::throttle::LimiterKey;
 
 /// How far ahead requests are admitted, in seconds.
 const MAX_AHEAD: f64 = 0.25;
-/// Maximum time, in seconds, before requests that were not admitted ask again.
-const MAX_WAIT: f64 = 1.0;
+/// Maximum time before requests that were not admitted ask again.
+pub(super) const MAX_RETRY_DELAY: Duration = Duration::from_secs(1);
 
 const LOCK_LIMITS: &str = "SELECT 1 FROM hqdl.rate WHERE name IN ($1, $2) ORDER BY name FOR UPDATE";
 
@@ -79,8 +79,8 @@ const ADMIT_REQUESTS: &str = "WITH c AS (SELECT extract(epoch FROM clock_timesta
 pub(super) struct Admission {
     /// Tickets of the admitted requests, each with the time at which it may be sent.
     pub(super) admitted: Vec<(i64, Instant)>,
-    /// Time after which the other requests ask again.
-    pub(super) retry_after: Duration,
+    /// Time until the next of the other requests may be admitted.
+    pub(super) next_admission: Duration,
     /// Whether any limits apply.
     pub(super) is_limited: bool,
 }
@@ -157,12 +157,13 @@ impl Server {
         let read = |row: &Row| -> WorkResult<(f64, bool, Vec<f64>, Option<f64>)> {
             Ok((row.try_get(0)?, row.try_get(1)?, row.try_get(2)?, row.try_get(3)?))
         };
-        let (now, is_limited, at, retry_after) = self.read_row(&row, read)?;
+        let (now, is_limited, at, next) = self.read_row(&row, read)?;
         // Measure times from the arrival of the reply, so that a request may be sent slightly late
         // but never early.
-        let from_now = |at: f64| Duration::from_secs_f64((at - now).clamp(0.0, MAX_WAIT));
+        let max_wait = (MAX_PAUSE + MINUTE * 2).as_secs_f64();
+        let from_now = |at: f64| Duration::from_secs_f64((at - now).clamp(0.0, max_wait));
         let admitted = ids.into_iter().zip(at).map(|(id, at)| (id, heard + from_now(at))).collect();
-        let retry_after = from_now(retry_after.unwrap_or(now)).max(Duration::from_millis(5));
-        Ok(Admission { admitted, retry_after, is_limited })
+        let next_admission = from_now(next.unwrap_or(now)).max(Duration::from_millis(5));
+        Ok(Admission { admitted, next_admission, is_limited })
     }
 }

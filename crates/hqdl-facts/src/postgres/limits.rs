@@ -15,6 +15,7 @@ use tracing::{info, warn};
 
 use crate::FactsError;
 use crate::limits::{MAX_COUNTING_DELAY, MAX_PAUSE, MINUTE, Need, PerMinute, RateLimitHint};
+use crate::postgres::admission::MAX_RETRY_DELAY;
 use crate::postgres::dictionary::Parameter;
 use crate::postgres::{Server, ignore_refusal};
 use crate::throttle::{LimiterKey, RateLimits, RemainingWait, TicketFuture, WaitFuture};
@@ -280,7 +281,7 @@ impl Waiters {
             };
             is_limited = admission.is_limited;
             let next_turn = admission.admitted.iter().map(|(_, turn)| *turn);
-            let next_turn = next_turn.min().unwrap_or(Instant::now() + admission.retry_after);
+            let next_turn = next_turn.min().unwrap_or(Instant::now() + admission.next_admission);
             lock_limits(&self.state).next_permits.insert(self.limiter_key.clone(), next_turn);
             let rest = waiting.split_off(admission.admitted.len());
             for ((id, turn), (need, reply)) in
@@ -289,7 +290,8 @@ impl Waiters {
                 self.grant_permit(id, turn, need, reply);
             }
             if !waiting.is_empty() {
-                tokio::time::sleep(admission.retry_after).await;
+                // Other processes may return their permits before that.
+                tokio::time::sleep(admission.next_admission.min(MAX_RETRY_DELAY)).await;
             }
         }
     }

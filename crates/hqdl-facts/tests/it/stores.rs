@@ -9,7 +9,7 @@ use futures_util::FutureExt;
 use hqdl_facts::limits::{Need, PerMinute, RateLimitHint};
 use hqdl_facts::{
     BatchedRequest, ClaimKey, CommitUnit, Completion, Fact, FactStore, Facts, Outcome, Record,
-    ReserveOutcome, RunId,
+    RemainingWait, ReserveOutcome, RunId,
 };
 use hqdl_values::Row;
 use hqdl_values::cell::{Answer, CellValue};
@@ -530,6 +530,11 @@ fn sessions_share_the_rate_limits(pairs: Vec<Pair>) {
             let mut waiting = pin!(second.acquire_permit(Need::from_tokens(10)));
             let soon = tokio::time::timeout(Duration::from_millis(400), &mut waiting).await;
             assert!(soon.is_err(), "{what}: the minute is full");
+            let wait = second.remaining_wait().await;
+            let Some(RemainingWait::MinuteLimit(remaining)) = wait else {
+                panic!("{what}: {wait:?}")
+            };
+            assert!(remaining > Duration::from_secs(30), "{what}: {remaining:?}");
             drop(elsewhere.acquire_permit(Need::from_tokens(1000)).await);
             // The request used no tokens after all.
             all.reconcile_usage(0);
