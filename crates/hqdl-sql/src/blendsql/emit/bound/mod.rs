@@ -474,7 +474,7 @@ impl Probing<'_, '_> {
         }
     }
 
-    /// Returns the result columns with calls that a condition references by alias.
+    /// Returns the result columns that contain calls and that a condition references by alias.
     fn aliased_results_with_calls(condition: &Expr, open: &OpenFrom<'_>) -> Vec<Expr> {
         let mut named = Vec::new();
         visit_own_exprs(condition, &mut |e| {
