@@ -132,7 +132,7 @@ fn plan_filling(
 /// Adds the proposed columns to a spec. Writes nothing if the spec would fail `hqdl check`.
 ///
 /// # Errors
-/// The failure if there is no column, or it cannot be added.
+/// Fails if `proposed` is empty or a column cannot be added.
 pub fn write_columns(
     spec: &Path,
     database: &Database,

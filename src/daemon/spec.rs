@@ -65,8 +65,9 @@ pub(super) struct SpecState {
     has_run: bool,
 }
 
-/// A hold: the spec sends no request until a client approves it, for this reason.
+/// A hold on a spec: while it lasts, the spec sends no requests without a client's approval.
 pub(super) struct Hold {
+    /// Reason for the hold, for the user.
     why: String,
     /// Time at which the hold ends by itself, because the next day has a new budget. `None` if only
     /// an approval ends it.

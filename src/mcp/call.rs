@@ -1,4 +1,4 @@
-//! One call of a tool: it reads the arguments, asks for approval, and runs the work in a thread.
+//! Runs a tool call: parses its arguments, asks for approval, and does the work on another thread.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,7 +30,7 @@ type RecordedPlan = (AskPlan, PlanRecord);
 /// Minimum interval between progress notifications.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
 
-/// A call of a tool while it runs.
+/// A tool call in progress.
 pub struct RunningCall<'c, H> {
     pub host: &'c H,
     pub pending: &'c PendingQuestions,

@@ -154,7 +154,9 @@ pub async fn authorize(
         match context.ledger.reserve(usd, false) {
             Ok(reservation) => return Ok(grant(context, plan, reservation)),
             Err(LimitReached::Unapproved) => {}
-            Err(reached @ LimitReached::Total) => return Ok(refuse_limit(context, plan, reached)),
+            Err(reached @ LimitReached::Total) => {
+                return Ok(refuse_over_limit(context, plan, reached));
+            }
         }
     }
     let mut problem = None;
@@ -226,11 +228,15 @@ fn grant_approved(context: &ServerContext, plan: &PlanRecord) -> Decision {
     match plan.max_usd.map(|usd| context.ledger.reserve(usd, true)) {
         None => Decision::Granted(Grant { limit_usd: None, reservation: None }),
         Some(Ok(reservation)) => grant(context, plan, reservation),
-        Some(Err(reached)) => refuse_limit(context, plan, reached),
+        Some(Err(reached)) => refuse_over_limit(context, plan, reached),
     }
 }
 
-fn refuse_limit(context: &ServerContext, plan: &PlanRecord, reached: LimitReached) -> Decision {
+fn refuse_over_limit(
+    context: &ServerContext,
+    plan: &PlanRecord,
+    reached: LimitReached,
+) -> Decision {
     Decision::Refused(json!({
         "status": "limit_reached", "plan_id": plan.id(), "max_cost_usd": plan.max_usd,
         "message": format!("{reached}: {}", context.ledger.describe()),

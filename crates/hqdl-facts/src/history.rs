@@ -207,8 +207,8 @@ pub trait Answers {
 
 /// Checks that the stored data is undamaged.
 pub trait Integrity {
-    /// Checks every answer after a fact row. If the row is 0, also checks the dictionary entries
-    /// that answers refer to.
+    /// Checks every answer that was stored later than the fact row `after`. If `after` is 0, also
+    /// checks the dictionary entries that answers refer to.
     fn find_damage(&self, after: i64) -> Result<Damage, FactsError>;
 
     /// Checks the rest of the file: its pages and its indexes.

@@ -34,7 +34,7 @@ impl FactsSession {
         Ok(Self { id, number, description, folder, _file: file })
     }
 
-    /// Returns true if another session is alive.
+    /// Returns true if the session with this id is alive.
     pub(super) fn is_alive(&self, id: &str) -> bool {
         SessionFile::is_alive(&self.folder, id)
     }

@@ -72,8 +72,7 @@ impl Endpoint {
     ///
     /// # Errors
     /// [`SetupError::NoKey`] if the environment variable of the key is not set: the one that
-    /// `api_key_env` names, otherwise the one of the provider. For an unknown provider, no key is
-    /// required.
+    /// `api_key_env` names, otherwise the provider's. For an unknown provider, no key is required.
     pub fn new(settings: &ModelSettings, limits: PerMinute) -> Result<Self, SetupError> {
         Self::with_key(
             settings,

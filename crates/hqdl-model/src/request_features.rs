@@ -36,7 +36,7 @@ pub(super) enum SchemaForm {
     None,
 }
 
-/// How an error rejects a form of the schema.
+/// How to recognize that an endpoint rejects a form of the schema, and how to continue.
 pub(super) struct SchemaRejection {
     /// Words that refer to the schema; the first one is the name of its field.
     pub(super) words: &'static [&'static str],

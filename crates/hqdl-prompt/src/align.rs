@@ -235,7 +235,7 @@ impl RequestKeys {
         if !self.match_row(&fields).is_empty() {
             return true;
         }
-        // The text may be part of a label, or part of a key after its number.
+        // After the row number, the text may be the beginning of the label or of the key.
         let is_prefix_of = |row: &AlignedRow, text: &str| {
             let text = normalize_key(text);
             let is_key_prefix =

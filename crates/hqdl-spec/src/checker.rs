@@ -14,8 +14,8 @@ use super::{Column, Type};
 use hqdl_values::cell::{Answer, CellValue, OMITTED_PREFIX, State};
 use hqdl_values::value::Value;
 
-/// Answers that mean "unknown", in any case, unless the column or `[model]` defines others
-/// (`unknown = […]`). A value of a value list is never read as unknown.
+/// Answers that mean "unknown", in upper or lower case, unless the column or `[model]` defines
+/// others (`unknown = […]`). A value of a value list is never read as unknown.
 ///
 /// No value at all (an empty field, JSON's `null`) is always unknown. The empty *text* (`""`) is
 /// unknown if it is in this list, or if the column cannot contain it: its type is not text, or it

@@ -593,7 +593,7 @@ pub enum SourceRows {
 /// Column to fill.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Column {
-    /// Name.
+    /// Name of the column.
     pub name: String,
     /// Name of the model that answers this column; `None` for the expansion's model. Not part of the
     /// column's identity. [`Spec::column_model`] resolves it.

@@ -6,7 +6,7 @@ use serde_json::Value as Json;
 
 use super::check::{SpecCheck, join_path};
 use super::schema_check::Step;
-use super::secret::{is_key, is_key_field};
+use super::secret::{is_api_key, is_api_key_field};
 
 /// Fields that `[model.parameters]` adds to the body of a request.
 pub type ModelParameters = BTreeMap<String, Json>;
@@ -112,7 +112,7 @@ fn parameters_header(table_path: &[Step]) -> String {
 
 fn contains_key(name: &str, value: &Json) -> bool {
     match value {
-        Json::String(text) => is_key_field(name) || text.split_whitespace().any(is_key),
+        Json::String(text) => is_api_key_field(name) || text.split_whitespace().any(is_api_key),
         Json::Array(items) => items.iter().any(|item| contains_key(name, item)),
         Json::Object(fields) => fields.iter().any(|(name, value)| contains_key(name, value)),
         _ => false,

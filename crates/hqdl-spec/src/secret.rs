@@ -7,12 +7,12 @@ const KEY_PREFIXES: [&str; 9] =
 const KEY_FIELDS: [&str; 5] = ["api_key", "api_token", "token", "secret", "password"];
 
 /// Returns true if a word looks like an API key.
-pub(super) fn is_key(word: &str) -> bool {
+pub(super) fn is_api_key(word: &str) -> bool {
     KEY_PREFIXES.iter().any(|b| word.starts_with(b) && word.len() > b.len() + 3)
 }
 
 /// Returns true if users tend to put API keys into a field with this name.
-pub(super) fn is_key_field(name: &str) -> bool {
+pub(super) fn is_api_key_field(name: &str) -> bool {
     KEY_FIELDS.contains(&name)
 }
 
@@ -22,7 +22,7 @@ pub fn is_variable(name: &str) -> bool {
     !name.is_empty()
         && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
         && !name.starts_with(|c: char| c.is_ascii_digit())
-        && !is_key(name)
+        && !is_api_key(name)
 }
 
 /// In the text of a spec, replaces every API key and all passwords and parameters of URLs with
@@ -94,7 +94,7 @@ fn mask_keys(text: &str) -> String {
                 word.push(c);
                 continue;
             }
-            let is_secret = is_key(&word) || (!head.is_empty() && word.len() > 3);
+            let is_secret = is_api_key(&word) || (!head.is_empty() && word.len() > 3);
             out.push_str(&if is_secret {
                 "*".repeat(word.len())
             } else {

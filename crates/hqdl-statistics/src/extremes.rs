@@ -5,9 +5,9 @@ use crate::SampledRow;
 /// Possible residuals of the rows, reduced to the corners of their convex hull.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Extremes {
-    /// Residuals in `x` and `y`.
+    /// Pairs of a residual in `x` and one in `y`.
     points: Vec<(f64, f64)>,
-    /// Number of points at which they are reduced to their hull again.
+    /// Number of points above which `points` is reduced to its hull again.
     limit: usize,
     /// Minimum and maximum of a row's ratio of `y` to `x`; `None` before the first row with a
     /// ratio.

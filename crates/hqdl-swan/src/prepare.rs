@@ -428,8 +428,8 @@ fn read_kept_indexes(
     Ok(found)
 }
 
-/// Writes the example rows for `--shots`. They are SWAN's own examples; the first rows of the truth
-/// replace those that the database lacks.
+/// Writes the example rows for `--shots`. They are SWAN's own examples; if the database lacks some
+/// of them, the first rows of the true values replace them.
 fn write_shots(gold: &Path, path: &Path, benchmark: &Benchmark) -> Result<(), SwanError> {
     let connection = open_without_key_checks(gold, OpenFlags::SQLITE_OPEN_READ_ONLY)?;
     let mut all: BTreeMap<String, Vec<Vec<Example>>> = BTreeMap::new();

@@ -126,9 +126,9 @@ pub enum RecordLine {
     Answer(Box<QuestionOutcome>),
     /// All questions ended.
     Finished {
-        /// Number of questions with rows.
+        /// Number of questions whose query succeeded.
         answered: u64,
-        /// Number of questions without rows.
+        /// Number of questions whose query failed.
         failed: u64,
         /// Cost of the whole run.
         #[serde(flatten)]

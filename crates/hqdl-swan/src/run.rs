@@ -49,9 +49,9 @@ pub struct BenchmarkRun<'r> {
 /// Result of a run.
 #[derive(Debug, Default)]
 pub struct RunOutcome {
-    /// Number of questions with rows.
+    /// Number of questions whose query succeeded.
     pub answered: u64,
-    /// Number of questions without rows.
+    /// Number of questions whose query failed.
     pub failed: u64,
     /// Number of cells and query values that are missing.
     pub missing: u64,

@@ -1,5 +1,5 @@
-//! Serves MCP at `/mcp` and `/mcp/{spec}`, with the transport of the official SDK. The checks of
-//! [`super::guard`] run before it.
+//! Serves MCP at `/mcp` and `/mcp/{spec}`, with the official SDK's HTTP transport.
+//! [`super::guard`] checks each request first.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -124,7 +124,7 @@ impl SessionOwners {
     }
 }
 
-/// Returns the routes of the transport.
+/// Builds the router of the MCP paths, and the service that answers their requests.
 pub(super) fn build_mcp_router(state: &HttpState) -> Router<HttpState> {
     let mut manager = LocalSessionManager::default();
     manager.session_config.keep_alive = Some(SESSION_TIMEOUT);

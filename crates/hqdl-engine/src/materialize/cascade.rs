@@ -201,7 +201,7 @@ impl Materializer<'_> {
         Ok(())
     }
 
-    /// Counts the cells by their answers.
+    /// Adds the stored answers of all calibrated cells to the counts of their columns.
     fn count_levels(
         &self,
         n: usize,
@@ -292,7 +292,8 @@ impl Materializer<'_> {
     /// Checks the columns whose confidence is a probability. Returns a note for each column in
     /// which some first answers have no probability.
     ///
-    /// # Errors [`MaterializeError::NoLogprobs`] if no first answer of a column has a probability.
+    /// # Errors
+    /// [`MaterializeError::NoLogprobs`] if no first answer of a column has a probability.
     pub(super) fn check_logprobs(&self, n: usize) -> Result<Vec<String>, MaterializeError> {
         let models = &self.models[n];
         let second = |column: usize| models.column_models(column).second.as_ref();

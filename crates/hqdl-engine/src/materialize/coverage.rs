@@ -324,8 +324,8 @@ impl<'w> Materializer<'w> {
                     && self.columns[n][*column]
                     && asked.is_some();
             }
-            // The models are asked in order: first the first model, then the compared models, then
-            // the stronger model.
+            // The models are asked in this order: the first model, the compared models, the
+            // stronger model.
             asked != Some(model)
                 && asked != Some(rule.to)
                 && (rule.to == model || rule.compare.contains(&model))

@@ -34,16 +34,17 @@ const MIN_WORD_GAP: f32 = 200.0;
 /// text, or if the characters of all its fonts are unknown.
 pub fn pdf_to_text(bytes: &[u8]) -> Result<String, String> {
     // The parser is not hqdl's own, and a file from the web must not end the process.
-    catch_unwind(AssertUnwindSafe(|| extract_text(bytes))).unwrap_or_else(|_| Err(damaged()))
+    catch_unwind(AssertUnwindSafe(|| extract_text(bytes)))
+        .unwrap_or_else(|_| Err(damaged_file_message()))
 }
 
 fn extract_text(bytes: &[u8]) -> Result<String, String> {
     let options = LoadOptions::with_max_decompressed_size(MAX_OBJECT_STREAM_BYTES);
     let document = Document::load_mem_with_options(bytes, options).map_err(|error| {
         if is_over_limit(&error) {
-            exceeds("a stream of objects", MAX_OBJECT_STREAM_BYTES >> 20, "MiB")
+            limit_message("a stream of objects", MAX_OBJECT_STREAM_BYTES >> 20, "MiB")
         } else {
-            damaged()
+            damaged_file_message()
         }
     })?;
     if document.is_encrypted() {
@@ -60,7 +61,7 @@ fn extract_text(bytes: &[u8]) -> Result<String, String> {
     };
     for (n, page) in document.page_iter().enumerate() {
         if n == MAX_PAGES {
-            return Err(exceeds("the PDF", MAX_PAGES, "pages"));
+            return Err(limit_message("the PDF", MAX_PAGES, "pages"));
         }
         extractor.extract_page(n + 1, page)?;
     }
@@ -75,11 +76,11 @@ fn extract_text(bytes: &[u8]) -> Result<String, String> {
     Ok(extractor.text)
 }
 
-fn damaged() -> String {
+fn damaged_file_message() -> String {
     "the file is damaged, or is not a PDF".to_owned()
 }
 
-fn exceeds(subject: &str, limit: usize, unit: &str) -> String {
+fn limit_message(subject: &str, limit: usize, unit: &str) -> String {
     format!("{subject} exceeds {limit} {unit}; convert the file to text")
 }
 
@@ -105,17 +106,17 @@ impl<'a> TextExtractor<'a> {
         let content = self.document.get_page_content_with_limit(page, MAX_PAGE_BYTES);
         let content = content.map_err(|error| {
             if is_over_limit(&error) {
-                exceeds(&format!("page {number} of the PDF"), MAX_PAGE_BYTES >> 20, "MiB")
+                limit_message(&format!("page {number} of the PDF"), MAX_PAGE_BYTES >> 20, "MiB")
             } else {
-                damaged()
+                damaged_file_message()
             }
         })?;
         self.reserve_bytes(content.len())?;
-        let fonts = self.document.get_page_fonts(page).map_err(|_| damaged())?;
+        let fonts = self.document.get_page_fonts(page).map_err(|_| damaged_file_message())?;
         self.fonts_left = self
             .fonts_left
             .checked_sub(fonts.len())
-            .ok_or_else(|| exceeds("the PDF", MAX_FONTS, "fonts"))?;
+            .ok_or_else(|| limit_message("the PDF", MAX_FONTS, "fonts"))?;
         let mut position = Position::default();
         let mut font = None;
         for operation in Content::decode_iter(&content) {
@@ -125,16 +126,16 @@ impl<'a> TextExtractor<'a> {
             self.operations_left = self
                 .operations_left
                 .checked_sub(1)
-                .ok_or_else(|| exceeds("the PDF", MAX_OPERATIONS, "operations"))?;
+                .ok_or_else(|| limit_message("the PDF", MAX_OPERATIONS, "operations"))?;
             if operation.operator == "Tf" {
                 let name = operation.operands.first().and_then(|name| name.as_name().ok());
                 font = name.and_then(|name| fonts.get(name).copied());
             } else if let Some(shown) = position.apply_operation(&operation) {
-                self.separate_words(position.take_break());
+                self.push_separator(position.take_break());
                 self.push_operands(shown, font)?;
             }
         }
-        self.separate_words(Break::Line);
+        self.push_separator(Break::Line);
         Ok(())
     }
 
@@ -145,12 +146,14 @@ impl<'a> TextExtractor<'a> {
 
     fn reserve_bytes(&mut self, bytes: usize) -> Result<(), String> {
         let left = self.bytes_left.checked_sub(bytes);
-        self.bytes_left =
-            left.ok_or_else(|| exceeds("the content of the pages", MAX_TOTAL_BYTES >> 20, "MiB"))?;
+        self.bytes_left = left.ok_or_else(|| {
+            limit_message("the content of the pages", MAX_TOTAL_BYTES >> 20, "MiB")
+        })?;
         Ok(())
     }
 
-    fn separate_words(&mut self, kind: Break) {
+    /// Appends a space or a line break, unless the text already ends with whitespace.
+    fn push_separator(&mut self, kind: Break) {
         let separator = match kind {
             Break::None => return,
             Break::Word => ' ',
@@ -175,7 +178,7 @@ impl<'a> TextExtractor<'a> {
                         match item {
                             Object::String(bytes, _) => self.push_string(bytes, font)?,
                             _ if item.as_float().is_ok_and(|gap| gap <= -MIN_WORD_GAP) => {
-                                self.separate_words(Break::Word);
+                                self.push_separator(Break::Word);
                             }
                             _ => {}
                         }
@@ -219,7 +222,7 @@ impl<'a> TextExtractor<'a> {
             self.push_unreadable(&reason);
         }
         if self.text.len() > MAX_TEXT_BYTES {
-            return Err(exceeds("the text of the PDF", MAX_TEXT_BYTES >> 20, "MiB"));
+            return Err(limit_message("the text of the PDF", MAX_TEXT_BYTES >> 20, "MiB"));
         }
         Ok(())
     }

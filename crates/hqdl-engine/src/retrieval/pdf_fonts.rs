@@ -185,7 +185,7 @@ impl CodeTable {
         Ok(())
     }
 
-    /// Returns the number of bytes of the first code.
+    /// Returns the length in bytes of the character code at the start of `bytes`.
     fn find_code_length(&self, bytes: &[u8]) -> usize {
         let lengths = 1..=bytes.len().min(MAX_CODE_BYTES);
         let is_code = |length: &usize| {

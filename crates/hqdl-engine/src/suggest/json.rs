@@ -6,7 +6,7 @@ use super::edit::{self, Additions};
 use super::{ColumnLocation, Suggestion, Suggestions};
 
 impl Suggestions {
-    /// Returns the output of `suggest --json`; `added` lists the changes to the spec.
+    /// Returns the output of `suggest --json`; `additions` lists the changes to the spec.
     #[must_use]
     pub fn to_json(&self, additions: Option<&Additions>) -> Json {
         let questions: Vec<Json> = self.questions.iter().map(question_to_json).collect();

@@ -29,7 +29,7 @@ impl BatchJobs for Journal {
     }
 
     fn load_template(&self, id: i64) -> Result<String, FactsError> {
-        self.read_snapshot(|c| {
+        self.with_snapshot(|c| {
             c.query_row("SELECT form FROM form WHERE id = ?1", [id], |r| r.get(0))
         })
     }
@@ -68,7 +68,7 @@ impl BatchJobs for Journal {
 
     fn count_batch_jobs(&self, run: RunId) -> Result<u64, FactsError> {
         let sql = "SELECT count(*) FROM parcel WHERE run = ?1";
-        self.read_snapshot(|c| c.query_row(sql, [run], |r| r.get(0)))
+        self.with_snapshot(|c| c.query_row(sql, [run], |r| r.get(0)))
     }
 
     fn mark_batch_job_uploaded(&self, batch_job: i64, file: &str) -> Result<(), FactsError> {
@@ -114,7 +114,7 @@ impl BatchJobs for Journal {
     fn list_open_batch_jobs(&self, spec: &str) -> Result<Vec<BatchJob>, FactsError> {
         let sql =
             format!("{SELECT_BATCH_JOB} AS p WHERE spec = ?1 AND {IN_FLIGHT_JOB} ORDER BY id");
-        self.read_snapshot(|c| c.prepare(&sql)?.query_map([spec], read_batch_job)?.collect())
+        self.with_snapshot(|c| c.prepare(&sql)?.query_map([spec], read_batch_job)?.collect())
     }
 
     fn has_interrupted_batch_run(&self, spec: &str) -> Result<bool, FactsError> {
@@ -124,7 +124,7 @@ impl BatchJobs for Journal {
             "SELECT EXISTS (SELECT 1 FROM request WHERE state = 'waiting' AND {orphaned})
                OR EXISTS (SELECT 1 FROM parcel WHERE spec = ?1 AND state NOT IN ('closed', 'exported'))"
         );
-        self.read_snapshot(|c| c.query_row(&sql, [spec], |r| r.get(0)))
+        self.with_snapshot(|c| c.query_row(&sql, [spec], |r| r.get(0)))
     }
 
     fn delete_unsent_requests(&self, spec: &str, run: RunId) -> Result<Vec<BatchJob>, FactsError> {
@@ -162,13 +162,13 @@ impl BatchJobs for Journal {
     }
 
     fn has_open_batch_jobs(&self, run: RunId) -> Result<bool, FactsError> {
-        self.read_snapshot(|c| has_requests_in_flight(c, run))
+        self.with_snapshot(|c| has_requests_in_flight(c, run))
     }
 
     fn load_batch_job(&self, id: i64) -> Result<(BatchJob, u64), FactsError> {
         let unanswered = self.unanswered_requests(id)?.len() as u64;
         let sql = format!("{SELECT_BATCH_JOB} WHERE id = ?1");
-        self.read_snapshot(|c| c.query_row(&sql, [id], read_batch_job))
+        self.with_snapshot(|c| c.query_row(&sql, [id], read_batch_job))
             .map(|batch_job| (batch_job, unanswered))
     }
 
@@ -187,7 +187,7 @@ impl BatchJobs for Journal {
         let sql = "SELECT r.form, sum(json_array_length(r.columns)) FROM request AS r
                    JOIN request_row AS e ON e.request = r.id
                    WHERE r.parcel = ?1 AND r.state = 'packed' GROUP BY 1 ORDER BY 1";
-        self.read_snapshot(|c| {
+        self.with_snapshot(|c| {
             c.prepare(sql)?.query_map([batch_job], |r| Ok((r.get(0)?, r.get(1)?)))?.collect()
         })
     }

@@ -192,7 +192,7 @@ impl Journal {
     }
 
     /// Runs reads in one transaction, so that they see a consistent snapshot.
-    pub(crate) fn read_snapshot<T>(
+    pub(crate) fn with_snapshot<T>(
         &self,
         work: impl FnOnce(&Connection) -> rusqlite::Result<T>,
     ) -> Result<T, FactsError> {

@@ -69,7 +69,7 @@ impl BatchRequests for Journal {
 
     fn count_queued_requests(&self, run: RunId) -> Result<u64, FactsError> {
         let sql = "SELECT count(*) FROM request WHERE state = 'waiting' AND run = ?1";
-        self.read_snapshot(|c| c.query_row(sql, [run], |r| r.get(0)))
+        self.with_snapshot(|c| c.query_row(sql, [run], |r| r.get(0)))
     }
 
     fn next_queued_request(
@@ -80,7 +80,7 @@ impl BatchRequests for Journal {
         let sql = format!(
             "{SELECT_REQUEST} WHERE r.state = 'waiting' AND r.id > ?1 AND r.run = ?2 ORDER BY r.id LIMIT 1"
         );
-        self.read_snapshot(|c| select_request(c, &sql, &[&after, &run]))
+        self.with_snapshot(|c| select_request(c, &sql, &[&after, &run]))
     }
 
     fn find_request(
@@ -88,7 +88,7 @@ impl BatchRequests for Journal {
         custom_id: &str,
         batch_job: Option<i64>,
     ) -> Result<KnownRequest, FactsError> {
-        self.read_snapshot(|c| {
+        self.with_snapshot(|c| {
             let within = "(?2 IS NULL OR r.parcel = ?2)";
             // If a request was exported twice, the submitted copy comes first.
             let sql = format!(
@@ -106,11 +106,11 @@ impl BatchRequests for Journal {
 
     fn unanswered_requests(&self, batch_job: i64) -> Result<Vec<i64>, FactsError> {
         let sql = "SELECT id FROM request WHERE parcel = ?1 AND state = 'packed' ORDER BY id";
-        self.read_snapshot(|c| c.prepare(sql)?.query_map([batch_job], |r| r.get(0))?.collect())
+        self.with_snapshot(|c| c.prepare(sql)?.query_map([batch_job], |r| r.get(0))?.collect())
     }
 
     fn load_request(&self, id: i64) -> Result<Option<BatchedRequest>, FactsError> {
-        self.read_snapshot(|c| {
+        self.with_snapshot(|c| {
             select_request(c, &format!("{SELECT_REQUEST} WHERE r.id = ?1"), &[&id])
         })
     }
@@ -129,7 +129,7 @@ impl BatchRequests for Journal {
     }
 
     fn batched_columns(&self, entity: &Entity, model: u32) -> Result<Vec<u32>, FactsError> {
-        self.read_snapshot(|c| {
+        self.with_snapshot(|c| {
             let sql = format!(
                 "SELECT r.meanings FROM request_row AS e JOIN request AS r ON r.id = e.request
                  LEFT JOIN parcel AS p ON p.id = r.parcel
@@ -151,7 +151,7 @@ impl BatchRequests for Journal {
         entity: &Entity,
         model: u32,
     ) -> Result<Vec<(i64, Vec<u32>)>, FactsError> {
-        self.read_snapshot(|c| {
+        self.with_snapshot(|c| {
             c.prepare_cached(
                 "SELECT r.parcel, r.meanings FROM request_row AS e JOIN request AS r ON r.id = e.request
                  JOIN parcel AS p ON p.id = r.parcel

@@ -72,12 +72,12 @@ impl Spending for Journal {
     }
 
     fn reserved_cost_of_run(&self, run: RunId) -> Result<SpentAmount, FactsError> {
-        self.read_snapshot(|c| sum_reserved_costs(c, "p.run = ?1", &run))
+        self.with_snapshot(|c| sum_reserved_costs(c, "p.run = ?1", &run))
     }
 
     fn reserved_cost_today(&self) -> Result<SpentAmount, FactsError> {
         let today = current_timestamp().get(..10).unwrap_or_default().to_owned();
-        self.read_snapshot(|c| reserved_since(c, &today))
+        self.with_snapshot(|c| reserved_since(c, &today))
     }
 
     fn hourly_spending(&self, since: &str) -> Result<Vec<HourlySpending>, FactsError> {

@@ -210,7 +210,7 @@ impl Server {
         })
     }
 
-    /// Returns the last answer row that changed a value of the column identity `meaning`.
+    /// Returns the last answer row that changed a value of a column identity.
     pub(super) fn look_up_last_change(
         &self,
         identity_id: u32,

@@ -22,7 +22,8 @@ impl Context {
         let frame = self.prompt_frame(row_batch);
         let rows: Vec<Cow<'_, Row>> = self.shown_rows(row_batch);
         let mut prompt = frame.build_prompt(rows.iter().map(AsRef::as_ref));
-        prompt.images = self.row_images(row_batch).map(|image| self.image_by_name(image)).collect();
+        prompt.images =
+            self.row_images(row_batch).map(|image| self.build_image_reference(image)).collect();
         prompt.input_tokens = self.input_tokens(&frame, &prompt, self.run.counts_tokens);
         prompt.max_output =
             self.output_cap.max_tokens(prompt.planned_output).min(self.choice.max_output);
@@ -41,8 +42,8 @@ impl Context {
             .flat_map(|missing_row| self.expansion.collect_images(&missing_row.row))
     }
 
-    /// Returns an image by name, without its content.
-    fn image_by_name(&self, image: &Value) -> PromptImage {
+    /// Returns a reference to an image: its name, without its content.
+    fn build_image_reference(&self, image: &Value) -> PromptImage {
         let name = self.expansion.image_files.identity(image).to_string();
         PromptImage { name, url: String::new() }
     }

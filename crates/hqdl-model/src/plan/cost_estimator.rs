@@ -53,7 +53,8 @@ impl<'e> CostEstimator<'e> {
         let format_of = |column: usize| {
             if PromptFrame::is_packed(expansion, column, format) { Format::Csv } else { format }
         };
-        let surrounding_of = |(at, column)| surrounding_tokens(column, format_of(at), tokenizer);
+        let surrounding_of =
+            |(at, column)| count_surrounding_tokens(column, format_of(at), tokenizer);
         let cells = |at: usize| cell_tokens(expansion, at, format_of(at), tokenizer);
         Self {
             cells: (0..columns).map(cells).collect(),
@@ -213,7 +214,7 @@ fn to_csv_text(value: &CellValue) -> String {
 
 /// Returns the number of tokens around a cell's value: in CSV the comma; in JSON the column's name
 /// followed by `":"`, and `","` after the value.
-fn surrounding_tokens(column: &Column, format: Format, tokenizer: Tokenizer) -> f64 {
+fn count_surrounding_tokens(column: &Column, format: Format, tokenizer: Tokenizer) -> f64 {
     match format {
         Format::Csv => 1.0,
         Format::Json => tokenizer.count_tokens(&column.name) as f64 + 2.0,
@@ -230,7 +231,7 @@ fn cell_tokens(expansion: &Expansion, at: usize, format: Format, tokenizer: Toke
         .filter(|c| **c != CellValue::Nothing)
         .map(|c| tokenizer.count_tokens(&to_csv_text(c)) as f64)
         .collect();
-    let mut cell = value_tokens(column, tokenizer);
+    let mut cell = estimate_value_tokens(column, tokenizer);
     if column.many.is_some() {
         let max =
             column.values.as_ref().map_or(12.0, |v| (v.values.len() as f64).min(MAX_ITEMS as f64));
@@ -244,7 +245,7 @@ fn cell_tokens(expansion: &Expansion, at: usize, format: Format, tokenizer: Toke
         cell.likely = shots.iter().sum::<f64>() / shots.len() as f64;
         cell.max = cell.max.max(cell.likely);
     }
-    let mut surrounding = surrounding_tokens(column, format, tokenizer);
+    let mut surrounding = count_surrounding_tokens(column, format, tokenizer);
     if expansion.evidence.is_some() {
         let items = if column.many.is_some() { LIKELY_ITEMS } else { 1.0 };
         surrounding += QUOTATION_TOKENS * items;
@@ -252,7 +253,7 @@ fn cell_tokens(expansion: &Expansion, at: usize, format: Format, tokenizer: Toke
     Estimate::new(cell.low + surrounding, cell.likely + surrounding, cell.max + surrounding)
 }
 
-fn value_tokens(column: &Column, tokenizer: Tokenizer) -> Estimate {
+fn estimate_value_tokens(column: &Column, tokenizer: Tokenizer) -> Estimate {
     if let Some(list) = column.values.as_ref().filter(|l| !l.values.is_empty()) {
         let counts: Vec<f64> =
             list.values.iter().map(|v| tokenizer.count_tokens(v) as f64).collect();

@@ -27,8 +27,8 @@ pub(super) fn protocol_of(provider: Provider) -> &'static dyn Protocol {
     PROTOCOLS.into_iter().find(|p| p.provider() == provider).unwrap_or(&openai_chat::OpenAiChat)
 }
 
-/// Parses a line of a batch's results; `None` if it is not one in any protocol. Results of files
-/// that the user has submitted do not name their endpoint.
+/// Parses a line of a batch's results; `None` if it follows no protocol. All protocols are tried,
+/// because the results of a file that the user submitted do not name their endpoint.
 #[must_use]
 pub fn parse_batch_line(line: &Json) -> Option<BatchLine> {
     PROTOCOLS.into_iter().find_map(|protocol| protocol.parse_batch_line(line))
@@ -97,7 +97,7 @@ pub(super) trait Protocol: Send + Sync {
     /// Returns the provider that has this API.
     fn provider(&self) -> Provider;
 
-    /// Returns the name of the API for messages.
+    /// Returns the API's name for use in messages.
     fn api_name(&self) -> &'static str;
 
     /// Returns the header of the API key, unless the provider has its own; `None` for a bearer
@@ -114,7 +114,8 @@ pub(super) trait Protocol: Send + Sync {
     /// Returns the features of requests to a model, until the endpoint rejects one.
     fn initial_features(&self, profile: &ProviderProfile, model: &str) -> RequestFeatures;
 
-    /// Returns how an error rejects a form of the schema, and the form to try next.
+    /// Returns how to recognize that an endpoint rejects a form of the schema, and the form to try
+    /// next.
     fn schema_rejection(&self, form: SchemaForm) -> SchemaRejection;
 
     /// Returns the maximum number of input tokens that the endpoint adds to a request by itself.
@@ -138,7 +139,7 @@ pub(super) trait Protocol: Send + Sync {
         rate_headers::parse_openai_limits(headers)
     }
 
-    /// Parses a line of a batch's results; `None` if it is not one of this protocol.
+    /// Parses a line of a batch's results; `None` if it does not follow this protocol.
     fn parse_batch_line(&self, line: &Json) -> Option<BatchLine>;
 
     /// Returns the Batch API of an endpoint.

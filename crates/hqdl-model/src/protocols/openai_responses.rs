@@ -108,7 +108,7 @@ impl Protocol for OpenAiResponses {
                 let error = json!({ "error": event });
                 return wire::error_in_reply(&error).map_or(Ok(true), Err);
             }
-            // Reasoning, or calls of tools that hqdl never offers.
+            // Reasoning, or a tool call, although hqdl offers no tools.
             kind if kind.ends_with(".delta") => draft.other_output.push_str(delta),
             _ if event.get("object").and_then(Json::as_str) == Some("response") => {
                 read_response(event, draft)?;

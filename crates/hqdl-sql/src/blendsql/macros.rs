@@ -52,7 +52,7 @@ pub(super) fn macro_ingredient(subject: Subject) -> IngredientRef {
 /// A macro call as written in the query.
 #[derive(Debug, Clone, PartialEq)]
 pub struct MacroCall {
-    /// Name.
+    /// Name of the macro.
     pub name: Token,
     /// The `(` before the arguments.
     pub paren: Token,

@@ -39,8 +39,8 @@ pub enum Function {
     /// `hq_call(call, mark, value, …)`: returns the answer of a call about these values. Returns
     /// NULL and becomes pending if the answer is unknown or if a value is pending.
     Call,
-    /// `hq_rank(call, document, …)`: returns the similarity rank of a row, i.e. of its documents to
-    /// the questions.
+    /// `hq_rank(call, document, …)`: returns the rank of a row by the similarity of its documents
+    /// to the calls' questions.
     Rank,
     /// `hq_row(column, …)`: returns 1. It references columns, so that `SQLite` evaluates the rest
     /// of the condition for whole rows.

@@ -28,9 +28,9 @@ pub struct Query {
     pub body: Body,
     /// ORDER BY of the compound or of the single SELECT.
     pub order: Vec<OrderTerm>,
-    /// LIMIT
+    /// Expression of the LIMIT clause.
     pub limit: Option<Expr>,
-    /// OFFSET
+    /// Expression of the OFFSET clause.
     pub offset: Option<Expr>,
 }
 

@@ -214,13 +214,13 @@ fn register_text_functions(connection: &Connection) -> rusqlite::Result<()> {
     })?;
     // A negative number means all but the last `n` characters.
     register_strict_function(connection, "suql_left", 2, |v| {
-        let (of, n) = (to_text(v[0]), integer_argument(v[1])?);
+        let (of, n) = (to_text(v[0]), parse_integer_argument(v[1])?);
         let length = count_chars(&of);
         let kept = if n < 0 { length.saturating_add(n) } else { n }.clamp(0, length);
         Ok(Sql::Text(of.chars().take(kept as usize).collect()))
     })?;
     register_strict_function(connection, "suql_right", 2, |v| {
-        let (of, n) = (to_text(v[0]), integer_argument(v[1])?);
+        let (of, n) = (to_text(v[0]), parse_integer_argument(v[1])?);
         let length = count_chars(&of);
         let kept = if n < 0 { length.saturating_add(n) } else { n }.clamp(0, length);
         Ok(Sql::Text(of.chars().skip((length - kept) as usize).collect()))
@@ -228,8 +228,8 @@ fn register_text_functions(connection: &Connection) -> rusqlite::Result<()> {
     // Positions before the first character are allowed and count towards the length.
     register_strict_function(connection, "suql_substr", -1, |v| {
         let [of, from, rest @ ..] = v else { return Ok(Sql::Null) };
-        let (of, from) = (to_text(*of), integer_argument(*from)?);
-        let length = rest.first().map(|n| integer_argument(*n)).transpose()?;
+        let (of, from) = (to_text(*of), parse_integer_argument(*from)?);
+        let length = rest.first().map(|n| parse_integer_argument(*n)).transpose()?;
         if length.is_some_and(|length| length < 0) {
             return Err(function_error("the length of a part of a text is negative".to_owned()));
         }
@@ -267,10 +267,10 @@ fn register_conversions(connection: &Connection) -> rusqlite::Result<()> {
         })
     })?;
     register_strict_function(connection, "suql_date", 1, |v| {
-        Ok(timestamp_argument(v[0])?.map_or(Sql::Null, |at| Sql::Text(at.date().to_string())))
+        Ok(parse_timestamp_argument(v[0])?.map_or(Sql::Null, |at| Sql::Text(at.date().to_string())))
     })?;
     register_strict_function(connection, "suql_timestamp", 1, |v| {
-        Ok(timestamp_argument(v[0])?
+        Ok(parse_timestamp_argument(v[0])?
             .map_or(Sql::Null, |at| Sql::Text(date_functions::format_timestamp(at))))
     })?;
     register_strict_function(connection, "suql_by_format", 2, |v| {
@@ -281,7 +281,7 @@ fn register_conversions(connection: &Connection) -> rusqlite::Result<()> {
         Ok(Sql::Text(date_functions::format_timestamp(at)))
     })?;
     register_strict_function(connection, "suql_trunc", 2, |v| {
-        let Some(at) = timestamp_argument(v[1])? else { return Ok(Sql::Null) };
+        let Some(at) = parse_timestamp_argument(v[1])? else { return Ok(Sql::Null) };
         Ok(date_functions::truncate_timestamp(&to_text(v[0]), at)
             .map_or(Sql::Null, |at| Sql::Text(date_functions::format_timestamp(at))))
     })?;
@@ -326,19 +326,22 @@ fn register_conversions(connection: &Connection) -> rusqlite::Result<()> {
         })
     })?;
     register_strict_function(connection, "suql_days_after", 2, |v| add_days(v[0], v[1], false))?;
-    register_strict_function(connection, "suql_days_before", 2, |v| match date_argument(v[1]) {
-        Some(other) => {
-            let of = date_argument(v[0])
-                .ok_or_else(|| function_error(format!("\"{}\" is not a date", to_text(v[0]))))?;
-            Ok(Sql::Integer(i64::from((of - other).get_days())))
+    register_strict_function(connection, "suql_days_before", 2, |v| {
+        match parse_date_argument(v[1]) {
+            Some(other) => {
+                let of = parse_date_argument(v[0]).ok_or_else(|| {
+                    function_error(format!("\"{}\" is not a date", to_text(v[0])))
+                })?;
+                Ok(Sql::Integer(i64::from((of - other).get_days())))
+            }
+            None => add_days(v[0], v[1], true),
         }
-        None => add_days(v[0], v[1], true),
     })
 }
 
 /// Computes the interval between two timestamp arguments.
 fn time_between(v: &[ValueRef<'_>], measure: fn(DateTime, DateTime) -> TimeSpan) -> FunctionResult {
-    let both = timestamp_argument(v[0])?.zip(timestamp_argument(v[1])?);
+    let both = parse_timestamp_argument(v[0])?.zip(parse_timestamp_argument(v[1])?);
     Ok(both.map_or(Sql::Null, |(from, to)| Sql::Text(measure(from, to).to_string())))
 }
 
@@ -398,7 +401,7 @@ fn count_chars(text: &str) -> i64 {
 }
 
 /// Converts an argument to an integer.
-fn integer_argument(value: ValueRef<'_>) -> rusqlite::Result<i64> {
+fn parse_integer_argument(value: ValueRef<'_>) -> rusqlite::Result<i64> {
     match value {
         ValueRef::Integer(n) => Ok(n),
         ValueRef::Real(r) if r.fract() == 0.0 && r.abs() < 9e15 => Ok(r as i64),
@@ -407,14 +410,14 @@ fn integer_argument(value: ValueRef<'_>) -> rusqlite::Result<i64> {
 }
 
 /// Parses a timestamp argument. Returns `None` for an invalid text, but fails for a number.
-fn timestamp_argument(value: ValueRef<'_>) -> rusqlite::Result<Option<DateTime>> {
+fn parse_timestamp_argument(value: ValueRef<'_>) -> rusqlite::Result<Option<DateTime>> {
     match value {
         ValueRef::Text(_) => Ok(date_functions::parse_timestamp(&to_text(value))),
         other => Err(function_error(format!("\"{}\" is not a date", to_text(other)))),
     }
 }
 
-fn date_argument(value: ValueRef<'_>) -> Option<Date> {
+fn parse_date_argument(value: ValueRef<'_>) -> Option<Date> {
     match value {
         ValueRef::Text(_) => date_functions::parse_timestamp(&to_text(value)).map(DateTime::date),
         _ => None,
@@ -434,7 +437,7 @@ fn add_days(of: ValueRef<'_>, days: ValueRef<'_>, backwards: bool) -> FunctionRe
         },
         _ => return Err(invalid(days, "number of days")),
     };
-    let date = date_argument(of).ok_or_else(|| invalid(of, "date"))?;
+    let date = parse_date_argument(of).ok_or_else(|| invalid(of, "date"))?;
     let span = Span::new().try_days(if backwards { -days } else { days });
     let moved_date = span.and_then(|span| date.checked_add(span));
     moved_date

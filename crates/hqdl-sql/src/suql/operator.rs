@@ -84,7 +84,7 @@ impl Parser<'_> {
             COMPARE => self.parse_comparison(left, name),
             _ => {
                 let right = self.parse_binary(operator.precedence + 1)?;
-                self.parse_arithmetic(left, right, operator)
+                self.translate_binary_operation(left, right, operator)
             }
         }
     }
@@ -272,7 +272,7 @@ impl Parser<'_> {
     }
 
     #[expect(clippy::too_many_lines, reason = "one case for each operator")]
-    fn parse_arithmetic(
+    fn translate_binary_operation(
         &mut self,
         left: TypedSql,
         right: TypedSql,

@@ -32,7 +32,7 @@ pub(super) fn split_at_commas(tokens: &[Token]) -> Vec<&[Token]> {
 
 /// Returns the tokens between brackets that enclose everything, such as `(…)` or `PROMPT(…)`.
 /// `word` is the word before the brackets.
-pub(super) fn inside_brackets<'t>(
+pub(super) fn strip_brackets<'t>(
     sql: &str,
     tokens: &'t [Token],
     word: Option<&str>,

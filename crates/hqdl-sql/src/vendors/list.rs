@@ -1,7 +1,7 @@
 //! Lists and objects in arguments: `['a', 'b']`, `ARRAY('a')`, `{'label': 'a'}`.
 
 use super::Translator;
-use super::brackets::{inside_brackets, split_at_commas};
+use super::brackets::{split_at_commas, strip_brackets};
 use super::call::{FunctionArgument, FunctionCall};
 use crate::blendsql::SqlError;
 use crate::blendsql::lexer::{Lexeme, Token};
@@ -12,15 +12,15 @@ pub(super) type ObjectFields = Vec<(String, Vec<Token>)>;
 
 /// Returns the elements of a list.
 fn parse_list<'t>(sql: &str, tokens: &'t [Token]) -> Option<Vec<&'t [Token]>> {
-    let inside = inside_brackets(sql, tokens, None, b'[')
-        .or_else(|| inside_brackets(sql, tokens, Some("ARRAY"), b'['))
-        .or_else(|| inside_brackets(sql, tokens, Some("ARRAY"), b'('))?;
+    let inside = strip_brackets(sql, tokens, None, b'[')
+        .or_else(|| strip_brackets(sql, tokens, Some("ARRAY"), b'['))
+        .or_else(|| strip_brackets(sql, tokens, Some("ARRAY"), b'('))?;
     Some(split_at_commas(inside))
 }
 
 /// Returns the fields of an object.
 pub(super) fn parse_object(sql: &str, tokens: &[Token]) -> Option<ObjectFields> {
-    let fields = split_at_commas(inside_brackets(sql, tokens, None, b'{')?);
+    let fields = split_at_commas(strip_brackets(sql, tokens, None, b'{')?);
     let fields = fields.into_iter().map(|field| {
         let (name, rest) = field.split_first()?;
         let name = name.unquoted_text(sql).to_lowercase();
@@ -128,7 +128,7 @@ fn parse_label(translator: Translator<'_>, element: &[Token]) -> Option<(String,
         }
         return Some((label?, about));
     }
-    if let Some(pair) = inside_brackets(sql, element, None, b'(') {
+    if let Some(pair) = strip_brackets(sql, element, None, b'(') {
         let [label, about] = split_at_commas(pair)[..] else { return None };
         return Some((translator.read_string(label)?, Some(translator.read_string(about)?)));
     }

@@ -1,7 +1,7 @@
 //! Prompts: texts with expressions between them.
 
 use super::Translator;
-use super::brackets::{inside_brackets, split_at_commas, split_at_pipes};
+use super::brackets::{split_at_commas, split_at_pipes, strip_brackets};
 use crate::blendsql::SqlError;
 use crate::blendsql::lexer::{Lexeme, Token};
 use hqdl_values::sql::quote_text;
@@ -35,12 +35,12 @@ impl VendorPrompt {
         };
         let list = ["CONCAT", "STRUCT"]
             .into_iter()
-            .find_map(|word| inside_brackets(sql, tokens, Some(word), b'('))
-            .or_else(|| inside_brackets(sql, tokens, None, b'(').filter(|i| !is_query(i)));
+            .find_map(|word| strip_brackets(sql, tokens, Some(word), b'('))
+            .or_else(|| strip_brackets(sql, tokens, None, b'(').filter(|i| !is_query(i)));
         if let Some(inside) = list {
             return Self::from_elements(translator, &split_at_commas(inside));
         }
-        if let Some(inside) = inside_brackets(sql, tokens, Some("PROMPT"), b'(') {
+        if let Some(inside) = strip_brackets(sql, tokens, Some("PROMPT"), b'(') {
             return Self::parse_template(translator, &split_at_commas(inside));
         }
         let parts = split_at_pipes(tokens);

@@ -41,7 +41,7 @@ impl PassageSelector<'_> {
     /// Returns the passages of a document that the model sees with a question.
     ///
     /// # Errors
-    /// Fails if `compare` fails.
+    /// Fails if the passages cannot be compared with the question.
     pub fn select_passages(
         &mut self,
         document: &Document,

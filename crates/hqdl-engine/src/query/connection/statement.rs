@@ -84,11 +84,11 @@ pub(in crate::query) fn first_word_span(sql: &str) -> Option<Range<usize>> {
 
 /// Returns the span of the first token that is this name, quoted or not.
 pub(in crate::query) fn name_span(sql: &str, name: &str) -> Option<Range<usize>> {
-    name_spans(sql, name).next()
+    find_name_spans(sql, name).next()
 }
 
 /// Returns the spans of all tokens with a name, also in quotes.
-fn name_spans<'s>(sql: &'s str, name: &'s str) -> impl Iterator<Item = Range<usize>> + 's {
+fn find_name_spans<'s>(sql: &'s str, name: &'s str) -> impl Iterator<Item = Range<usize>> + 's {
     let quotes = ['"', '`', '[', ']'];
     QueryTokens::new(sql)
         .filter(move |t| sql[t.clone()].trim_matches(quotes).eq_ignore_ascii_case(name))
@@ -113,14 +113,14 @@ const SUBQUERY_MESSAGE: &str = "the subquery returns";
 /// clause.
 pub(in crate::query) fn clause_span(sql: &str, message: &str) -> Option<Range<usize>> {
     if QUOTING_MESSAGES.iter().any(|part| message.contains(part)) {
-        return name_spans(sql, message.split('`').nth(1)?).next();
+        return find_name_spans(sql, message.split('`').nth(1)?).next();
     }
     let (words, outer): (&[&str], usize) = if message.starts_with(SUBQUERY_MESSAGE) {
         (&["SELECT"], 1)
     } else {
         (CLAUSES.iter().find(|(part, _)| message.contains(part))?.1, 0)
     };
-    let mut found = words.iter().flat_map(|word| name_spans(sql, word)).skip(outer);
+    let mut found = words.iter().flat_map(|word| find_name_spans(sql, word)).skip(outer);
     let first = found.next()?;
     found.next().is_none().then_some(first)
 }

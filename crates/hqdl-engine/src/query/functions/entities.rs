@@ -11,7 +11,8 @@ use hqdl_values::Row;
 use hqdl_values::value::Value;
 
 impl CallRuntime {
-    /// Returns the entity that the values of a call identify, or `None` if a NULL prevents that.
+    /// Returns the index of the entity that a call's values identify, and adds the entity if it is
+    /// new. Returns `None` if a NULL prevents that, or if a value cannot be shown to the model.
     pub(in crate::query) fn intern_value_entity(
         &mut self,
         target: usize,
@@ -68,7 +69,8 @@ impl CallRuntime {
         Ok(entity)
     }
 
-    /// Returns the entity of a document, or `None` if it has no text.
+    /// Returns the index of a document's entity, and adds the entity if it is new. Returns `None`
+    /// if the document has no text.
     pub(in crate::query) fn intern_document_entity(
         &mut self,
         target: usize,
@@ -102,8 +104,8 @@ impl CallRuntime {
         Ok(document.unwrap_or_default())
     }
 
-    /// Returns the entity of a context's rows, identified by the digest of the rows as the prompt
-    /// shows them.
+    /// Returns the index of the entity for a context's rows, and adds the entity if it is new. The
+    /// digest of the rows, as the prompt shows them, identifies it.
     pub(in crate::query) fn intern_rows_entity(
         &mut self,
         call: usize,

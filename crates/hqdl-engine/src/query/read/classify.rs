@@ -50,12 +50,13 @@ pub(in crate::query) fn classify_literals(
     edits
 }
 
-/// A comparison of a column with words.
+/// A column that the query compares with text literals.
 struct ComparedColumn {
     span: Range<usize>,
     origin: ColumnOrigin,
     /// Byte range of the column in the query.
     column: Range<usize>,
+    /// The literals.
     words: Vec<String>,
     negated: bool,
     /// Whether the comparison is with the elements of an array column.

@@ -59,7 +59,7 @@ impl ValueSource {
 }
 
 impl MacroNode<'_> {
-    /// Returns the edit that replaces a call of `nearest` or `search`.
+    /// Returns the edit that replaces a call to `nearest` or `search`.
     pub(super) fn rewrite_value_function(&self) -> Result<Edits, QueryError> {
         let written = if self.written.name.is_word(self.text, SEARCH) {
             self.write_search()?

@@ -17,7 +17,7 @@ const MAX_DUPLICATED_BYTES: usize = 20_000;
 impl Emitter<'_> {
     /// Returns SQL for the combined truth value of a row's conditions.
     pub(super) fn write_truth(&mut self, condition: &Condition) -> String {
-        let text = self.write_asking_truth(condition);
+        let text = self.write_truth_with_demands(condition);
         if condition.call_count() < 2 {
             return text;
         }
@@ -40,7 +40,8 @@ impl Emitter<'_> {
         else {
             return self.source_text(expr).to_owned();
         };
-        let (is_true, is_false) = (self.write_asking_truth(holds), self.write_asking_truth(fails));
+        let (is_true, is_false) =
+            (self.write_truth_with_demands(holds), self.write_truth_with_demands(fails));
         let text = sql::truth_value_sql(&is_true, &is_false);
         // Each level of nesting would multiply the length of the text.
         if holds.call_count() < 2 || text.len() > MAX_DUPLICATED_BYTES {
@@ -50,7 +51,9 @@ impl Emitter<'_> {
         sql::lookup_value_before_asking_sql(&is_true, &is_false, &text)
     }
 
-    fn write_asking_truth(&mut self, condition: &Condition) -> String {
+    /// Returns SQL for the truth value of a condition, in which calls without an answer record
+    /// demands.
+    fn write_truth_with_demands(&mut self, condition: &Condition) -> String {
         match condition {
             Condition::Predicate(predicate) => self.write_predicate(predicate),
             Condition::All(parts) => sql::all_of_sql(self.write_parts(parts)),
@@ -62,7 +65,7 @@ impl Emitter<'_> {
     fn write_parts(&mut self, parts: &Parts) -> Vec<String> {
         let mut texts = Vec::new();
         for part in parts.ordered_parts() {
-            let text = self.write_asking_truth(part);
+            let text = self.write_truth_with_demands(part);
             // Cached answers may decide a part regardless of the evaluation order.
             texts.push(if part.call_count() > 1 && text.len() <= MAX_DUPLICATED_BYTES {
                 sql::lookup_before_asking_sql(&self.write_cached_truth(part), &text, false)

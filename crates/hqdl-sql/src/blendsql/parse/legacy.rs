@@ -66,9 +66,10 @@ impl QueryParser<'_> {
         self.legacy.as_ref().map_or(0, |legacy| legacy.columns.len())
     }
 
-    /// Finds the tables of the columns from index `first` on in the FROM clause of their SELECT. If
-    /// the table has an alias, the column is renamed. Columns without a table may belong to an
-    /// enclosing SELECT.
+    /// Resolves the legacy columns at index `first` and later with the FROM clause of their SELECT.
+    /// If the clause contains a column's table under an alias, the column is qualified with the
+    /// alias. A column whose table is not found stays unresolved, because the table may belong to
+    /// an enclosing SELECT.
     pub(super) fn resolve_legacy_columns(&mut self, first: usize, from: &[FromItem]) {
         let Some(legacy) = self.legacy.as_mut() else { return };
         for (n, value) in legacy.columns.split_off(first) {

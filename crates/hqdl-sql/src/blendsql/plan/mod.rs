@@ -110,7 +110,7 @@ pub enum ConditionStage {
     BeforeCalls,
     /// After all conditions without calls, for the rows that satisfy them.
     Last,
-    /// After the calls, for a condition without calls that may fail.
+    /// After the calls, for a plain condition that may fail.
     AfterCalls,
     /// After the HAVING conditions without calls, for the groups that satisfy them.
     AfterHaving,
@@ -144,7 +144,7 @@ pub struct OuterJoin {
 pub struct ScopeColumn {
     /// Table, if the name must be qualified.
     pub table: Option<String>,
-    /// Column.
+    /// Name of the column.
     pub column: String,
 }
 

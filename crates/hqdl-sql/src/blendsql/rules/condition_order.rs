@@ -2,7 +2,7 @@
 //! evaluated first. The estimate uses observed outcomes.
 //!
 //! Precondition: only the truth of the conditions in an AND or OR matters, so that any order has
-//! the same meaning. A condition without calls that may fail stays after the calls that precede it.
+//! the same meaning. A plain condition that may fail stays after the calls that precede it.
 //! A condition with calls in a subquery cannot be checked without making requests. If there is one,
 //! the conditions keep the order of the text.
 
@@ -98,7 +98,7 @@ fn evaluation_order(
             *estimate = ConditionEstimate { cost: 1.0, holds: 0.5 };
         }
     }
-    // A condition without calls that may fail stays after the call that precedes it.
+    // A plain condition that may fail stays after the call that precedes it.
     let first = estimates.iter().position(|o| o.cost > 0.0).unwrap_or(parts.len());
     let mut order: Vec<usize> = (0..parts.len()).collect();
     let rank = |n: usize| {

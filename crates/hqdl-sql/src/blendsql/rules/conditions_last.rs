@@ -2,8 +2,8 @@
 //! keep.
 //!
 //! Precondition: the condition is in WHERE, or in an inner join if no join is RIGHT or FULL,
-//! because then it has the same meaning in WHERE. A condition without calls that may fail stays
-//! after the calls that precede it, so that it is not evaluated for a row that the calls exclude.
+//! because then it has the same meaning in WHERE. A plain condition that may fail stays after the
+//! calls that precede it, so that it is not evaluated for a row that the calls exclude.
 //!
 //! `SQLite` evaluates a condition as soon as all referenced columns are available, so the condition
 //! references every table. It cannot reference the tables that a view or subquery joins internally.

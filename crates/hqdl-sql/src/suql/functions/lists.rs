@@ -7,8 +7,8 @@ use rusqlite::{Connection, Result};
 use serde_json::Value as Json;
 
 use super::{
-    FLAGS, FunctionResult, are_equal, array_elements, function_error, register_strict_function,
-    timestamp_argument, to_text,
+    FLAGS, FunctionResult, are_equal, array_elements, function_error, parse_timestamp_argument,
+    register_strict_function, to_text,
 };
 use crate::suql::date_functions;
 use hqdl_values::value::Value;
@@ -116,7 +116,7 @@ fn generate_series(v: &[ValueRef<'_>]) -> Result<Json> {
             }
         }
         [from @ ValueRef::Text(_), to @ ValueRef::Text(_), step] => {
-            let (from, to) = (timestamp_argument(*from)?, timestamp_argument(*to)?);
+            let (from, to) = (parse_timestamp_argument(*from)?, parse_timestamp_argument(*to)?);
             let Some((mut at, to)) = from.zip(to) else {
                 return Err(function_error("generate_series needs a date at both ends".to_owned()));
             };

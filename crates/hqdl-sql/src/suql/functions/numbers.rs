@@ -5,7 +5,7 @@ use rusqlite::Connection;
 use rusqlite::functions::{Aggregate, Context};
 use rusqlite::types::{Value as Sql, ValueRef};
 
-use super::{FLAGS, function_error, integer_argument, register_strict_function, to_text};
+use super::{FLAGS, function_error, parse_integer_argument, register_strict_function, to_text};
 
 /// Registers the functions on a connection.
 ///
@@ -30,23 +30,25 @@ pub(super) fn register(connection: &Connection) -> rusqlite::Result<()> {
     // `PostgreSQL` rounds binary floating-point numbers half to even.
     make("suql_even", 1, |v| Ok(Sql::Real(to_float(v[0])?.round_ties_even() + 0.0)))?;
     make("suql_round", 2, |v| {
-        let places = integer_argument(v[1])?.clamp(-400, 400) as i32;
+        let places = parse_integer_argument(v[1])?.clamp(-400, 400) as i32;
         Ok(Sql::Real(round_numeric(to_float(v[0])?, places)))
     })?;
     make("suql_gcd", 2, |v| {
         to_signed(gcd(
-            integer_argument(v[0])?.unsigned_abs(),
-            integer_argument(v[1])?.unsigned_abs(),
+            parse_integer_argument(v[0])?.unsigned_abs(),
+            parse_integer_argument(v[1])?.unsigned_abs(),
         ))
     })?;
     make("suql_lcm", 2, |v| {
-        let [a, b] =
-            [integer_argument(v[0])?.unsigned_abs(), integer_argument(v[1])?.unsigned_abs()];
+        let [a, b] = [
+            parse_integer_argument(v[0])?.unsigned_abs(),
+            parse_integer_argument(v[1])?.unsigned_abs(),
+        ];
         let lcm = a.checked_div(gcd(a, b)).unwrap_or(0).checked_mul(b);
         to_signed(lcm.ok_or_else(|| function_error("out of range".to_owned()))?)
     })?;
     make("suql_cut", 2, |v| {
-        let (of, digits) = (to_float(v[0])?, integer_argument(v[1])?.clamp(-300, 300) as i32);
+        let (of, digits) = (to_float(v[0])?, parse_integer_argument(v[1])?.clamp(-300, 300) as i32);
         // Truncate the decimal representation, so that 2.3 stays 2.3.
         let decimal = format!("{of}");
         let truncated = match (digits, decimal.split_once('.')) {

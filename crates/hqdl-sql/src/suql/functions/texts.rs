@@ -6,7 +6,7 @@ use serde_json::Value as Json;
 
 use super::{
     FunctionResult, boolean_to_sql, compile_pattern, find_pattern_syntax, function_error,
-    integer_argument, register_strict_function, to_text,
+    parse_integer_argument, register_strict_function, to_text,
 };
 
 /// Registers the functions on a connection.
@@ -30,8 +30,11 @@ pub(super) fn register(connection: &Connection) -> rusqlite::Result<()> {
         Ok(Sql::Text(of.chars().filter_map(with).collect()))
     })?;
     make("suql_make_date", 3, |v| {
-        let [year, month, day] =
-            [integer_argument(v[0])?, integer_argument(v[1])?, integer_argument(v[2])?];
+        let [year, month, day] = [
+            parse_integer_argument(v[0])?,
+            parse_integer_argument(v[1])?,
+            parse_integer_argument(v[2])?,
+        ];
         let date = || {
             let (year, month) = (year.try_into().ok()?, month.try_into().ok()?);
             jiff::civil::Date::new(year, month, day.try_into().ok()?).ok()
@@ -41,8 +44,10 @@ pub(super) fn register(connection: &Connection) -> rusqlite::Result<()> {
         Ok(Sql::Text(date.to_string()))
     })?;
     make("suql_repeat", 2, |v| {
-        let (of, times) =
-            (to_text(v[0]), usize::try_from(integer_argument(v[1])?.max(0)).unwrap_or(usize::MAX));
+        let (of, times) = (
+            to_text(v[0]),
+            usize::try_from(parse_integer_argument(v[1])?.max(0)).unwrap_or(usize::MAX),
+        );
         if of.len().saturating_mul(times) > MAX_BYTES {
             return Err(function_error("the repeated text is too long".to_owned()));
         }
@@ -58,7 +63,7 @@ pub(super) fn register(connection: &Connection) -> rusqlite::Result<()> {
         Ok(boolean_to_sql(!RegexInput::from_arguments(v, usize::MAX, 2)?.find_all("")?.is_empty()))
     })?;
     make("suql_regexp_substr", -1, |v| {
-        let nth = v.get(3).map_or(Ok(1), |n| integer_argument(*n))?;
+        let nth = v.get(3).map_or(Ok(1), |n| parse_integer_argument(*n))?;
         let matches = RegexInput::from_arguments(v, 2, 4)?.find_all("")?;
         let at = usize::try_from(nth).ok().and_then(|n| n.checked_sub(1));
         let at =
@@ -90,7 +95,7 @@ const MAX_BYTES: usize = 1 << 28;
 fn pad_text(v: &[ValueRef<'_>], left: bool) -> FunctionResult {
     let [of, n, fill @ ..] = v else { return Ok(Sql::Null) };
     let (of, fill) = (to_text(*of), fill.first().map_or(" ".to_owned(), |fill| to_text(*fill)));
-    let n = usize::try_from(integer_argument(*n)?.max(0)).unwrap_or(usize::MAX);
+    let n = usize::try_from(parse_integer_argument(*n)?.max(0)).unwrap_or(usize::MAX);
     if n > MAX_BYTES {
         return Err(function_error("the padded text is too long".to_owned()));
     }
@@ -103,9 +108,9 @@ fn pad_text(v: &[ValueRef<'_>], left: bool) -> FunctionResult {
 /// Implements `overlay(text PLACING other FROM n [FOR m])`.
 fn overlay(v: &[ValueRef<'_>]) -> FunctionResult {
     let [of, other, from, length @ ..] = v else { return Ok(Sql::Null) };
-    let (of, other, from) = (to_text(*of), to_text(*other), integer_argument(*from)?);
+    let (of, other, from) = (to_text(*of), to_text(*other), parse_integer_argument(*from)?);
     let count = |text: &str| i64::try_from(text.chars().count()).unwrap_or(i64::MAX);
-    let length = length.first().map_or(Ok(count(&other)), |n| integer_argument(*n))?;
+    let length = length.first().map_or(Ok(count(&other)), |n| parse_integer_argument(*n))?;
     if from < 1 {
         return Err(function_error("overlay counts characters from 1".to_owned()));
     }
@@ -131,7 +136,7 @@ impl RegexInput {
         let [of, pattern, ..] = v else {
             return Err(function_error("expected a text and a regular expression".to_owned()));
         };
-        let start = v.get(start).map_or(Ok(1), |n| integer_argument(*n))?;
+        let start = v.get(start).map_or(Ok(1), |n| parse_integer_argument(*n))?;
         let skipped = start.checked_sub(1).and_then(|n| usize::try_from(n).ok());
         Ok(Self {
             text: to_text(*of),

@@ -15,7 +15,7 @@ enum Operand<'v> {
 }
 
 impl CallRuntime {
-    /// Evaluates a call of `embed` or `similarity`. Demands the missing embeddings of its texts.
+    /// Evaluates a call to `embed` or `similarity`. Demands the missing embeddings of its texts.
     pub(super) fn evaluate_embeddings(
         &mut self,
         call: usize,

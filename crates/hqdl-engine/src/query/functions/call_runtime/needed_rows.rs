@@ -165,7 +165,7 @@ fn compare_values(a: &Sql, b: &Sql) -> Ordering {
 
 /// Compares an integer with a real number without rounding.
 fn compare_numbers(integer: i64, real: f64) -> Ordering {
-    // 2^63 is the smallest real number above all integers.
+    // 2^63 is the smallest `f64` that is greater than every `i64`.
     const LIMIT: f64 = 9_223_372_036_854_775_808.0;
     if real >= LIMIT {
         return Ordering::Less;

@@ -342,7 +342,7 @@ impl Probing<'_, '_> {
             parts.extend(self.probe_expr(on, at));
             if let Some(text) = sum_terms(parts) {
                 for from in self.rows.write_from_variants(core, &open, on.span.end, &[]) {
-                    emit(self, evaluate_for_rows(&text, &format!("{from}{}", ")".repeat(depth))));
+                    emit(self, probe_rows_sql(&text, &format!("{from}{}", ")".repeat(depth))));
                 }
             }
         }
@@ -353,7 +353,7 @@ impl Probing<'_, '_> {
             for from in self.rows.write_from_variants(core, &open, core.from_end, &replacements) {
                 let rows = format!("{from} WHERE {}", open.condition);
                 if let Some(text) = sum_terms(Vec::clone(&parts)) {
-                    emit(self, evaluate_for_rows(&text, &rows));
+                    emit(self, probe_rows_sql(&text, &rows));
                 }
             }
         }
@@ -381,7 +381,7 @@ impl Probing<'_, '_> {
             } else {
                 for from in self.rows.write_from_variants(core, &open, core.from_end, &[]) {
                     let rows = format!("{from} WHERE {}", open.condition);
-                    emit(self, evaluate_for_rows(&text, &rows));
+                    emit(self, probe_rows_sql(&text, &rows));
                 }
             }
         }
@@ -436,7 +436,7 @@ impl Probing<'_, '_> {
         };
         for from in self.rows.write_from_variants(core, open, core.from_end, &[]) {
             let rows = format!("{from} WHERE {}{by}", open.condition);
-            emit(self, evaluate_for_rows(&text, &rows));
+            emit(self, probe_rows_sql(&text, &rows));
         }
     }
 
@@ -474,7 +474,7 @@ impl Probing<'_, '_> {
         }
     }
 
-    /// Returns the result columns with calls that a condition references by alias.
+    /// Returns the result columns that contain calls and that a condition references by alias.
     fn aliased_results_with_calls(condition: &Expr, open: &OpenFrom<'_>) -> Vec<Expr> {
         let mut named = Vec::new();
         visit_own_exprs(condition, &mut |e| {
@@ -632,7 +632,7 @@ fn joins_by_name(item: &FromItem) -> bool {
 }
 
 /// Returns SQL that evaluates an expression for all rows of a FROM and WHERE clause.
-fn evaluate_for_rows(text: &str, rows: &str) -> String {
+fn probe_rows_sql(text: &str, rows: &str) -> String {
     // The aggregate's argument is a column of the inner query, so the aggregate belongs to this
     // SELECT.
     format!("(SELECT total(hq_p) FROM (SELECT {text} AS hq_p{rows}))")
