@@ -1,5 +1,6 @@
 //! Implements `hqdl check`.
 
+use std::collections::HashMap;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -11,11 +12,12 @@ use super::{OutputOptions, session};
 use crate::database::Database;
 use crate::database::keys::Keys;
 use crate::facts::Facts;
+use crate::key::Fingerprint;
 use crate::overrides::Overrides;
 use crate::problem::{Problem, Problems, Severity};
 use crate::query::{self, QueryError, Request};
 use crate::session::{Cache, Session, SpecOverrides};
-use crate::spec::{ReadError, Spec, UncheckedSpec};
+use crate::spec::{Expansion, ReadError, Spec, UncheckedSpec};
 
 /// Time limit for planning the query of an example.
 const EXAMPLE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -128,6 +130,7 @@ fn check_spec(path: &std::path::Path, options: &Options) -> Result<(Problems, St
             .problems
             .extend(warnings.into_iter().map(|r| draft.warning_at(&location, r, help)));
     }
+    problems.problems.extend(find_shared_columns(&spec, &draft));
     if let Ok(target) = Database::open(spec.target()) {
         for (n, expansion) in spec.expansions.iter().enumerate() {
             let Some(edited) = target.build_edit_warning(expansion)? else { continue };
@@ -153,6 +156,32 @@ fn check_spec(path: &std::path::Path, options: &Options) -> Result<(Problems, St
     let summary =
         format!("valid; expansions {}, columns {columns}, keys {keys}", spec.expansions.len());
     Ok((problems, summary))
+}
+
+/// Returns a warning for each column that is the same as a column of an earlier expansion over other
+/// rows, because rows with equal keys then share one answer.
+fn find_shared_columns(spec: &Spec, draft: &UncheckedSpec) -> Vec<Problem> {
+    let mut columns: HashMap<&Fingerprint, (&Expansion, &str)> = HashMap::new();
+    let mut problems = Vec::new();
+    for (n, expansion) in spec.expansions.iter().enumerate() {
+        let rows = |e: &Expansion| e.sources.iter().map(|s| s.rows.clone()).collect::<Vec<_>>();
+        for (m, column) in expansion.columns.iter().enumerate() {
+            let (first, name) =
+                *columns.entry(&column.fingerprint).or_insert((expansion, &column.name));
+            if rows(first) == rows(expansion) || expansion.has_row_context() {
+                continue;
+            }
+            let location = ["expansion".into(), n.into(), "column".into(), m.into(), "name".into()];
+            let message = format!(
+                "`{}.{}` is the same question as `{}.{name}`, so rows with equal keys share an answer",
+                expansion.name, column.name, first.name
+            );
+            let help =
+                "if the rows are different things, say in `about` of the columns what they are";
+            problems.push(draft.warning_at(&location, message, help));
+        }
+    }
+    problems
 }
 
 /// Returns a warning for each `[[example]]` whose query fails. Before the first run, the tables that

@@ -84,6 +84,7 @@ mod regressions;
 mod replies;
 mod rounds;
 mod routing;
+mod row_contexts;
 mod sembench;
 mod sharing;
 mod searches;

@@ -162,6 +162,29 @@ fn check_reads_the_specs_of_a_directory() {
 }
 
 #[test]
+fn check_warns_of_two_columns_that_are_the_same_question_about_other_rows() {
+    let endpoint = truthful_endpoint();
+    let tables = "CREATE TABLE planet (name); CREATE TABLE element (name);
+        INSERT INTO planet VALUES ('Mercury'); INSERT INTO element VALUES ('Mercury');";
+    let expansion = |name: &str, about: &str| {
+        format!(
+            "[[expansion]]\nname = \"of_{name}\"\nsource = \"{name}\"\nkey = [\"name\"]\n\
+             [[expansion.column]]\nname = \"discovered_by\"\nabout = \"{about}\"\n"
+        )
+    };
+    let spec = |about: &str| {
+        let head = "[database]\npath = \"../data.sqlite\"\n[model]\nname = \"m\"\n";
+        [head, &expansion("planet", "Who discovered it?"), &expansion("element", about)].concat()
+    };
+    let project = Project::new(&endpoint, tables, &spec("Who discovered it?"));
+    let check = || project.run_hqdl(&["check", "specs/x.toml"]).expect_exit_code(0).stderr;
+    let warning = "`of_element.discovered_by` is the same question as `of_planet.discovered_by`";
+    assert_eq!(check().matches(warning).count(), 1, "{}", check());
+    project.write_spec(&spec("Who discovered the element?"));
+    assert!(!check().contains("the same question"), "{}", check());
+}
+
+#[test]
 fn a_question_without_a_recording_names_the_flags_once() {
     let project = heroes_project(&truthful_endpoint(), "json");
     std::fs::write(project.path("answers.jsonl"), "").unwrap();

@@ -101,7 +101,7 @@ fn shots_have_a_limit_and_change_no_fingerprint() {
     assert!(whole.1.contains("Zed Zedsson") && !whole.1.contains("James B"), "{}", whole.1);
     assert!(whole.1.starts_with("Here null stands for"), "{}", whole.1);
     let count = endpoint.request_count();
-    project.write_spec(&heroes_spec());
+    project.edit_spec(shots, "");
     project.run_materialize(&[]).expect_exit_code(0);
     assert_eq!(endpoint.request_count(), count);
 }

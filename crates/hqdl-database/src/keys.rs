@@ -6,6 +6,7 @@
 
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
+use std::path::Path;
 
 use rusqlite::functions::{Context, FunctionFlags};
 use rusqlite::types::{ToSqlOutput, ValueRef};
@@ -49,6 +50,9 @@ pub struct KeyRow {
     pub row: Row,
     /// Entity that the key identifies.
     pub entity: Entity,
+    /// Entity under which facts are stored, if the expansion has a context. All spellings of a key
+    /// share the context of the first one.
+    pub entity_in_context: Option<Entity>,
     /// Whether this is the first spelling of the entity.
     pub is_first_spelling: bool,
     /// Whether the row matches `--where`.
@@ -62,9 +66,18 @@ pub struct KeyRow {
     pub entity_requested_columns: Vec<bool>,
 }
 
+impl KeyRow {
+    /// Returns the entity under which the facts about this key are stored.
+    #[must_use]
+    pub fn fact_entity(&self) -> &Entity {
+        self.entity_in_context.as_ref().unwrap_or(&self.entity)
+    }
+}
+
 /// Columns that the sources request for an entity, combined over all spellings of its key.
 #[derive(Debug, Clone)]
 struct SpellingGroup {
+    entity_in_context: Option<Entity>,
     requested_columns: Vec<bool>,
     is_selected: bool,
 }
@@ -181,8 +194,8 @@ impl<'db> Keys<'db> {
     }
 
     /// Collects the keys in buckets that may differ from `snapshot`, and the keys of the entities
-    /// in `answered`. Returns `None` if these are most of the keys, or if a key is unreadable; the
-    /// caller then collects all keys.
+    /// in `answered`. Returns `None` if these are most of the keys, if a key is unreadable, or if the
+    /// expansion has a context, which the buckets do not cover; the caller then collects all keys.
     ///
     /// # Errors
     /// Returns [`StoreError`] if the source cannot be read or the filter is invalid.
@@ -193,6 +206,9 @@ impl<'db> Keys<'db> {
         snapshot: BucketSnapshot,
         answered: &HashSet<Entity>,
     ) -> Result<Option<Self>, StoreError> {
+        if expansion.has_row_context() {
+            return Ok(None);
+        }
         let mut keys = Self::new(db, expansion);
         let filterable = keys.find_filterable_sources(expansion, filter)?;
         let scanned = keys.find_changed_buckets(snapshot, answered);
@@ -466,6 +482,7 @@ impl<'db> Keys<'db> {
                         .for_each(|(a, k)| *a |= k);
                 } else {
                     let group = SpellingGroup {
+                        entity_in_context: key.entity_in_context.clone(),
                         requested_columns: key.requested_columns.clone(),
                         is_selected: key.is_selected,
                     };
@@ -533,13 +550,7 @@ impl<'db> Keys<'db> {
         if key.iter().all(|v| *v == Value::Null) {
             return Ok(None);
         }
-        // Omit an unreadable context value, because it is not part of the entity.
-        let context: Vec<Value> = (0..self.context_count)
-            .map(|c| {
-                Value::from_sqlite(row.get_ref(1 + self.part_count + c).unwrap_or(ValueRef::Null))
-                    .unwrap_or(Value::Null)
-            })
-            .collect();
+        let context = read_context(row, 1 + self.part_count, self.context_count);
         let flags = 1 + self.part_count + self.context_count;
         let mut requested_columns = vec![false; self.column_count];
         let mut source_rows = vec![0; self.sources.len()];
@@ -553,6 +564,10 @@ impl<'db> Keys<'db> {
         let copies_index = flags + self.sources.len();
         let (mut is_selected, position) =
             (row.get::<_, i64>(copies_index + 1)? > 0, row.get(copies_index + 2)?);
+        let mut entity_in_context = self
+            .expansion
+            .has_row_context()
+            .then(|| self.expansion.build_fact_entity(&entity, &context));
         let (mut is_first_spelling, mut has_other_spellings) = (true, false);
         let mut entity_requested_columns = requested_columns.clone();
         if !self.spelling_groups.is_empty() {
@@ -561,6 +576,7 @@ impl<'db> Keys<'db> {
                 has_other_spellings = true;
                 is_first_spelling = seen.insert(hash);
                 is_selected = group.is_selected;
+                entity_in_context.clone_from(&group.entity_in_context);
                 entity_requested_columns.clone_from(&group.requested_columns);
             }
         }
@@ -570,6 +586,7 @@ impl<'db> Keys<'db> {
             has_other_spellings,
             row,
             entity,
+            entity_in_context,
             is_first_spelling,
             is_selected,
             source_rows,
@@ -577,6 +594,72 @@ impl<'db> Keys<'db> {
             entity_requested_columns,
         }))
     }
+}
+
+/// Contexts of an expansion's rows, by key. They stay in a temporary table.
+pub struct RowContexts {
+    db: Database,
+    table: String,
+    part_count: usize,
+    /// For each entity, the digest of its context, and the position of the row that contains it.
+    rows: HashMap<u128, (u128, i64)>,
+    context_count: usize,
+}
+
+impl RowContexts {
+    /// Reads the contexts of an expansion's rows; `None` if the expansion has no context.
+    ///
+    /// # Errors
+    /// Returns [`StoreError`] if the database or a source cannot be read.
+    pub fn collect(path: &Path, expansion: &Expansion) -> Result<Option<Self>, StoreError> {
+        if !expansion.has_row_context() {
+            return Ok(None);
+        }
+        let db = Database::open(path)?;
+        let columns = KeyColumns::new(expansion.context.clone());
+        let mut rows = HashMap::new();
+        let keys = Keys::collect(&db, expansion, None)?;
+        keys.for_each(&mut |key: &KeyRow| {
+            if key.is_first_spelling {
+                let digest = columns.context_digest(&key.row.context);
+                rows.insert(hash_entity(&key.entity), (digest, key.position));
+            }
+            Ok::<_, rusqlite::Error>(())
+        })
+        .map_err(|e| db.store_error_for(&e))?;
+        let (table, part_count, context_count) = (keys.table, keys.part_count, keys.context_count);
+        Ok(Some(Self { db, table, part_count, rows, context_count }))
+    }
+
+    /// Returns the entity under which the facts about an entity are stored. If no row has its key,
+    /// this is the entity itself.
+    #[must_use]
+    pub fn fact_entity(&self, entity: &Entity) -> Entity {
+        match self.rows.get(&hash_entity(entity)) {
+            Some((digest, _)) => entity.with_context(*digest),
+            None => entity.clone(),
+        }
+    }
+
+    /// Reads the context of an entity; empty if no row has its key, or if the row cannot be read.
+    #[must_use]
+    pub fn read_context(&self, entity: &Entity) -> Vec<Value> {
+        let Some((_, position)) = self.rows.get(&hash_entity(entity)) else { return Vec::new() };
+        let select = format!("SELECT * FROM temp.{} WHERE rowid = ?1", self.table);
+        let read = |row: &rusqlite::Row<'_>| {
+            Ok(read_context(row, 1 + self.part_count, self.context_count))
+        };
+        self.db.connection().query_row(&select, [position], read).unwrap_or_default()
+    }
+}
+
+/// Reads the context columns of a row, which begin at column `first`. A value that is unreadable is
+/// NULL.
+fn read_context(row: &rusqlite::Row<'_>, first: usize, count: usize) -> Vec<Value> {
+    let value = |at: usize| {
+        Value::from_sqlite(row.get_ref(at).unwrap_or(ValueRef::Null)).unwrap_or(Value::Null)
+    };
+    (first..first + count).map(value).collect()
 }
 
 /// A set of key positions in an expansion, stored as bits.

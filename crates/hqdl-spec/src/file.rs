@@ -325,7 +325,8 @@ pub struct ExpansionTable {
     pub source: SourceField,
     /// The columns that identify an entity to the model.
     pub key: Vec<String>,
-    /// Columns shown to the model that are not part of the key.
+    /// Columns shown to the model that are not part of the key. If a value in them changes, the
+    /// row is asked for again.
     #[serde(default)]
     pub context: Vec<String>,
     /// Columns of `key` and `context` whose values are images: a path, an http(s) URL, a

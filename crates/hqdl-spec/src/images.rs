@@ -22,7 +22,7 @@ use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD};
 use crate::Expansion;
 use hqdl_values::Row;
 use hqdl_values::format::{describe_read_error, io_reason};
-use hqdl_values::key::Entity;
+use hqdl_values::key::{Entity, KeyColumns};
 use hqdl_values::value::Value;
 
 /// Maximum size of an image that is sent, in bytes.
@@ -382,6 +382,23 @@ impl Expansion {
             if self.is_image(column) { self.image_files.identity(value) } else { value.clone() }
         });
         self.key.build_entity(&identities.collect::<Vec<_>>())
+    }
+
+    /// Returns true if the facts about a row depend on its context: the expansion belongs to a spec
+    /// and has context columns.
+    #[must_use]
+    pub fn has_row_context(&self) -> bool {
+        !self.sources.is_empty() && !self.context.is_empty()
+    }
+
+    /// Returns the entity under which the facts about a row are stored. It is the row's entity, with
+    /// the digest of its context if the expansion has one and the context is known.
+    #[must_use]
+    pub fn build_fact_entity(&self, entity: &Entity, context: &[Value]) -> Entity {
+        if !self.has_row_context() || context.len() < self.context.len() {
+            return entity.clone();
+        }
+        entity.with_context(KeyColumns::new(self.context.clone()).context_digest(context))
     }
 
     /// Returns the images of a row, in the order of its key and context.

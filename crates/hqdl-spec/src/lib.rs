@@ -440,7 +440,8 @@ pub struct Expansion {
     /// disagree.
     #[serde(skip)]
     pub key_types: Vec<Option<String>>,
-    /// Columns shown to the model that are not part of the key.
+    /// Columns shown to the model that are not part of the key. If a value in them changes, the
+    /// row is asked for again.
     pub context: Vec<String>,
     /// Key and context columns whose values are images.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

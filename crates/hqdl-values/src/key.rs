@@ -2,7 +2,11 @@
 //!
 //! A fact is stored under its [`Entity`] (a readable canonical form of the semantic key) and the
 //! [`Fingerprint`] of its column's identity. Neither contains any prompt text, so rewording a
-//! prompt, reformatting a spec or moving to another database causes no new requests.
+//! prompt, reformatting a spec or moving to another database causes no new requests. If a spec shows
+//! the model a context beside the key, the entity contains a digest of it, because an answer about a
+//! text is not an answer about another text with the same number.
+
+use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use unicode_normalization::UnicodeNormalization;
@@ -30,10 +34,24 @@ impl Entity {
     /// # Errors
     /// Fails if the text is not a JSON object of strings and nulls.
     pub fn parse(text: &str) -> Result<Self, serde_json::Error> {
-        let parts: std::collections::BTreeMap<String, Option<String>> = serde_json::from_str(text)?;
+        let parts: BTreeMap<String, Option<String>> = serde_json::from_str(text)?;
         Ok(Self(serde_json::to_string(&parts)?))
     }
+
+    /// Returns this entity as described by a context: the facts about it differ from those about
+    /// the same key in another context. `digest` is a [`KeyColumns::context_digest`].
+    #[must_use]
+    pub fn with_context(&self, digest: u128) -> Self {
+        let mut parts: BTreeMap<String, Option<String>> =
+            serde_json::from_str(&self.0).unwrap_or_default();
+        parts.insert(CONTEXT_PART.to_owned(), Some(format!("{digest:032x}")));
+        Self(serde_json::to_string(&parts).unwrap_or_default())
+    }
 }
+
+/// Name of the part of an entity that contains the digest of its context. A spec's key cannot have
+/// a column of this name.
+pub const CONTEXT_PART: &str = "~context";
 
 impl std::fmt::Display for Entity {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -72,6 +90,15 @@ impl KeyColumns {
         let mut text = Vec::with_capacity(64);
         self.write_entity(values, &mut text);
         Entity(String::from_utf8(text).unwrap_or_default())
+    }
+
+    /// Returns the digest of context values, if these are the context columns. It does not depend on
+    /// the order of the columns, and values that are equal in a key are equal here.
+    #[must_use]
+    pub fn context_digest(&self, values: &[Value]) -> u128 {
+        let entity = self.build_entity(values);
+        let hash = hash_parts("hqdl row context v1", &[entity.as_str()]);
+        u128::from_str_radix(&hash, 16).unwrap_or_default()
     }
 
     /// Appends the text of the entity identified by the key `values` to a buffer.

@@ -16,6 +16,7 @@ use super::query::run_blocking;
 use super::reply::{HttpRefusal, read_json_body};
 use crate::cell::State as CellState;
 use crate::daemon::active_spec::ActiveSpec;
+use crate::database::keys::RowContexts;
 use crate::facts::{CellLookup, Facts};
 use crate::failure::{Failure, check_budget};
 use crate::format::name_all;
@@ -151,9 +152,11 @@ impl RequestedCells {
         let models = model::choose_models(spec, Some(&*model), expansion);
         let requirements = models.requirements(facts.history(), expansion)?;
         let overrides = Overrides::read(spec)?;
+        let contexts = RowContexts::collect(&spec.database, expansion)?;
         let entity = |key: &Vec<Value>| {
             let entity = expansion.build_entity(key);
-            let record = facts.with_latest().get(&entity)?;
+            let in_context = contexts.as_ref().map(|contexts| contexts.fact_entity(&entity));
+            let record = facts.with_latest().get(in_context.as_ref().unwrap_or(&entity))?;
             let cells: serde_json::Map<String, Json> = self
                 .columns
                 .iter()

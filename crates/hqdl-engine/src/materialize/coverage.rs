@@ -218,7 +218,7 @@ impl<'w> Materializer<'w> {
         let facts = self.facts.with_latest();
         let mut buffer: Vec<KeyRow> = Vec::with_capacity(PREFETCHED_KEYS);
         let mut flush = |buffer: &mut Vec<KeyRow>| {
-            let entities: Vec<_> = buffer.iter().map(|k| &k.entity).collect();
+            let entities: Vec<_> = buffer.iter().map(KeyRow::fact_entity).collect();
             let entity_facts = facts.get_many(&entities)?;
             buffer
                 .drain(..)
@@ -282,7 +282,7 @@ impl<'w> Materializer<'w> {
             .collect();
         let mut in_flight = Vec::new();
         if self.has_batch_jobs.get() && !to_request.is_empty() {
-            let batched = self.find_batched_columns(n, &key.entity, &to_request)?;
+            let batched = self.find_batched_columns(n, key.fact_entity(), &to_request)?;
             (in_flight, to_request) = to_request.into_iter().partition(|c| batched.contains(c));
         }
         if let Some(exported_cells) =
@@ -290,7 +290,7 @@ impl<'w> Materializer<'w> {
         {
             // Export files ask only one model.
             let model = requirements.for_column(to_request[0]).model;
-            let exported = self.facts.history().exported_columns(&key.entity, model)?;
+            let exported = self.facts.history().exported_columns(key.fact_entity(), model)?;
             to_request.retain(|c| {
                 let identity_id = requirements.identity_id(*c);
                 let export =

@@ -429,7 +429,7 @@ impl<'e> RequestCost<'e> {
 
     /// Adds the request for missing columns of a key.
     pub(super) fn add_row(&mut self, key: &KeyRow, columns: Vec<usize>, source_columns: &[usize]) {
-        let missing_row = MissingRow { row: key.row.clone(), entity: key.entity.clone() };
+        let missing_row = MissingRow { row: key.row.clone(), entity: key.fact_entity().clone() };
         // Count the columns that the prompt will contain.
         let prompt_columns = if self.whole_rows { source_columns.to_vec() } else { columns };
         if let Some(row_batch) =

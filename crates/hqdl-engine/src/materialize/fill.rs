@@ -208,7 +208,8 @@ impl Materializer<'_> {
                 if key_cells.to_request.is_empty() {
                     return Ok(());
                 }
-                let missing_row = MissingRow { row: key.row.clone(), entity: key.entity.clone() };
+                let missing_row =
+                    MissingRow { row: key.row.clone(), entity: key.fact_entity().clone() };
                 match batcher.push(key_cells.to_request, key_cells.source_columns, missing_row) {
                     Some(row_batch) => on_batch(row_batch),
                     None => Ok(()),

@@ -268,7 +268,7 @@ impl<'w> Materializer<'w> {
             };
             self.for_each_key_in(&mut walk, &mut |key: &KeyRow, facts: EntityFacts| {
                 if is_first {
-                    answered.remove(&key.entity);
+                    answered.remove(key.fact_entity());
                 }
                 let counts = is_first.then_some(&mut counts);
                 let bucket = (!is_counted).then(|| buckets.bucket_mut(&key.entity));

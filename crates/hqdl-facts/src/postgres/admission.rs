@@ -17,8 +17,6 @@ use crate::throttle::LimiterKey;
 
 /// How far ahead requests are admitted, in seconds.
 const MAX_AHEAD: f64 = 0.25;
-/// Maximum time before requests that were not admitted ask again.
-pub(super) const MAX_RETRY_DELAY: Duration = Duration::from_secs(1);
 
 const LOCK_LIMITS: &str = "SELECT 1 FROM hqdl.rate WHERE name IN ($1, $2) ORDER BY name FOR UPDATE";
 

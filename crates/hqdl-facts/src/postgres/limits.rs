@@ -15,13 +15,14 @@ use tracing::{info, warn};
 
 use crate::FactsError;
 use crate::limits::{MAX_COUNTING_DELAY, MAX_PAUSE, MINUTE, Need, PerMinute, RateLimitHint};
-use crate::postgres::admission::MAX_RETRY_DELAY;
 use crate::postgres::dictionary::Parameter;
 use crate::postgres::{Server, ignore_refusal};
 use crate::throttle::{LimiterKey, RateLimits, RemainingWait, TicketFuture, WaitFuture};
 
 /// Maximum delay after its admission time for which a request still counts as sent on time.
 pub(super) const MAX_SENDING_DELAY: Duration = Duration::from_millis(500);
+/// Maximum time before requests that were not admitted ask again.
+const MAX_RETRY_DELAY: Duration = Duration::from_secs(1);
 /// The server's clock, in seconds since 1970.
 const CLOCK_SQL: &str = "extract(epoch FROM clock_timestamp())::double precision";
 

@@ -72,7 +72,9 @@ impl Context {
         // Answers are stored under the images that the run looked up, so check that these have not
         // changed.
         let is_unchanged = |missing_row: &MissingRow| {
-            self.expansion.build_entity(&missing_row.row.key) == missing_row.entity
+            let row = &missing_row.row;
+            let entity = self.expansion.build_entity(&row.key);
+            self.expansion.build_fact_entity(&entity, &row.context) == missing_row.entity
         };
         if prompt.images.is_empty() || row_batch.missing_rows.iter().all(is_unchanged) {
             Ok(())

@@ -6,7 +6,7 @@ use super::{SpecCheck, explain_rejection, format_suggestion, join_path};
 use crate::file::{Echo, ExpansionTable, SourceField, SourceTable, SpecFile};
 use crate::schema_check::Step;
 use crate::{Column, Expansion, Images, Source, SourceRows};
-use hqdl_values::key::KeyColumns;
+use hqdl_values::key::{CONTEXT_PART, KeyColumns};
 use hqdl_values::problem::{Severity, find_nearest};
 
 /// Default number of rows per request.
@@ -138,6 +138,13 @@ impl SpecCheck<'_> {
                         &format!("a column of `{list}` has no name"),
                         "",
                         "enter a column name, or remove the empty entry",
+                    );
+                } else if list == "key" && name == CONTEXT_PART {
+                    self.add_error(
+                        &name_path,
+                        &format!("a key column cannot be called `{CONTEXT_PART}`"),
+                        "",
+                        "give the column another name in a SELECT as `source`",
                     );
                 } else if !seen.insert(name.to_lowercase()) {
                     self.add_error(

@@ -5,6 +5,7 @@
 //! the request, the cell is known or failed, and is never demanded again.
 
 use std::borrow::Cow;
+use std::path::Path;
 use std::sync::Arc;
 
 use foldhash::{HashMap, HashMapExt, HashSet, HashSetExt};
@@ -13,9 +14,12 @@ use rusqlite::types::Value as Sql;
 use crate::query::cells::documents::{Document, StoredDocuments, asks_about_documents};
 use crate::query::cells::entity_store::EntityStore;
 use crate::retrieval::vectors::{VectorStore, hash_passage};
+use hqdl_database::StoreError;
+use hqdl_database::keys::RowContexts;
 use hqdl_facts::{CellLookup, ExpansionRequirements, Facts, FactsError, Prefetch, Record};
-use hqdl_spec::Expansion;
+use hqdl_model::plan::MissingRow;
 use hqdl_spec::overrides::Overrides;
+use hqdl_spec::{Expansion, is_server};
 use hqdl_values::Row;
 use hqdl_values::cell::{CellValue, State};
 use hqdl_values::key::Entity;
@@ -106,6 +110,8 @@ pub struct TargetExpansion {
     /// returned a value or "unknown".
     unreadable: HashSet<usize>,
     prefetch: Prefetch,
+    /// Contexts of the source's rows; `None` if the expansion has none.
+    contexts: Option<RowContexts>,
     /// Recently read records, because several columns are looked up in the same record.
     recent_records: HashMap<usize, Option<Record>>,
 }
@@ -161,6 +167,7 @@ impl TargetExpansion {
             embeddings: None,
             unreadable: HashSet::new(),
             prefetch,
+            contexts: None,
             recent_records: HashMap::new(),
         }
     }
@@ -169,6 +176,19 @@ impl TargetExpansion {
     #[must_use]
     pub fn with_embeddings(self, embeddings: StoredEmbeddings) -> Self {
         Self { embeddings: Some(embeddings), ..self }
+    }
+
+    /// Reads the contexts of the source's rows in the database at `path`, if the expansion belongs to
+    /// the spec and has a context. The facts about a row depend on them. Over a server, a query reads
+    /// published tables only, so this reads nothing.
+    ///
+    /// # Errors
+    /// Returns [`StoreError`] if the database or a source cannot be read.
+    pub fn load_contexts(&mut self, path: &Path) -> Result<(), StoreError> {
+        if self.in_spec.is_some() && !is_server(path) {
+            self.contexts = RowContexts::collect(path, &self.expansion)?;
+        }
+        Ok(())
     }
 
     /// Returns the entity that was registered with these bytes, or registers a new one with the row
@@ -252,7 +272,7 @@ impl TargetExpansion {
                     {
                         self.recent_records.clear();
                     }
-                    let record = self.prefetch.get(facts, &identity)?;
+                    let record = self.prefetch.get(facts, &self.entity_at(entity))?;
                     self.recent_records.entry(entity).or_insert(record)
                 }
             };
@@ -313,20 +333,26 @@ impl TargetExpansion {
         };
     }
 
-    /// Returns the row of an entity for a prompt.
+    /// Returns the row of an entity for a prompt. Its facts are stored under the context that the
+    /// prompt shows.
     #[must_use]
-    pub fn missing_row(&self, entity: usize) -> hqdl_model::plan::MissingRow {
+    pub fn missing_row(&self, entity: usize) -> MissingRow {
         let mut row = self.entities.row(entity);
         if let Some(document) = self.documents.get(entity) {
             row.context = vec![Value::Text(document.full_text())];
         }
-        hqdl_model::plan::MissingRow { row, entity: self.entities.entity(entity) }
+        let key = self.entities.entity(entity);
+        let Some(contexts) = &self.contexts else { return MissingRow { row, entity: key } };
+        row.context = contexts.read_context(&key);
+        let entity = self.expansion.build_fact_entity(&key, &row.context);
+        MissingRow { row, entity }
     }
 
-    /// Returns the entity with this number.
+    /// Returns the entity under which the facts about the entity with this number are stored.
     #[must_use]
     pub fn entity_at(&self, entity: usize) -> Entity {
-        self.entities.entity(entity)
+        let key = self.entities.entity(entity);
+        self.contexts.as_ref().map_or_else(|| key.clone(), |contexts| contexts.fact_entity(&key))
     }
 
     /// Returns true if a known cell has an answer that cannot be read.

@@ -36,6 +36,7 @@ pub(in crate::query) fn read_stored_values(
         request.choose_models(expansion).requirements(request.facts.history(), expansion)?;
     let mut target =
         TargetExpansion::new(Arc::new(expansion.clone()), Arc::new(requirements), Some(number));
+    target.load_contexts(guard.path())?;
     let overrides = Overrides::read(request.spec)?;
     let facts = request.facts.with_latest();
     let mut values: Vec<String> = Vec::new();

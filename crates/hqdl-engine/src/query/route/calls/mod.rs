@@ -466,11 +466,12 @@ impl Calls {
             if let Some(refresh) = request.refresh {
                 refresh.mark_values_missing(&mut requirements, planned.expansion.columns.len());
             }
-            let target = TargetExpansion::new(
+            let mut target = TargetExpansion::new(
                 Arc::new(planned.expansion.clone()),
                 Arc::new(requirements),
                 planned.in_spec,
             );
+            target.load_contexts(request.database)?;
             targets.push(match &spec.embeddings {
                 Some(settings) if planned.has_embeddings() => {
                     let model = settings.model.name.clone();

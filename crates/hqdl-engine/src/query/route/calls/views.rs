@@ -51,6 +51,11 @@ pub(in crate::query) fn find_published_columns(
     for n in 0..calls.sites.len() {
         let Some(stored) = calls.stored.get(&n) else { return Ok(None) };
         let expansion = &request.spec.expansions[stored.expansion];
+        // A changed context makes answers outdated without changing anything compared below. Only on
+        // a server, a query reads the tables as they were published.
+        if expansion.has_row_context() && !server {
+            return Ok(None);
+        }
         let published = published_versions.entry(stored.expansion).or_insert_with(|| {
             let published = guard.database().published_state(request.spec, &expansion.name)?;
             // Use position 0, because changes are checked for each column below.

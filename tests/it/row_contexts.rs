@@ -1,0 +1,154 @@
+//! An answer about a row that the model saw with a context belongs to this context. A changed text
+//! is asked about again, and two rows with the same key and different texts share no answer.
+
+use hqdl::prompt::{AskedColumn, AskedRow};
+use serde_json::{Value as Json, json};
+
+use hqdl_testkit::endpoint::Endpoint;
+use hqdl_testkit::project::{Project, query_rows};
+
+const TABLES: &str = "
+CREATE TABLE review (id INTEGER PRIMARY KEY, body TEXT);
+INSERT INTO review VALUES (1, 'good soup'), (2, 'bad bread'), (3, NULL);
+";
+const SPEC: &str = r#"
+[database]
+path = "../data.sqlite"
+[model]
+name = "test-model"
+base_url = "{base_url}"
+api_key_env = "HQDL_TEST_KEY"
+price = { input = 1.0, output = 2.0 }
+[[expansion]]
+name = "opinion"
+source = "review"
+key = ["id"]
+context = ["body"]
+[[expansion.column]]
+name = "mood"
+about = "the mood of the review"
+questions = ["What is the mood?"]
+"#;
+const LIVE_QUERY: &str =
+    "SELECT id, {{LLMMap('What is the mood?', review.id)}} AS mood FROM review ORDER BY id";
+
+/// Answers with the text that the row shows.
+fn answer(column: &AskedColumn, row: &AskedRow) -> Json {
+    format!("{} of {}", column.name, row.context.first().unwrap_or(&json!("no context"))).into()
+}
+
+fn start_project() -> (Endpoint, Project) {
+    let endpoint = Endpoint::start_answering(answer);
+    let project = Project::new(&endpoint, TABLES, SPEC);
+    (endpoint, project)
+}
+
+fn published_moods(project: &Project) -> Vec<Vec<Json>> {
+    project.query_rows("SELECT id, mood FROM opinion ORDER BY id")
+}
+
+fn moods(texts: [&str; 3]) -> Vec<Vec<Json>> {
+    let mood = |(n, text): (usize, &str)| vec![json!(n + 1), json!(format!("mood of {text}"))];
+    texts.into_iter().enumerate().map(mood).collect()
+}
+
+const FIRST_TEXTS: [&str; 3] = ["\"good soup\"", "\"bad bread\"", "null"];
+
+#[test]
+fn a_changed_context_is_asked_about_again_and_nothing_else_is() {
+    let (endpoint, project) = start_project();
+    project.run_materialize(&[]).expect_exit_code(0);
+    assert_eq!(published_moods(&project), moods(FIRST_TEXTS));
+    let before = endpoint.request_count();
+    project.execute_sql("UPDATE review SET body = 'cold soup' WHERE id = 1");
+    let plan = project.run_plan(&[]);
+    assert_eq!(plan["totals"]["cells"], 1, "{plan:#}");
+    project.run_materialize(&[]).expect_exit_code(0);
+    assert_eq!(published_moods(&project), moods(["\"cold soup\"", "\"bad bread\"", "null"]));
+    assert_eq!(endpoint.cells_since(before), [(vec![json!(1)], "mood".to_owned())]);
+    // The first text returns, and its answer with it.
+    let before = endpoint.request_count();
+    project.execute_sql("UPDATE review SET body = ' good soup ' WHERE id = 1");
+    project.run_materialize(&[]).expect_exit_code(0);
+    assert_eq!(published_moods(&project), moods(FIRST_TEXTS));
+    assert_eq!(endpoint.request_count(), before);
+}
+
+#[test]
+fn rows_of_two_databases_with_the_same_key_share_no_answer() {
+    let (endpoint, project) = start_project();
+    project.run_materialize(&[]).expect_exit_code(0);
+    let other = TABLES.replace("good soup", "ACME, 30 days").replace("bad bread", "Initech");
+    let path = project.path("other.sqlite");
+    rusqlite::Connection::open(&path).unwrap().execute_batch(&other).unwrap();
+    let spec = project.spec_text().replace("../data.sqlite", "../other.sqlite");
+    std::fs::write(project.path("specs/other.toml"), spec).unwrap();
+    let before = endpoint.request_count();
+    project.run_hqdl(&["materialize", "specs/other.toml"]).expect_exit_code(0);
+    let asked: Vec<Json> =
+        endpoint.cells_since(before).into_iter().map(|(k, _)| k[0].clone()).collect();
+    // The third row has no text in either database.
+    assert_eq!(asked, [1, 2]);
+    let other = rusqlite::Connection::open(path).unwrap();
+    let rows = query_rows(&other, "SELECT id, mood FROM opinion ORDER BY id").unwrap();
+    assert_eq!(rows, moods(["\"ACME, 30 days\"", "\"Initech\"", "null"]));
+    // Both answers are stored, so neither run asks again.
+    let before = endpoint.request_count();
+    for spec in ["specs/x.toml", "specs/other.toml", "specs/x.toml"] {
+        project.run_hqdl(&["materialize", spec]).expect_exit_code(0);
+    }
+    assert_eq!(endpoint.request_count(), before);
+    assert_eq!(published_moods(&project), moods(FIRST_TEXTS));
+}
+
+#[test]
+fn a_query_and_a_run_ask_about_the_same_row() {
+    let (endpoint, project) = start_project();
+    let query = |sql: &str| {
+        let ended = project.run_hqdl(&["query", "--spec", "specs/x.toml", "--json", sql]);
+        ended.expect_exit_code(0).lines[0].clone()
+    };
+    let explain = || {
+        let args = ["explain", "--spec", "specs/x.toml", "--json", LIVE_QUERY];
+        project.run_hqdl(&args).expect_exit_code(0).lines[0].clone()
+    };
+    project.execute_sql(&format!(
+        "UPDATE review SET body = body || '{}' WHERE id = 1",
+        " word".repeat(400)
+    ));
+    let long_text = format!("\"good soup{}\"", " word".repeat(400));
+    let texts = [long_text.as_str(), FIRST_TEXTS[1], FIRST_TEXTS[2]];
+    // The bound on the cost counts the context.
+    let explained = explain();
+    let result = query(LIVE_QUERY);
+    assert_eq!(result["rows"], json!(moods(texts)));
+    let [bound, cost] = [&explained["cost_usd"], &result["meta"]["cost_usd"]].map(Json::as_f64);
+    assert!(bound.unwrap() >= cost.unwrap() && cost.unwrap() > 0.0, "{explained:#} {result:#}");
+    // The run finds the query's answers.
+    let before = endpoint.request_count();
+    project.run_materialize(&[]).expect_exit_code(0);
+    assert_eq!(published_moods(&project), moods(texts));
+    assert_eq!(endpoint.request_count(), before);
+    // A query does not find the answer to an earlier text.
+    project.execute_sql("UPDATE review SET body = 'cold soup' WHERE id = 1");
+    let result = query(LIVE_QUERY);
+    assert_eq!(result["rows"], json!(moods(["\"cold soup\"", texts[1], texts[2]])));
+    assert_eq!(endpoint.cells_since(before), [(vec![json!(1)], "mood".to_owned())]);
+}
+
+#[test]
+fn all_spellings_of_a_key_share_the_context_of_the_first() {
+    let (endpoint, project) = start_project();
+    let tables = "DROP TABLE review; CREATE TABLE review (id, body);
+        INSERT INTO review VALUES (1, 'good soup'), ('1', 'bad bread'), (' 1', 'salt'), (2, 'salt');";
+    project.execute_sql(tables);
+    for _ in 0..2 {
+        project.run_materialize(&[]).expect_exit_code(0);
+        assert_eq!(endpoint.cells_since(0).len(), 2);
+        let all = project.query_rows("SELECT DISTINCT mood FROM opinion ORDER BY mood");
+        assert_eq!(
+            all,
+            [["mood of \"good soup\""], ["mood of \"salt\""]].map(|[m]| vec![json!(m)])
+        );
+    }
+}
