@@ -77,7 +77,7 @@ pub trait Dictionary {
     /// Returns the id of a column identity. A new identity gets a new id.
     fn column_identity_id(&self, meaning: &ColumnIdentity) -> Result<u32, FactsError>;
 
-    /// Returns the ids of all identities that a column of this name and key has had.
+    /// Returns the ids of all identities that a column with this name has had.
     fn column_identity_ids(&self, column: &str) -> Result<Vec<u32>, FactsError>;
 
     /// Returns the id of a value list. A new list gets a new id.
@@ -214,7 +214,7 @@ pub trait Integrity {
     /// Checks the rest of the file: its pages and its indexes.
     ///
     /// # Errors
-    /// [`FactsError::Damaged`] with the first problem.
+    /// [`FactsError::Damaged`] if the file is damaged; the error describes the first problem.
     fn check_file(&self) -> Result<(), FactsError>;
 
     /// Returns the error for stored data that cannot be read.

@@ -21,8 +21,8 @@ pub(super) struct SessionFile {
 }
 
 impl SessionFile {
-    /// Creates and locks the file of a session. Returns `None` if file locks do not work in that
-    /// folder.
+    /// Creates and locks the file of a session. Returns `None` if file locks do not work in
+    /// `folder`.
     pub(super) fn create(folder: &Path, id: &str) -> Option<Self> {
         create_private_dir(folder).ok()?;
         restrict_access_or_warn(folder, 0o700);

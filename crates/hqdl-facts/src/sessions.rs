@@ -24,7 +24,7 @@ impl FactsSession {
     /// Starts a session in a cache directory.
     ///
     /// # Errors
-    /// [`FactsError::Shared`] if file locks do not work in that directory.
+    /// [`FactsError::Shared`] if file locks do not work in the cache directory.
     pub(super) fn start(dir: &Path, description: &str) -> Result<Self, FactsError> {
         let (id, folder) = (new_id(), dir.join("sessions"));
         let Some(file) = SessionFile::create(&folder, &id) else {

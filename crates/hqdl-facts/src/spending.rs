@@ -1,4 +1,4 @@
-//! Spending over time, of all runs.
+//! Spending of all runs over time.
 
 use hqdl_values::ASSUMED_CACHE_WRITE;
 

@@ -153,7 +153,8 @@ pub trait FactStore: Send + Sync {
         Ok(0)
     }
 
-    /// Writes to disk what [`FactStore::commit_unit`] leaves in memory because it can be rebuilt.
+    /// Flushes derived data to disk. [`FactStore::commit_unit`] leaves it in memory, because it can
+    /// be rebuilt.
     fn flush(&self) -> Result<(), FactsError>;
 
     /// Rebuilds all records from the history and returns their number. Lookups wait for the end of
@@ -170,15 +171,16 @@ pub trait FactStore: Send + Sync {
 
     // ── requests ──
 
-    /// Stores an answer and settles its reservation. It is committed before this returns, and
-    /// visible to others from then on.
+    /// Stores an answer and settles its reservation. When the future completes, the answer is
+    /// committed and visible to others.
     fn commit_unit(&self, unit: CommitUnit) -> StoreFuture<'_, ()>;
 
     /// Reserves the worst-case cost of a request before it is sent. The reservation survives if the
     /// process is killed. It may be lost in a power cut, because a flush to disk would cost too
     /// much. If the rest of the daily budget (`daily_budget`, in USD) is reserved by requests in
-    /// flight, waits for them. `limiter_key` is the endpoint that granted the permit. If the future
-    /// is dropped early, nothing is reserved.
+    /// flight, waits for them. `limiter_key` identifies the limiter that granted the request's
+    /// permit; `None` if the request has no permit. If the future is dropped early, nothing is
+    /// reserved.
     fn reserve_cost(
         &self,
         run: RunId,

@@ -79,14 +79,15 @@ const ADMIT_REQUESTS: &str = "WITH c AS (SELECT extract(epoch FROM clock_timesta
 pub(super) struct Admission {
     /// Tickets of the admitted requests, each with the time at which it may be sent.
     pub(super) admitted: Vec<(i64, Instant)>,
-    /// Time until the next of the other requests may be admitted.
+    /// Time until the first request that was not admitted may be admitted.
     pub(super) next_admission: Duration,
     /// Whether any limits apply.
     pub(super) is_limited: bool,
 }
 
 impl Server {
-    /// Admits as many of the first requests as may be sent soon, under the limits of all processes.
+    /// Admits as many of the waiting requests, in order, as may be sent soon under the limits of
+    /// all processes.
     pub(super) async fn admit_requests(
         &self,
         limiter_key: &LimiterKey,

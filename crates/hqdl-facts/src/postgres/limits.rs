@@ -290,7 +290,7 @@ impl Waiters {
                 self.grant_permit(id, turn, need, reply);
             }
             if !waiting.is_empty() {
-                // Other processes may return their permits before that.
+                // Other processes may cancel their permits before the next admission is due.
                 tokio::time::sleep(admission.next_admission.min(MAX_RETRY_DELAY)).await;
             }
         }
@@ -318,7 +318,7 @@ impl Waiters {
                     }
                     return;
                 };
-                // The endpoint has since requested a pause.
+                // The endpoint has since requested a pause, so the request must be admitted again.
                 let _ = again.send((need, reply));
             }
             let _ = messages.send(LimiterMessage::Cancelled(id));

@@ -156,9 +156,9 @@ impl Link {
     /// Like [`Self::with_client`], but on the connection that all callers share. Callers send their
     /// statements without waiting for each other, and the server executes them in order.
     ///
-    /// `work` must be single statements, or a transaction whose statements are all sent in one
-    /// poll, and must be polled on the connection's thread. Otherwise statements of other callers
-    /// would be interleaved.
+    /// `work` must consist of single statements, or of a transaction whose statements are all sent
+    /// in one poll, and must be polled on the connection's thread. Otherwise statements of other
+    /// callers would be interleaved.
     pub(super) async fn with_shared_client<T, F>(
         &self,
         work: impl Fn(SharedClient) -> F,

@@ -59,7 +59,8 @@ impl Server {
         let [mut wait, longest] = POLL_PAUSES;
         let mut waited = false;
         let noted = loop {
-            // The limits that admitted the request may have changed during the wait.
+            // The limits that admitted the request may have changed during the wait, so only check
+            // whether the daily budget covers it now.
             let is_dry_run = waited && has_permit;
             match self.try_reserve(id, run, worst, daily_budget, is_dry_run).await {
                 Ok(Attempt::Reserved) => break Ok(ReserveOutcome::Reserved(ReservationId(id))),
