@@ -130,7 +130,7 @@ pub(crate) struct ArrivedReply<'a> {
 /// requests in flight, because they are paid for.
 ///
 /// # Errors
-/// [`StopReason`].
+/// [`StopReason`] of the first error that stops the run.
 pub async fn generate_facts(
     context: Arc<Context>,
     mut row_batches: mpsc::Receiver<RowBatch>,
@@ -196,7 +196,8 @@ pub async fn generate_facts(
                     None => is_open = false,
                 }
             }
-            // The task that enumerates the keys may wait for these rows.
+            // The task that enumerates the keys may be waiting for these rows, so look at them even
+            // though the channel is open.
             () = tokio::time::sleep(RECHECK_DELAY), if has_capacity && is_open && !backlog.is_empty() => {
                 if let Some(next) = backlog.next_step() {
                     tasks.spawn(execute_step(Arc::clone(&context), next, control.clone()));
@@ -234,8 +235,8 @@ struct PendingRequest {
     row_batch: RowBatch,
     /// Number of attempts for the rows, including this one.
     attempt: u32,
-    /// Number of answers when the request was split; `None` if this is not a part of a split
-    /// request.
+    /// Number of answers received when the request was split; `None` if this is not a part of a
+    /// split request.
     piece_since: Option<u64>,
 }
 
@@ -508,8 +509,8 @@ impl Context {
     /// Parses a reply, stores its answers, and returns the rows to request again.
     ///
     /// # Errors
-    /// Returns [`StopReason`]. [`ModelError::Usage`] means that the reported usage is implausible;
-    /// all answers are stored nevertheless.
+    /// [`StopReason`] if the answers cannot be stored, or if the reported usage is implausible
+    /// ([`ModelError::Usage`]); all answers are stored nevertheless in the second case.
     pub(crate) async fn store_reply(
         &self,
         arrived: ArrivedReply<'_>,
@@ -602,8 +603,8 @@ impl Context {
     /// Warns once that the endpoint does not report whether its answers are complete.
     fn warn_about_finish_reason(&self, frame: &PromptFrame) {
         if frame.format == Format::Csv && !self.finish_reason_warned.swap(true, Ordering::Relaxed) {
-            let reservation_id = "the endpoint sends no finish_reason, so the last line of an answer may be incomplete; hqdl asks again for a line without a line break (`format = \"json\"` avoids that)";
-            (self.run.events.listener)(&Event::Warning(reservation_id.to_owned()));
+            let warning = "the endpoint sends no finish_reason, so the last line of an answer may be incomplete; hqdl asks again for a line without a line break (`format = \"json\"` avoids that)";
+            (self.run.events.listener)(&Event::Warning(warning.to_owned()));
         }
     }
 

@@ -246,7 +246,7 @@ fn to_per_minute(limits: &Limits) -> PerMinute {
 /// needs no API key.
 ///
 /// # Errors
-/// [`SetupError::Client`].
+/// [`SetupError`] if the base URL is invalid or the HTTP client cannot be created.
 pub fn connect_for_export(spec: &Spec) -> Result<Arc<dyn Model>, SetupError> {
     Ok(Arc::new(Endpoint::without_key(&spec.model)?))
 }
@@ -263,8 +263,8 @@ fn open_recordings(spec: &Spec) -> Result<Arc<dyn Model>, SetupError> {
     Ok(Arc::new(recordings))
 }
 
-/// Returns the models of a spec for planning: their names and profiles, without an API key. Sending
-/// them a request fails.
+/// Returns the models of a spec for planning, which needs no API key. Recordings answer requests as
+/// usual; requests to any other model fail.
 ///
 /// # Errors
 /// [`SetupError`] if recordings cannot be read.
@@ -521,8 +521,9 @@ impl RetryingRequest<'_> {
         }
     }
 
-    /// Acquires a permit and a slot, and reserves the worst-case cost. A reservation is either sent
-    /// or released, so the request counts as on the wire from the reservation on.
+    /// Acquires a permit and a slot, and reserves the worst-case cost. After the reservation, the
+    /// request is either sent or its reservation is released, so it counts as on the wire from then
+    /// on.
     async fn prepare_to_send(
         &self,
         worst_case: SpentAmount,
@@ -586,7 +587,7 @@ impl RetryingRequest<'_> {
                     return Ok((permit, Some(reservation_id)));
                 }
                 ReserveOutcome::Retry => {}
-                // The run no longer waits for this request.
+                // The run has ended, so nothing waits for this request any more.
                 ReserveOutcome::RunEnded => {
                     return Err(ModelError::NoAnswer("its run has ended".into()).into());
                 }

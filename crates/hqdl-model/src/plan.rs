@@ -262,7 +262,7 @@ impl Plan {
         parts
     }
 
-    /// Returns the input tokens.
+    /// Returns the number of input tokens of all expansions.
     #[must_use]
     pub fn input_tokens(&self) -> u64 {
         self.expansions.iter().map(|e| e.input_tokens).sum()
@@ -274,7 +274,7 @@ impl Plan {
         self.expansions.iter().map(|e| e.input_tokens + e.extra_input).sum()
     }
 
-    /// Returns the output tokens.
+    /// Returns the estimated number of output tokens of all expansions.
     #[must_use]
     pub fn output_tokens(&self) -> Estimate {
         let mut sum = Estimate::default();

@@ -38,7 +38,7 @@ impl RowField {
         !self.is_quoted && self.text.trim().is_empty()
     }
 
-    /// Returns true if the field begins with a space.
+    /// Returns true if the field is not quoted and begins with a space.
     fn starts_with_space(&self) -> bool {
         !self.is_quoted && self.text.starts_with(' ')
     }
