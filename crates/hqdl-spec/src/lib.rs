@@ -49,7 +49,7 @@ use hqdl_values::cell::{CellValue, State};
 use hqdl_values::key::{ColumnIdentity, Fingerprint, KeyColumns, ListHash};
 use hqdl_values::value::Value;
 
-/// Returns true if a database, or a cache, is the URL of a server.
+/// Returns true if the location of a database or a cache is the URL of a server.
 #[must_use]
 pub fn is_server(location: &Path) -> bool {
     let text = location.to_string_lossy();
@@ -86,7 +86,7 @@ pub struct Spec {
     pub embeddings: Option<Embeddings>,
     /// Whether the model may bind new questions to columns.
     pub routing_by_model: bool,
-    /// Tables added to the schema.
+    /// Tables that hqdl adds to the database.
     pub expansions: Vec<Expansion>,
     /// User-defined calls.
     pub ingredients: Vec<ingredients::IngredientTable>,
@@ -96,7 +96,7 @@ pub struct Spec {
     pub ask: AskSettings,
 }
 
-/// `[ask]` and `[[example]]`
+/// Settings of `[ask]` and `[[example]]`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AskSettings {
     /// Maximum cost in USD of writing the SQL for one question; `None` if the spec sets no limit.
@@ -297,7 +297,7 @@ impl Spec {
     }
 }
 
-/// `[model]`, with its paths resolved.
+/// Settings of `[model]` or of a `[model.NAME]`, with resolved paths.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ModelSettings {
     /// Kind of endpoint.
@@ -370,7 +370,7 @@ impl ModelSettings {
     }
 }
 
-/// `[limits]`
+/// Settings of `[limits]`.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
     /// Maximum number of requests per minute.
@@ -395,7 +395,7 @@ pub struct Limits {
     pub batches: BatchLimits,
 }
 
-/// `[embeddings]`
+/// Settings of `[embeddings]`.
 #[derive(Debug, Clone)]
 pub struct Embeddings {
     /// Model and endpoint.
@@ -415,7 +415,7 @@ pub struct BatchLimits {
     pub poll: Duration,
 }
 
-/// Table added to the schema: columns over a semantic key.
+/// Table that hqdl adds to the database: columns for the entities of a semantic key.
 ///
 /// Only the fields that affect prompts and answers are serialized, not the sources of the keys.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -595,8 +595,8 @@ pub enum SourceRows {
 pub struct Column {
     /// Name of the column.
     pub name: String,
-    /// Name of the model that answers this column; `None` for the expansion's model. Not part of the
-    /// column's identity. [`Spec::column_model`] resolves it.
+    /// Name of the model that answers this column; `None` for the expansion's model. Not part of
+    /// the column's identity. [`Spec::column_model`] resolves it.
     #[serde(skip)]
     pub model: Option<String>,
     /// Rule by which another model gives second answers. Not part of the column's identity.
@@ -697,7 +697,7 @@ pub enum Comparison {
 /// Agreement or accuracy that a column must reach.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct CascadeTarget {
-    /// Share of the column's cells.
+    /// Share of the column's cells that must match the reference values.
     pub share: f64,
     /// Reference values that the cells are compared with.
     pub basis: TargetBasis,

@@ -136,7 +136,7 @@ pub fn is_equal_strictly(
 /// Returns true if the outermost SELECT of a query has an ORDER BY.
 ///
 /// # Errors
-/// [`SqlError`] for an unterminated string or name.
+/// [`SqlError`] if the query contains an unterminated string or name.
 pub fn is_ordered(sql: &str) -> Result<bool, SqlError> {
     hqdl_sql::blendsql::has_outer_order_by(sql)
 }

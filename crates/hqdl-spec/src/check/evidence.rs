@@ -153,7 +153,7 @@ impl SpecCheck<'_> {
         }
     }
 
-    /// Reports fields that evidence does not allow.
+    /// Reports settings of the expansion that cannot be combined with evidence.
     fn check_evidence_conflicts(
         &mut self,
         path: &[Step],
