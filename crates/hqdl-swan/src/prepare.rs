@@ -202,9 +202,9 @@ fn apply_rules(gold: &Path, benchmark: &Benchmark) -> Result<Vec<(String, u64)>,
         connection.execute_batch("DROP TABLE IF EXISTS temp.kept")?;
         let mut removed = Vec::new();
         for ((table, _), before) in tables.iter().zip(before) {
-            let gone = before - count(table)?;
-            if gone > 0 {
-                removed.push((table.clone(), gone));
+            let deleted = before - count(table)?;
+            if deleted > 0 {
+                removed.push((table.clone(), deleted));
             }
         }
         connection.execute_batch("VACUUM")?;

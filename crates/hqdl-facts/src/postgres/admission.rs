@@ -154,7 +154,7 @@ impl Server {
             Ok(row)
         });
         let row = row.await?;
-        let heard = Instant::now();
+        let received_at = Instant::now();
         let read = |row: &Row| -> WorkResult<(f64, bool, Vec<f64>, Option<f64>)> {
             Ok((row.try_get(0)?, row.try_get(1)?, row.try_get(2)?, row.try_get(3)?))
         };
@@ -163,7 +163,8 @@ impl Server {
         // but never early.
         let max_wait = (MAX_PAUSE + MINUTE * 2).as_secs_f64();
         let from_now = |at: f64| Duration::from_secs_f64((at - now).clamp(0.0, max_wait));
-        let admitted = ids.into_iter().zip(at).map(|(id, at)| (id, heard + from_now(at))).collect();
+        let admitted =
+            ids.into_iter().zip(at).map(|(id, at)| (id, received_at + from_now(at))).collect();
         let next_admission = from_now(next.unwrap_or(now)).max(Duration::from_millis(5));
         Ok(Admission { admitted, next_admission, is_limited })
     }

@@ -443,10 +443,10 @@ impl Server {
                            tokens = coalesce(excluded.tokens, r.tokens),
                            wait_until = greatest(excluded.wait_until, r.wait_until)"
                     );
-                    let heard = client.prepare_cached(&sql).await?;
-                    client.execute(&heard, &[name, &requests, &tokens, &wait]).await?;
+                    let upsert = client.prepare_cached(&sql).await?;
+                    client.execute(&upsert, &[name, &requests, &tokens, &wait]).await?;
                     // A pause applies to all models and API keys of the endpoint.
-                    client.execute(&heard, &[endpoint, &None::<i64>, &None::<i64>, &wait]).await?;
+                    client.execute(&upsert, &[endpoint, &None::<i64>, &None::<i64>, &wait]).await?;
                     Ok(())
                 })
                 .await?;
