@@ -388,7 +388,8 @@ pub trait Questions {
     ) -> Result<(), FactsError>;
 }
 
-/// Request features that endpoints have rejected. The store forgets them after a day.
+/// Request features that endpoints accept, as learned from their rejections. The store forgets them
+/// after a day.
 pub trait EndpointFeatures {
     /// Returns the request features that an endpoint accepts; `None` if none are stored. `endpoint`
     /// is a hash of the endpoint, the model and its settings.

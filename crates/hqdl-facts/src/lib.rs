@@ -340,7 +340,7 @@ impl Facts {
         PostgresStore::open(url, dir, description, on_status).map(Self::from_store)
     }
 
-    /// Wraps a store.
+    /// Creates a handle to a store.
     pub fn from_store(store: impl FactStore + 'static) -> Self {
         Self { store: Arc::new(store) }
     }

@@ -82,7 +82,7 @@ impl Limiter {
         self.update_rates(|rates| rates.add_member(member, limits, Instant::now()));
     }
 
-    /// Removes a member.
+    /// Removes a member and its limits.
     pub fn remove_member(&self, member: u64) {
         self.update_rates(|rates| rates.remove_member(member, Instant::now()));
     }

@@ -136,8 +136,8 @@ pub type PermitFuture<'a> = Pin<Box<dyn Future<Output = Option<Permit>> + Send +
 
 /// A model that answers prompts.
 pub trait Model: Send + Sync {
-    /// Returns the name under which facts are stored. For recordings, the name includes a hash of
-    /// their content.
+    /// Returns the name under which the model's facts are stored. For recordings, the name includes
+    /// a hash of their content.
     fn name(&self) -> &str;
 
     /// Waits until the rate limits allow a request with this prompt.

@@ -153,15 +153,15 @@ pub struct ExpansionPlan {
     pub orphaned: u64,
     /// Columns of the expansion, in the order of the spec.
     pub columns: Vec<ColumnPlan>,
-    /// Number of requests.
+    /// Number of requests to send.
     pub requests: u64,
-    /// Input tokens.
+    /// Number of input tokens of all requests.
     pub input_tokens: u64,
     /// Input tokens that repeat the prefix of an earlier request.
     pub repeated_tokens: u64,
     /// Maximum number of additional input tokens.
     pub extra_input: u64,
-    /// Output tokens.
+    /// Number of output tokens of all requests.
     pub output_tokens: Estimate,
     /// Shapes of the expansion's requests, by requested columns.
     pub shapes: Vec<(Vec<usize>, RequestShape)>,
@@ -210,7 +210,7 @@ pub struct Plan {
     pub is_counted: bool,
     /// Whether all expansions have a price.
     pub has_price: bool,
-    /// Cost in USD.
+    /// Cost of the run in USD.
     pub cost_usd: Estimate,
     /// Sources of prices that the spec does not set ([`Spec::price_notes`]).
     ///

@@ -154,15 +154,15 @@ impl Reply {
 /// The usage that an endpoint reports; `None` for each number that is missing or invalid.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ReportedUsage {
-    /// Input tokens.
+    /// Number of input tokens.
     pub input: Option<u64>,
-    /// Input tokens that were read from the prompt cache.
+    /// Number of input tokens that were read from the prompt cache.
     pub cached_input: Option<u64>,
-    /// Input tokens that were written to the prompt cache.
+    /// Number of input tokens that were written to the prompt cache.
     pub cache_write: Option<u64>,
-    /// Output tokens.
+    /// Number of output tokens.
     pub output: Option<u64>,
-    /// Total tokens.
+    /// Total number of tokens.
     pub total: Option<u64>,
 }
 

@@ -300,7 +300,7 @@ impl Spec {
 /// Settings of `[model]` or of a `[model.NAME]`, with resolved paths.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ModelSettings {
-    /// Kind of endpoint.
+    /// API of the endpoint.
     pub provider: Provider,
     /// Name of the model.
     pub name: String,
@@ -604,9 +604,9 @@ pub struct Column {
     pub escalation: Option<Escalation>,
     /// Type of the values.
     pub kind: Type,
-    /// Description.
+    /// Description of the column for the model.
     pub about: String,
-    /// Allowed values.
+    /// Allowed values; `None` if the column has no value list.
     pub values: Option<ValueList>,
     /// Table of the values, if the column is one-to-many.
     pub many: Option<Many>,
@@ -751,7 +751,7 @@ pub struct ValueList {
 /// Natural-language question bound to a column.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Binding {
-    /// Question, with slots.
+    /// Text of the question, with slots.
     pub ask: String,
     /// SQL that answers the question, with the same slots; `None` means the column itself.
     pub sql: Option<String>,

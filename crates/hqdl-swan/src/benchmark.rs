@@ -74,11 +74,11 @@ pub struct BenchmarkTruth {
     pub expansion: &'static str,
     /// Position of the expansion's source that contains these keys.
     pub source: usize,
-    /// Published table.
+    /// Name of the published table.
     pub table: &'static str,
-    /// Key columns.
+    /// Names of the key columns.
     pub key: &'static [&'static str],
-    /// Generated columns.
+    /// Names of the generated columns.
     pub columns: &'static [&'static str],
     /// The one-to-many column, if each value has its own row.
     pub many: Option<&'static str>,

@@ -32,7 +32,7 @@ impl Mode {
     }
 }
 
-/// A question.
+/// One of SWAN's questions, with its queries.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BenchmarkQuestion {
     /// Name, such as `superhero-00`.

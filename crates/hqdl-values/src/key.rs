@@ -139,7 +139,7 @@ pub fn quote_json(text: &str) -> String {
 pub struct ColumnIdentity {
     /// Names of the key columns, sorted.
     pub key: Vec<String>,
-    /// Column name.
+    /// Name of the column.
     pub column: String,
     /// Column type (`text`, `integer`, …).
     #[serde(rename = "type")]

@@ -73,7 +73,7 @@ pub fn max_image_tokens(model: &str) -> u64 {
         .map_or(MAX_IMAGE_TOKENS, |(_, limit)| *limit)
 }
 
-/// Token counter.
+/// Counts the tokens of a text, or estimates their number.
 #[derive(Clone, Copy)]
 pub enum Tokenizer {
     /// The model's own tokenizer.

@@ -41,7 +41,7 @@ enum LimiterMessage {
     /// An endpoint's response contained rate-limit headers.
     Hint(LimiterKey, RateLimitHint),
     MemberLeft(i64),
-    /// No messages follow.
+    /// This is the last message.
     End(oneshot::Sender<()>),
 }
 
@@ -87,7 +87,7 @@ impl LimitState {
     }
 }
 
-/// An admitted request.
+/// A request that the server has admitted.
 struct ServerTicket {
     id: i64,
     limiter_key: LimiterKey,

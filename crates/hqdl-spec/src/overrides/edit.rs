@@ -18,7 +18,7 @@ pub enum OverrideEditError {
     NoTable {
         /// Table name that the user passed.
         table: String,
-        /// Existing tables.
+        /// Names of the existing tables.
         existing: Vec<String>,
     },
     /// The number of values differs from the number of key columns.
@@ -26,7 +26,7 @@ pub enum OverrideEditError {
     Key {
         /// Name of the expansion.
         expansion: String,
-        /// Key columns.
+        /// Names of the key columns.
         names: Vec<String>,
         /// Number of values that the user passed.
         given: usize,
@@ -38,7 +38,7 @@ pub enum OverrideEditError {
         expansion: String,
         /// Column name that the user passed.
         column: String,
-        /// Existing columns.
+        /// Names of the existing columns.
         existing: Vec<String>,
     },
     /// No source has the key.
