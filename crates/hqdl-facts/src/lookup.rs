@@ -12,7 +12,7 @@ use hqdl_spec::{Expansion, Reuse};
 use hqdl_values::cell::State;
 use hqdl_values::key::Entity;
 
-/// Why a cell must be asked for.
+/// Reason why a cell must be asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Reason {
     /// The cache has no facts about the entity.

@@ -166,7 +166,7 @@ pub trait FactStore: Send + Sync {
     /// twice changes nothing.
     ///
     /// # Errors
-    /// [`FactsError::Import`] with the number of a line that cannot be used.
+    /// [`FactsError::Import`] if a line cannot be used; the error contains its number.
     fn import_facts(&self, input: &mut dyn BufRead) -> Result<u64, FactsError>;
 
     // ── requests ──

@@ -113,7 +113,7 @@ pub(super) type RecordLookup<'l> =
 /// request, so its tokens and cost are not counted again.
 ///
 /// # Errors
-/// [`FactsError::Import`] with the number of a line that cannot be used.
+/// [`FactsError::Import`] if a line cannot be used; the error contains its number.
 pub(super) fn import_lines(journal: &Journal, input: &mut dyn BufRead) -> Result<u64, FactsError> {
     let lines = check_lines(input)?;
     let look_up = |entities: &[Entity]| journal.read_records(&entities.iter().collect::<Vec<_>>());

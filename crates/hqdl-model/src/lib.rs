@@ -413,7 +413,7 @@ impl RetryingRequest<'_> {
     /// is kept.
     ///
     /// # Errors
-    /// Fails with the error of the last attempt.
+    /// Fails with the error of the last attempt if no attempt succeeds.
     pub async fn run_with_retries(&self) -> Result<(Reply, Option<ReservationId>), RequestError> {
         retry_with_backoff(self.max_attempts, || self.run_once()).await
     }
@@ -421,7 +421,7 @@ impl RetryingRequest<'_> {
     /// Runs one attempt.
     ///
     /// # Errors
-    /// Fails with the error of the attempt.
+    /// [`RequestError`] if the model returns no reply, or if the cost cannot be reserved.
     pub async fn run_once(&self) -> Result<(Reply, Option<ReservationId>), RequestError> {
         let (input, output) = (self.prompt.input_tokens, self.prompt.max_output);
         let worst_case = SpentAmount::worst_case(input, output, self.price);

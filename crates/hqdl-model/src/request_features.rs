@@ -216,7 +216,7 @@ impl RequestFeatures {
     fn without_rejected_caching(self, names: impl Fn(&str) -> bool) -> Option<(Self, String)> {
         const BREAKPOINT: [&str; 3] =
             ["cache_control", "prompt_cache_breakpoint", "prompt_cache_options"];
-        // A message with a breakpoint consists of a list of parts.
+        // A message with a breakpoint consists of a list of parts, which some endpoints reject.
         let rejects_parts = names("content") && (names("string") || names("array"));
         let PromptCaching { breakpoint, key } = self.caching;
         let (caching, what) = if key && names("prompt_cache_key") {

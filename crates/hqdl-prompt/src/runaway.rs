@@ -47,7 +47,7 @@ impl Prompt {
             return Some("it repeats an item of a list");
         }
         let rows = self.rows;
-        // A line begins with its complete row number and contains only that row.
+        // Each line begins with the complete number of its row, so no unknown number is tolerated.
         let max_unknown =
             if self.answer_form == AnswerForm::Lines { 0 } else { rows + MAX_UNKNOWN_ROWS };
         (count_unknown_rows(&answer, rows) > max_unknown)

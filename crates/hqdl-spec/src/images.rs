@@ -137,7 +137,7 @@ impl Images {
     /// its bytes. `identity` is the image's identity.
     ///
     /// # Errors
-    /// Fails with the reason why the image cannot be shown.
+    /// Fails with the reason if the image cannot be shown.
     pub fn image_url(&self, value: &Value, identity: &str) -> Result<String, String> {
         let Value::Text(text) = value else {
             return Err(format!(

@@ -171,7 +171,7 @@ impl Spec {
     /// Checks that the cost of every request is known, so that a budget in USD can be enforced.
     ///
     /// # Errors
-    /// Returns [`UnpricedModel`] for the first model whose cost is not known.
+    /// [`UnpricedModel`] if the cost of a model is not known; the error names the first such model.
     pub fn check_prices(&self) -> Result<(), UnpricedModel> {
         for (name, model) in self.named_models().filter(|(_, m)| m.provider != Provider::Replay) {
             let parameter = parameters::find_non_token_parameter(&model.parameters);

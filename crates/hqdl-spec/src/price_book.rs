@@ -189,7 +189,7 @@ impl PriceBook {
     /// Parses a book.
     ///
     /// # Errors
-    /// Fails with a message about the first line that is not a valid entry.
+    /// Fails with a message if the first line is not a date or another line is not a valid entry.
     pub fn parse(text: &str) -> Result<Self, String> {
         let date = text.lines().next().and_then(|line| line.strip_prefix("# "));
         let date = date.filter(|date| date.parse::<jiff::civil::Date>().is_ok());

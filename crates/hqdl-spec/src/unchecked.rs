@@ -357,7 +357,8 @@ impl UncheckedSpec {
         if self.database.is_none() && has_location_problem {
             return report;
         }
-        // Passwords in the text are masked.
+        // The report masks passwords without changing the length of the text, so spans of the
+        // original text apply to it.
         let field = if database.path.is_some() { "path" } else { "url" };
         let place: &[Step] = &["database".into(), field.into()];
         let (tree, _) = Tree::parse(&self.text);
