@@ -49,8 +49,8 @@ impl SecondAnswerRule {
         1 + if self.uses_logprobs() { PROBABILITY_LEVELS.len() } else { self.compare.len() }
     }
 
-    /// Returns the confidence level of a first answer; `differing` compared answers differ from it.
-    /// Level 0 is the most confident.
+    /// Returns the confidence level of a first answer; `differing` is the number of compared
+    /// answers that differ from it. Level 0 is the most confident.
     fn find_level(&self, first: &Fact, differing: usize) -> usize {
         if !self.uses_logprobs() {
             return differing;
@@ -79,8 +79,8 @@ type ModelFacts<'r> = Vec<(usize, Cow<'r, Fact>)>;
 pub enum CascadeCell {
     /// The cell has no first answer, or one of the compared answers is missing.
     Missing,
-    /// The stronger model answers the cell regardless of confidence, or answered it first. True if
-    /// its answer is stored.
+    /// The stronger model answers the cell regardless of confidence, or answered it first. The
+    /// field is true if its answer is stored.
     Escalated(bool),
     /// Confidence level of the cell, such as the number of compared answers that differ from the
     /// first one. The second field is set if the stronger model has answered: true if its answer
@@ -196,8 +196,8 @@ impl ExpansionRequirements {
         })
     }
 
-    /// Looks up a column's cell in a record. A stored second answer is used, but the cell counts as
-    /// known without one.
+    /// Looks up a column's cell in a record. Uses the second answer if one is stored; without one,
+    /// the cell still counts as known.
     #[must_use]
     pub fn look_up_cell<'r>(&self, record: Option<&'r Record>, column: usize) -> CellLookup<'r> {
         match self.look_up_with_second_answer(record, column, CascadeDecision::default()) {

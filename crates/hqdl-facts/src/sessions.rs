@@ -1,5 +1,5 @@
-//! Sessions: the processes that use these facts now. If the session of a run is over, the run was
-//! killed, and another process may resume it. Requests that were in flight when a session ended
+//! Sessions: the processes that currently use these facts. If the session of a run is over, the run
+//! was killed, and another process may resume it. Requests that were in flight when a session ended
 //! count at their worst-case cost.
 
 use std::path::{Path, PathBuf};

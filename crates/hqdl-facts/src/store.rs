@@ -49,7 +49,7 @@ pub struct CommitUnit {
     pub answers: Option<i64>,
 }
 
-/// Result of asking to send a request.
+/// Result of reserving the cost of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub enum ReserveOutcome {
     /// The worst-case cost is reserved under this id.
@@ -95,8 +95,7 @@ impl Drop for ClaimGuard<'_> {
 /// Every method fails with [`FactsError`] if the store cannot be reached, read or written. Unless
 /// documented otherwise, a failed method has changed nothing.
 pub trait FactStore: Send + Sync {
-    /// Returns the directory for files of this process that are not facts, such as those of batch
-    /// jobs.
+    /// Returns the directory for this process's other files, such as the files of batch jobs.
     fn dir(&self) -> &Path;
 
     /// Returns the location of the facts as the user named it: a directory or a server.
@@ -122,7 +121,7 @@ pub trait FactStore: Send + Sync {
     fn get_latest<'a>(&'a self, entities: &'a [&'a Entity])
     -> StoreFuture<'a, Vec<Option<Record>>>;
 
-    /// Returns a page of entities with their records, some hundred kilobytes, in text order,
+    /// Returns a page of entities with their records, a few hundred kilobytes, in text order,
     /// starting after the entity `after` (`""` for the first page). Empty at the end.
     fn read_page(&self, after: &str) -> Result<Vec<(String, RecordBytes)>, FactsError>;
 

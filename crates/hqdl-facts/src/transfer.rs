@@ -226,7 +226,7 @@ fn add_line(
     {
         return Ok(false);
     }
-    // Lines of one request are adjacent.
+    // Lines of one request are adjacent, so only the last unit can belong to the same request.
     let same_request = units.last_mut().filter(|unit| {
         unit.completion.prompt_hash == completion.prompt_hash
             && unit.completion.asked_at == completion.asked_at

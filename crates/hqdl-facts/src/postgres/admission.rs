@@ -17,7 +17,7 @@ use crate::throttle::LimiterKey;
 
 /// How far ahead requests are admitted, in seconds.
 const MAX_AHEAD: f64 = 0.25;
-/// Maximum time before requests that were not admitted ask again.
+/// Maximum time after which requests that were not admitted ask again.
 pub(super) const MAX_RETRY_DELAY: Duration = Duration::from_secs(1);
 
 const LOCK_LIMITS: &str = "SELECT 1 FROM hqdl.rate WHERE name IN ($1, $2) ORDER BY name FOR UPDATE";
@@ -79,7 +79,7 @@ const ADMIT_REQUESTS: &str = "WITH c AS (SELECT extract(epoch FROM clock_timesta
 pub(super) struct Admission {
     /// Tickets of the admitted requests, each with the time at which it may be sent.
     pub(super) admitted: Vec<(i64, Instant)>,
-    /// Time until the first request that was not admitted may be admitted.
+    /// Time until the next waiting request may be admitted.
     pub(super) next_admission: Duration,
     /// Whether any limits apply.
     pub(super) is_limited: bool,

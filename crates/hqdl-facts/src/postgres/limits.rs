@@ -20,7 +20,7 @@ use crate::postgres::dictionary::Parameter;
 use crate::postgres::{Server, ignore_refusal};
 use crate::throttle::{LimiterKey, RateLimits, RemainingWait, TicketFuture, WaitFuture};
 
-/// Maximum delay after its admission time for which a request still counts as sent on time.
+/// Maximum delay after the admission time with which a request still counts as sent on time.
 pub(super) const MAX_SENDING_DELAY: Duration = Duration::from_millis(500);
 /// The server's clock, in seconds since 1970.
 const CLOCK_SQL: &str = "extract(epoch FROM clock_timestamp())::double precision";

@@ -14,14 +14,14 @@ use crate::postgres::sessions::ALIVE;
 use crate::store::ReserveOutcome;
 use hqdl_values::usage::SpentAmount;
 
-/// Shortest and longest pause between two attempts to reserve.
+/// Shortest and longest pause between two attempts to reserve a cost.
 const POLL_PAUSES: [Duration; 2] = [Duration::from_millis(20), Duration::from_millis(500)];
 /// Today's date in UTC by the server's clock.
 pub(super) const TODAY_SQL: &str = "(clock_timestamp() AT TIME ZONE 'UTC')::date";
 /// SQL condition: the endpoint may still bill the requests of this batch job.
 pub(super) const IN_FLIGHT_JOB: &str = "p.state IN ('creating', 'open')";
 
-/// Outcome of an attempt to reserve.
+/// Outcome of an attempt to reserve a cost.
 enum Attempt {
     Reserved,
     /// The reservation would have succeeded, but the attempt was a dry run.
