@@ -90,7 +90,7 @@ pub fn choose_models(
 /// Models of an expansion, by their NAME in the spec.
 struct ModelList<'s> {
     spec: &'s Spec,
-    /// Each model, with the number of the answer that it gives.
+    /// Each model, with the number of its answer.
     models: Vec<(Option<&'s str>, u32)>,
 }
 

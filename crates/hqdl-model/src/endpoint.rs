@@ -62,7 +62,7 @@ struct EndpointMemory {
     facts: Facts,
     /// Hash under which the request features are stored.
     features_hash: String,
-    /// Hash under which it is recorded that the endpoint reports plausible usage.
+    /// Hash under which hqdl records that the endpoint reports plausible usage.
     usage_hash: String,
 }
 
@@ -84,8 +84,8 @@ impl Endpoint {
     /// Creates an endpoint from its settings, with rate limits shared by all users of these facts.
     ///
     /// # Errors
-    /// [`SetupError::NoKey`] as for [`Self::new`]; [`SetupError::Facts`] if the stored limits or
-    /// features cannot be read; other [`SetupError`]s if the settings are invalid.
+    /// [`SetupError`] if the API key is missing, if the settings are invalid, or if the stored
+    /// limits or features cannot be read.
     pub fn with_shared_limits(
         settings: &ModelSettings,
         limits: PerMinute,

@@ -293,7 +293,7 @@ async fn process_batch(
             let pending = PendingRequest { row_batch, attempt, piece_since };
             let (to_retry, deferred_request) =
                 send_request(&context, pending, &control).instrument(span).await?;
-            // Push the rows in reverse order, so that the first one is taken from `stack` first.
+            // Push the rows in reverse order, so that the first one is popped first.
             stack.extend(to_retry.into_iter().rev());
             outcome.deferred.extend(deferred_request);
         }
@@ -468,8 +468,8 @@ impl Context {
         let mut output = if tokenizer.is_exact() {
             counted_output
         } else {
-            // Compare only the certain minimum with the maximum, so that an estimate never stops a
-            // run.
+            // Compare only the guaranteed minimum with the maximum, so that an estimate never stops
+            // a run.
             let allowed = prompt.max_output.max(tokenizer.min_tokens(counted_output));
             tokenizer.max_tokens(counted_output).min(allowed)
         };
@@ -509,8 +509,8 @@ impl Context {
     /// Parses a reply, stores its answers, and returns the rows to request again.
     ///
     /// # Errors
-    /// [`StopReason`] if the answers cannot be stored, or if the reported usage is implausible
-    /// ([`ModelError::Usage`]); all answers are stored nevertheless in the second case.
+    /// [`StopReason`] if the answers cannot be stored. [`ModelError::Usage`] if the reported usage
+    /// is implausible; all answers are stored nevertheless.
     pub(crate) async fn store_reply(
         &self,
         arrived: ArrivedReply<'_>,
@@ -531,7 +531,7 @@ impl Context {
         // If the reply was cut short by the endpoint or by hqdl, its rows are not to blame.
         let was_cut_short =
             reply.broken.is_some() || self.is_truncated_at_cap(prompt, &reply, tokens);
-        // A row already requested in the simplest format would get the same prompt again.
+        // Another request for a row in the simplest format would have the same prompt.
         let is_answered = frame.has_simplest_form()
             && row_batch.missing_rows.len() == 1
             && reply.finish_reason() == FinishReason::Stop

@@ -282,8 +282,8 @@ impl Plan {
         sum
     }
 
-    /// Computes the cost and the duration. Without a throughput estimate, the duration is 0;
-    /// batches have none, because the run does not wait for their answers.
+    /// Computes the cost and the duration. Without a throughput estimate, the duration is 0.
+    /// Batches have no throughput estimate, because the run does not wait for their answers.
     pub fn estimate_cost(&mut self, limits: &Limits, throughput: Option<ThroughputEstimate>) {
         let (input, output) = (self.input_tokens() as f64, self.output_tokens());
         self.has_price = self.expansions.iter().all(|e| e.price.is_some());

@@ -93,7 +93,8 @@ impl Reply {
         tokens
     }
 
-    /// Returns the tokens that the endpoint reports, and hqdl's own count if it reports none.
+    /// Returns the reported tokens, with hqdl's own count in place of the numbers that are not
+    /// reported.
     fn reported_or_counted(&self, count: impl Fn(&Self) -> Tokens) -> Tokens {
         let has_output_report =
             self.reported.output > Some(0) || self.reported.output == Some(0) && !self.has_output();

@@ -39,7 +39,7 @@ use hqdl_facts::{BatchJob, Facts, FactsError, RunId, Stage};
 use hqdl_spec::Limits;
 use hqdl_values::usage::SpentAmount;
 
-/// First interval between two polls of a batch. The interval grows up to the one in the spec.
+/// First interval between two polls of a batch. The interval grows to the maximum in the spec.
 const FIRST_PAUSE: Duration = Duration::from_secs(5);
 /// Factor by which the poll interval grows.
 const PAUSE_GROWTH: f64 = 1.5;

@@ -22,7 +22,7 @@ const MAX_LINE_BYTES: u64 = 16 << 20;
 /// Template id of a stored answer, and the rows to request again.
 type KeptAnswer = (i64, Vec<(RowBatch, u32)>);
 
-/// Counts of the lines of a file.
+/// Numbers of lines in a file, by kind.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LineCounts {
     /// Number of answers that were stored.

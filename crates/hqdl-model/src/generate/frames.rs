@@ -136,8 +136,8 @@ impl Context {
     }
 }
 
-/// Returns the key of the first row. All rows of a batch show the same key columns, so any of them
-/// would do.
+/// Returns the key of the first row. All rows of a batch show the same key columns, so any row's
+/// key would do.
 fn first_key(row_batch: &RowBatch) -> &[Value] {
     row_batch.missing_rows.first().map_or(&[], |missing_row| &missing_row.row.key)
 }

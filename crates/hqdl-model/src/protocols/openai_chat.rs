@@ -55,7 +55,7 @@ impl Protocol for OpenAiChat {
             ],
             ..CreateChatCompletionRequest::default()
         };
-        // The request contains only texts, which always convert to JSON.
+        // The request contains only strings, which always convert to JSON.
         let mut body = serde_json::to_value(messages).unwrap_or_default();
         if !prompt.images.is_empty()
             && let Some(user) = body["messages"].as_array_mut().and_then(|m| m.last_mut())
