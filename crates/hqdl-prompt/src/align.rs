@@ -133,7 +133,7 @@ impl RequestKeys {
         Self { rows, has_line_break, rows_by_first_part, unindexed_rows, expansion_keys: None }
     }
 
-    /// Makes the keys also accept a misspelt key in the answer to a single-row request.
+    /// Also accepts a misspelt key in the answer to a single-row request.
     ///
     /// An echoed key that equals another key of `expansion_keys` is not a misspelling.
     #[must_use]

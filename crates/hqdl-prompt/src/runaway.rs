@@ -57,7 +57,7 @@ impl Prompt {
 
 /// Returns true if the last strings of a JSON list repeat the same one or two texts.
 fn repeats_items(answer: &str) -> bool {
-    // Texts and separators alternate, beginning with either.
+    // Texts and separators alternate; the first part may be either.
     let parts: Vec<&str> = answer.rsplit('"').skip(1).take(2 * MAX_SAME_ITEMS + 1).collect();
     (0..2).any(|first| {
         let items: HashSet<&&str> = parts.iter().skip(first).step_by(2).collect();

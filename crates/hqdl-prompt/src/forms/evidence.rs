@@ -3,8 +3,8 @@
 //!
 //! A passage is untrusted text. It is one line of JSON, so nothing in it can end the passages or
 //! look like another part of the prompt, and a request with passages asks about only one row. An
-//! answer quotes a passage by its id; a quotation counts only if the passage was shown and contains
-//! the words.
+//! answer refers to a passage by its id; a quotation counts only if the passage was shown and
+//! contains the quoted words.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
