@@ -247,7 +247,7 @@ impl Spec {
     }
 
     /// Returns the views that join a source with its expansions, by name: `<source>_expanded`, or
-    /// `<expansion>_expanded` for an unnamed SELECT that yields all keys of its expansion.
+    /// `<expansion>_expanded` for an unnamed SELECT that returns all keys of its expansion.
     #[must_use]
     pub fn expanded_views(&self) -> BTreeMap<String, Vec<(&Expansion, usize)>> {
         let mut views: BTreeMap<String, Vec<(&Expansion, usize)>> = BTreeMap::new();
@@ -570,7 +570,7 @@ impl Expansion {
     }
 }
 
-/// Table or SELECT that yields keys.
+/// Table or SELECT that returns keys.
 #[derive(Debug, Clone)]
 pub struct Source {
     /// Name of the table, or the name given in the spec. The source's view is `<name>_expanded`.

@@ -5,7 +5,7 @@
 //!
 //! ```csv
 //! superhero_name,full_name,column,value,note
-//! Spawn,Al Simmons,race,Demon,hellspawn is no value of ours
+//! Spawn,Al Simmons,race,Demon,hellspawn is not in our list
 //! Yoda,,powers,The Force|Telekinesis,
 //! ```
 //!
@@ -191,8 +191,8 @@ impl Overrides {
         self.cells.get(&(expansion, entity.clone()))?.get(&column)
     }
 
-    /// Returns the overridden entities with their overrides: ordered by the number of overridden
-    /// columns, most first, and then by entity.
+    /// Returns the overridden entities with their overrides, ordered by the number of overridden
+    /// columns (descending) and then by entity.
     #[must_use]
     pub fn overridden_rows(&self, expansion: usize) -> Vec<(&Entity, &HashMap<usize, Override>)> {
         let mut rows: Vec<_> = self
