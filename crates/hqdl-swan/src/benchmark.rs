@@ -9,13 +9,13 @@ use hqdl_values::problem::Problems;
 /// One of SWAN's databases.
 #[derive(Debug)]
 pub struct Benchmark {
-    /// Name, as in BIRD.
+    /// Name of the database in BIRD.
     pub name: &'static str,
     /// Tables and columns that the prepared copy does not contain.
     pub hidden: &'static [HiddenColumns],
     /// Hidden columns that the copy keeps, because HQDL's published SQL reads them.
     pub read_by_hqdl: &'static [ReadColumn],
-    /// SQL statements, in order, that delete the rows SWAN drops.
+    /// SQL statements, in order, that delete the rows that SWAN drops.
     pub rules: &'static [&'static str],
     /// True values of the generated columns.
     pub truth: &'static [BenchmarkTruth],

@@ -6,8 +6,8 @@ use serde_json::{Value as Json, json};
 use hqdl_engine::query::QueryResult;
 use hqdl_sql::blendsql::SqlError;
 
-/// A comparable value. A whole number is equal as integer and real, as in Python, the language of
-/// SWAN's own scorer.
+/// A comparable value. A whole number is the same as an integer and as a real, as in Python, the
+/// language of SWAN's own scorer.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ComparedCell {
     /// NULL.

@@ -149,7 +149,7 @@ pub enum RecordLine {
 pub struct Invocation {
     /// Identity of the run.
     pub header: Header,
-    /// Cost of materializing, if it was done.
+    /// Cost of materializing; `None` if the run did not materialize the spec.
     pub materialized: Option<Cost>,
     /// Results of the questions, in order.
     pub answers: Vec<QuestionOutcome>,

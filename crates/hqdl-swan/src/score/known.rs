@@ -43,7 +43,7 @@ pub(crate) fn find_faults(
         return Ok(Faults::new());
     };
     let scratch = TempDir::new()?;
-    // Use a prepared copy like a run does, because the hidden columns could make a wrong query
+    // Use a prepared copy, as a run does, because the hidden columns could make a wrong query
     // right.
     let database = scratch.0.join(format!("{}.sqlite", benchmark.name));
     prepare::write_without_hidden_columns(gold.database(), &database, benchmark)?;
