@@ -166,7 +166,7 @@ pub(super) const ANSWER_ROWS_SQL: &str =
     "SELECT a.id, a.entity, a.cells, a.completion, c.model, a.checksum FROM answer AS a
      LEFT JOIN completion AS c ON c.id = a.completion WHERE a.id > ?1 ORDER BY a.id";
 
-/// Selects all rows, entity by entity.
+/// Selects all answer rows, sorted by entity.
 pub(super) const SORTED_ANSWER_ROWS_SQL: &str =
     "SELECT a.id, a.entity, a.cells, a.completion, c.model, a.checksum FROM answer AS a
      LEFT JOIN completion AS c ON c.id = a.completion ORDER BY a.entity, a.id";
@@ -201,7 +201,7 @@ impl AnswerRow {
     }
 }
 
-/// Returns the error that `SQLite` reports for a damaged file.
+/// Returns the error that `SQLite` reports for a damaged file, with the given message.
 pub(crate) fn corruption_error(message: &str) -> rusqlite::Error {
     let code = ffi::Error::new(ffi::SQLITE_CORRUPT);
     rusqlite::Error::SqliteFailure(code, Some(message.to_owned()))

@@ -2,7 +2,7 @@
 //!
 //! A run claims all cells of a request in one step before it sends the request, and never waits
 //! while it holds a claim. It skips cells that other runs have claimed, and checks them again when
-//! those claims are released. So claims cannot deadlock.
+//! those claims are released. Claims therefore cannot deadlock.
 
 use hqdl_values::key::Entity;
 

@@ -134,7 +134,8 @@ struct CommitThread {
     journal: Arc<Journal>,
     units: Vec<(CommitUnit, CommandReply<()>)>,
     daily_spending: DailySpending,
-    /// Reservations waiting for a request in flight to cost less than its worst case.
+    /// Reservations that do not fit into the daily budget unless a request in flight costs less
+    /// than its worst case.
     reservations: Vec<(ReserveCommand, CommandReply<ReserveOutcome>)>,
     /// Callers waiting for a key to be released.
     claims: Vec<(ClaimKey, CommandReply<()>)>,

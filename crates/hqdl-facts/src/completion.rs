@@ -43,14 +43,14 @@ pub struct Completion {
     pub content: Option<String>,
     /// Reason why there is no content; `None` if there is.
     pub error: Option<String>,
-    /// Input tokens.
+    /// Number of input tokens.
     pub input_tokens: u64,
     /// Input tokens that the endpoint read from its prompt cache.
     pub cached_input_tokens: u64,
     /// Input tokens that were written to the endpoint's prompt cache and billed at an assumed rate.
     #[serde(default)]
     pub assumed_cache_writes: u64,
-    /// Output tokens.
+    /// Number of output tokens.
     pub output_tokens: u64,
     /// Cost in USD.
     pub cost_usd: f64,

@@ -14,7 +14,8 @@ const CACHE_FILE_PREFIXES: [&str; 6] =
 /// contains other files keeps its mode, because it may be shared on purpose.
 ///
 /// # Errors
-/// [`FactsError::UnknownUrl`] for a URL, which is never the name of a directory.
+/// [`FactsError::UnknownUrl`] if `dir` is a URL, [`FactsError::NotAFolder`] if it is a file, and
+/// [`FactsError::File`] if it cannot be read or created.
 pub(super) fn create_cache_dir(dir: &Path) -> Result<(), FactsError> {
     let io_error = |error| FactsError::File { path: dir.to_owned(), error };
     if has_scheme(&dir.to_string_lossy()) {
@@ -58,7 +59,8 @@ fn has_scheme(path: &str) -> bool {
 /// Removes other users' access to a file or directory. Returns true if they had access.
 ///
 /// # Errors
-/// The operating system's error, for example if another user owns the file.
+/// Fails with the operating system's error if the permissions cannot be changed, for example
+/// because another user owns the file.
 pub fn restrict_access(path: &Path, mode: u32) -> std::io::Result<bool> {
     #[cfg(unix)]
     {

@@ -1,4 +1,4 @@
-//! The part of a store other than the facts themselves: the [`History`] of all requests, answers,
+//! Everything that a store contains besides the facts: the [`History`] of all requests, answers,
 //! runs and spending, shared by all users of the cache.
 //!
 //! These traits are the contract. The journal (`SQLite`) implements them, in one file per concern.
@@ -77,7 +77,7 @@ pub trait Dictionary {
     /// Returns the id of a column identity. A new identity gets a new id.
     fn column_identity_id(&self, meaning: &ColumnIdentity) -> Result<u32, FactsError>;
 
-    /// Returns the ids of all identities that a column of this name and key has had.
+    /// Returns the ids of all identities that a column with this name has had.
     fn column_identity_ids(&self, column: &str) -> Result<Vec<u32>, FactsError>;
 
     /// Returns the id of a value list. A new list gets a new id.
@@ -193,11 +193,12 @@ pub trait Answers {
     /// Returns the id of this journal and its last row id.
     fn journal_position(&self) -> Result<(String, i64), FactsError>;
 
-    /// Returns the last fact row that replaced a value of a column identity; 0 if there is none.
+    /// Returns the id of the last fact row that replaced a value of this column identity; 0 if
+    /// there is none.
     fn last_changed_row(&self, identity_id: u32) -> Result<i64, FactsError>;
 
-    /// Returns the entities that have an answer, after a fact row, for one of these column
-    /// identities.
+    /// Returns the entities for which an answer to one of these column identities was stored after
+    /// a fact row.
     fn entities_answered_since(
         &self,
         fact_row: i64,
@@ -214,7 +215,7 @@ pub trait Integrity {
     /// Checks the rest of the file: its pages and its indexes.
     ///
     /// # Errors
-    /// [`FactsError::Damaged`] with the first problem.
+    /// [`FactsError::Damaged`] if the file is damaged; the error describes the first problem.
     fn check_file(&self) -> Result<(), FactsError>;
 
     /// Returns the error for stored data that cannot be read.
@@ -265,9 +266,9 @@ pub trait BatchJobs {
     /// Returns true if a batch run of a spec ended early.
     fn has_interrupted_batch_run(&self, spec: &str) -> Result<bool, FactsError>;
 
-    /// Deletes unsent requests and batch jobs, and returns the jobs. Unsent requests are those
-    /// queued for this run or for a run that is no longer alive. Unsent jobs are those of the spec
-    /// whose batch was never requested. Their cells stay missing.
+    /// Deletes unsent requests and batch jobs, and returns the jobs. Unsent requests are requests
+    /// that are queued for this run or for a run that is no longer alive. Unsent jobs are the
+    /// spec's jobs whose batch was never requested. Their cells stay missing.
     fn delete_unsent_requests(&self, spec: &str, run: RunId) -> Result<Vec<BatchJob>, FactsError>;
 
     /// Deletes a batch job that turned out never to have been sent.
@@ -333,12 +334,12 @@ pub trait BatchRequests {
     /// Drops a request that no longer needs an answer.
     fn drop_request(&self, request: i64) -> Result<(), FactsError>;
 
-    /// Returns the ids of an entity's column identities that are requested from a model by batch
-    /// requests in flight, or by requests queued for a live run.
+    /// Returns the ids of the column identities that batch requests ask a model for about an
+    /// entity. Includes requests in flight, and requests queued for a live run.
     fn batched_columns(&self, entity: &Entity, model: u32) -> Result<Vec<u32>, FactsError>;
 
-    /// Returns an entity's column identities that are requested from a model in exported files
-    /// without an answer, by batch job.
+    /// Returns, by batch job, the column identities that unanswered requests in exported files ask
+    /// a model for about an entity.
     fn exported_columns(
         &self,
         entity: &Entity,
@@ -350,7 +351,7 @@ pub trait BatchRequests {
     fn mark_export_failed(&self, request: i64) -> Result<(), FactsError>;
 }
 
-/// Live questions of queries, and the columns that a model mapped them to.
+/// Live questions of queries, and the columns that a model bound them to.
 pub trait Questions {
     /// Records that a query asks a question about the values of a column.
     fn record_question(
@@ -388,7 +389,8 @@ pub trait Questions {
     ) -> Result<(), FactsError>;
 }
 
-/// Request features that endpoints have rejected. The store forgets them after a day.
+/// Request features that endpoints accept, as learned from their rejections. The store forgets them
+/// after a day.
 pub trait EndpointFeatures {
     /// Returns the request features that an endpoint accepts; `None` if none are stored. `endpoint`
     /// is a hash of the endpoint, the model and its settings.

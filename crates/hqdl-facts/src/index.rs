@@ -48,7 +48,7 @@ impl Index {
         }
         let db = match open_sled_database(path) {
             Ok(db) => db,
-            // The index is damaged. The journal has everything, so rebuild it.
+            // The index is damaged. The journal contains all facts, so rebuild the index.
             Err(_) => {
                 std::fs::remove_dir_all(path).map_err(error)?;
                 create_private_dir(path).map_err(error)?;

@@ -14,7 +14,7 @@
 //! ```
 //!
 //! Callers use a [`Facts`] and do not depend on the store behind it: a [`FactStore`], whose
-//! documentation lists the guarantees of every store. Any number of processes open a directory
+//! documentation lists the guarantees of every store. Any number of processes can open a directory
 //! ([`LocalStore`]) or a server ([`PostgresStore`]). They coordinate through rows of the store
 //! (claims, requests under rate limits, reservations of the daily budget), which are valid while
 //! the session of their process is alive.
@@ -164,7 +164,7 @@ pub enum FactsError {
         /// Error from the operating system.
         error: std::io::Error,
     },
-    /// A server could not be reached, even after waiting.
+    /// A server could not be reached, even after retries.
     #[error("the cache {url} cannot be reached or fails: {message}")]
     Unreachable {
         /// URL of the server, without the password.
@@ -340,7 +340,7 @@ impl Facts {
         PostgresStore::open(url, dir, description, on_status).map(Self::from_store)
     }
 
-    /// Wraps a store.
+    /// Creates a handle to a store.
     pub fn from_store(store: impl FactStore + 'static) -> Self {
         Self { store: Arc::new(store) }
     }

@@ -82,7 +82,7 @@ impl Limiter {
         self.update_rates(|rates| rates.add_member(member, limits, Instant::now()));
     }
 
-    /// Removes a member.
+    /// Removes a member and its limits.
     pub fn remove_member(&self, member: u64) {
         self.update_rates(|rates| rates.remove_member(member, Instant::now()));
     }
@@ -119,7 +119,7 @@ impl Limiter {
         self.next_permit_at.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the permit of a request that will not be sent.
+    /// Cancels the permit of a request that will not be sent.
     pub fn cancel_request(&self, id: u64) {
         self.update_rates(|rates| rates.cancel_request(id));
     }

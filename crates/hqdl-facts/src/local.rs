@@ -34,7 +34,7 @@ use hqdl_values::usage::SpentAmount;
 /// Interval between attempts to take a lock that another process holds.
 const LOCK_RETRY_PAUSE: Duration = Duration::from_millis(50);
 
-/// The facts of a data directory.
+/// Fact store in a local directory.
 pub struct LocalStore {
     dir: PathBuf,
     /// Keeps out processes of earlier versions, which cannot share a cache.

@@ -15,7 +15,7 @@ use crate::journal::rates::{MAX_SENDING_DELAY, PermitRequest};
 use crate::limits::{Need, PerMinute, RateLimitHint};
 use crate::throttle::{LimiterKey, RateLimits, RemainingWait, TicketFuture, WaitFuture};
 
-/// Longest wait before a request tries again. Another process may return a permit early.
+/// Longest wait before a request tries again, because another process may cancel a permit early.
 const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The rate limits, with this process's queues.

@@ -12,7 +12,7 @@ use hqdl_spec::{Expansion, Reuse};
 use hqdl_values::cell::State;
 use hqdl_values::key::Entity;
 
-/// Why a cell must be asked for.
+/// Reason why a cell must be asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Reason {
     /// The cache has no facts about the entity.
@@ -128,7 +128,7 @@ impl CellRequirements {
     /// Registers an expansion's columns in the history and returns their requirements.
     ///
     /// # Errors
-    /// [`FactsError::Journal`].
+    /// [`FactsError::Journal`] if the history cannot be read or written.
     pub fn new(
         history: &dyn History,
         expansion: &Expansion,
@@ -272,7 +272,7 @@ impl CellRequirements {
         let reason = requirement.stale_reason(&fact);
         match reason.or(is_outdated.then_some(Reason::ChangedEvidence)) {
             None => CellLookup::Known(fact),
-            // A value that is no longer in the list is not shown either.
+            // A value that is no longer in the list is not shown.
             Some(Reason::ChangedList) => CellLookup::Missing(Reason::ChangedList, None),
             Some(reason) => {
                 CellLookup::Missing(reason, (!requirement.is_outside_list(&fact)).then_some(fact))

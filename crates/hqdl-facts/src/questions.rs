@@ -27,7 +27,7 @@ pub struct QuestionOrigin {
     pub column: String,
 }
 
-/// A question that queries asked live about values.
+/// A live question that queries asked about values.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LiveQuestion {
     /// Identity of the question.

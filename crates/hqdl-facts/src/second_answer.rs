@@ -31,7 +31,8 @@ pub const PROBABILITY_LEVELS: [f64; 16] =
     [0.9999, 0.999, 0.995, 0.99, 0.98, 0.95, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1, 0.0];
 
 impl SecondAnswerRule {
-    /// Returns true if the token probability of the first answer decides.
+    /// Returns true if the token probability of the first answer decides whether another model is
+    /// asked.
     #[must_use]
     pub fn uses_logprobs(&self) -> bool {
         let is_probability = |target: CascadeTarget| target.confidence == Confidence::Probability;
@@ -48,8 +49,8 @@ impl SecondAnswerRule {
         1 + if self.uses_logprobs() { PROBABILITY_LEVELS.len() } else { self.compare.len() }
     }
 
-    /// Returns the confidence level of a first answer; `differing` compared answers differ from it.
-    /// Level 0 is the most confident.
+    /// Returns the confidence level of a first answer; `differing` is the number of compared
+    /// answers that differ from it. Level 0 is the most confident.
     fn find_level(&self, first: &Fact, differing: usize) -> usize {
         if !self.uses_logprobs() {
             return differing;
@@ -73,16 +74,17 @@ pub struct CascadeDecision {
 /// Facts, each with the position of its model.
 type ModelFacts<'r> = Vec<(usize, Cow<'r, Fact>)>;
 
-/// Answers to a cell that decide whether a calibrated column accepts the first one.
+/// Answers to a cell of a calibrated column, which decide whether the first answer is accepted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CascadeCell {
     /// The cell has no first answer, or one of the compared answers is missing.
     Missing,
-    /// The stronger model answers the cell regardless of confidence, or answered it first. True if
-    /// its answer is stored.
+    /// The stronger model answers the cell regardless of confidence, or answered it first. The
+    /// field is true if its answer is stored.
     Escalated(bool),
-    /// Confidence level of the cell, such as the number of differing answers. Then, if the stronger
-    /// model has answered, whether its answer differs from and replaces the first one.
+    /// Confidence level of the cell, such as the number of compared answers that differ from the
+    /// first one. The second field is set if the stronger model has answered: true if its answer
+    /// differs from the first one and replaces it.
     Compared(usize, Option<bool>),
 }
 
@@ -194,8 +196,8 @@ impl ExpansionRequirements {
         })
     }
 
-    /// Looks up a column's cell in a record. A stored second answer is used, but the cell counts as
-    /// known without one.
+    /// Looks up a column's cell in a record. Uses the second answer if one is stored; without one,
+    /// the cell still counts as known.
     #[must_use]
     pub fn look_up_cell<'r>(&self, record: Option<&'r Record>, column: usize) -> CellLookup<'r> {
         match self.look_up_with_second_answer(record, column, CascadeDecision::default()) {
@@ -361,7 +363,7 @@ impl ExpansionRequirements {
     }
 
     /// Returns the first value of a cell and, if the stronger model has answered, the value that
-    /// counts as a result.
+    /// counts.
     #[must_use]
     pub fn cascade_values(
         &self,

@@ -1,5 +1,5 @@
-//! The file of a session on its own machine, locked while its process lives. Other processes of the
-//! machine see at once that a process was killed, and end its session.
+//! The file of a session on its own machine, locked while the session's process lives. Other
+//! processes on the machine detect immediately that a process was killed, and end its session.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -10,19 +10,19 @@ use crate::folder::{create_private_dir, restrict_access_or_warn};
 /// machines that share a directory may not.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
-/// The locked file of a running session. Dropping this deletes it.
+/// The locked file of a running session. Dropping the value deletes the file.
 #[derive(Debug)]
 pub(super) struct SessionFile {
     path: PathBuf,
     _lock: File,
-    /// Whether the file is kept when this is dropped, so that the next process of this machine ends
-    /// the session.
+    /// Whether the file is kept when the value is dropped, so that the next process on this machine
+    /// ends the session.
     is_abandoned: bool,
 }
 
 impl SessionFile {
-    /// Creates and locks the file of a session. Returns `None` if file locks do not work in that
-    /// folder.
+    /// Creates and locks the file of a session. Returns `None` if file locks do not work in
+    /// `folder`.
     pub(super) fn create(folder: &Path, id: &str) -> Option<Self> {
         create_private_dir(folder).ok()?;
         restrict_access_or_warn(folder, 0o700);

@@ -1,5 +1,5 @@
-//! Sessions: the processes that use these facts now. If the session of a run is over, the run was
-//! killed, and another process may resume it. Requests that were in flight when a session ended
+//! Sessions: the processes that currently use these facts. If the session of a run is over, the run
+//! was killed, and another process may resume it. Requests that were in flight when a session ended
 //! count at their worst-case cost.
 
 use std::path::{Path, PathBuf};
@@ -24,7 +24,7 @@ impl FactsSession {
     /// Starts a session in a cache directory.
     ///
     /// # Errors
-    /// [`FactsError::Shared`] if file locks do not work in that directory.
+    /// [`FactsError::Shared`] if file locks do not work in the cache directory.
     pub(super) fn start(dir: &Path, description: &str) -> Result<Self, FactsError> {
         let (id, folder) = (new_id(), dir.join("sessions"));
         let Some(file) = SessionFile::create(&folder, &id) else {

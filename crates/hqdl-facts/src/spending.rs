@@ -1,4 +1,4 @@
-//! Spending over time, of all runs.
+//! Spending of all runs over time.
 
 use hqdl_values::ASSUMED_CACHE_WRITE;
 
@@ -37,9 +37,9 @@ pub struct Totals {
     pub runs: u64,
     /// Number of requests sent.
     pub requests: u64,
-    /// Input tokens.
+    /// Number of input tokens.
     pub input_tokens: u64,
-    /// Output tokens.
+    /// Number of output tokens.
     pub output_tokens: u64,
     /// Cost in USD.
     pub cost_usd: f64,

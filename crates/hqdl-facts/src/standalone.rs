@@ -1,4 +1,4 @@
-//! A limiter that no other process shares.
+//! Rate limits that are not shared with other processes.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -49,7 +49,7 @@ pub struct CommitUnit {
     pub answers: Option<i64>,
 }
 
-/// Result of asking to send a request.
+/// Result of reserving the cost of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub enum ReserveOutcome {
     /// The worst-case cost is reserved under this id.
@@ -95,8 +95,7 @@ impl Drop for ClaimGuard<'_> {
 /// Every method fails with [`FactsError`] if the store cannot be reached, read or written. Unless
 /// documented otherwise, a failed method has changed nothing.
 pub trait FactStore: Send + Sync {
-    /// Returns the directory for files of this process that are not facts, such as those of batch
-    /// jobs.
+    /// Returns the directory for this process's other files, such as the files of batch jobs.
     fn dir(&self) -> &Path;
 
     /// Returns the location of the facts as the user named it: a directory or a server.
@@ -122,7 +121,7 @@ pub trait FactStore: Send + Sync {
     fn get_latest<'a>(&'a self, entities: &'a [&'a Entity])
     -> StoreFuture<'a, Vec<Option<Record>>>;
 
-    /// Returns a page of entities with their records, some hundred kilobytes, in text order,
+    /// Returns a page of entities with their records, a few hundred kilobytes, in text order,
     /// starting after the entity `after` (`""` for the first page). Empty at the end.
     fn read_page(&self, after: &str) -> Result<Vec<(String, RecordBytes)>, FactsError>;
 
@@ -153,7 +152,8 @@ pub trait FactStore: Send + Sync {
         Ok(0)
     }
 
-    /// Writes to disk what [`FactStore::commit_unit`] leaves in memory because it can be rebuilt.
+    /// Flushes derived data to disk. [`FactStore::commit_unit`] leaves it in memory, because it can
+    /// be rebuilt.
     fn flush(&self) -> Result<(), FactsError>;
 
     /// Rebuilds all records from the history and returns their number. Lookups wait for the end of
@@ -165,20 +165,21 @@ pub trait FactStore: Send + Sync {
     /// twice changes nothing.
     ///
     /// # Errors
-    /// [`FactsError::Import`] with the number of a line that cannot be used.
+    /// [`FactsError::Import`] if a line cannot be used; the error contains its number.
     fn import_facts(&self, input: &mut dyn BufRead) -> Result<u64, FactsError>;
 
     // ── requests ──
 
-    /// Stores an answer and settles its reservation. It is committed before this returns, and
-    /// visible to others from then on.
+    /// Stores an answer and settles its reservation. When the future completes, the answer is
+    /// committed and visible to others.
     fn commit_unit(&self, unit: CommitUnit) -> StoreFuture<'_, ()>;
 
     /// Reserves the worst-case cost of a request before it is sent. The reservation survives if the
     /// process is killed. It may be lost in a power cut, because a flush to disk would cost too
     /// much. If the rest of the daily budget (`daily_budget`, in USD) is reserved by requests in
-    /// flight, waits for them. `limiter_key` is the endpoint that granted the permit. If the future
-    /// is dropped early, nothing is reserved.
+    /// flight, waits for them. `limiter_key` identifies the limiter that granted the request's
+    /// permit; `None` if the request has no permit. If the future is dropped early, nothing is
+    /// reserved.
     fn reserve_cost(
         &self,
         run: RunId,

@@ -99,7 +99,7 @@ pub struct Throttle {
     pub(crate) member: u64,
 }
 
-/// A permit for one request. If the request is never sent, dropping the permit returns it.
+/// A permit for one request. If the request is never sent, dropping the permit cancels it.
 pub struct Permit {
     limits: Arc<dyn RateLimits>,
     limiter_key: LimiterKey,

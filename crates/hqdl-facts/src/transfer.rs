@@ -113,7 +113,7 @@ pub(super) type RecordLookup<'l> =
 /// request, so its tokens and cost are not counted again.
 ///
 /// # Errors
-/// [`FactsError::Import`] with the number of a line that cannot be used.
+/// [`FactsError::Import`] if a line cannot be used; the error contains its number.
 pub(super) fn import_lines(journal: &Journal, input: &mut dyn BufRead) -> Result<u64, FactsError> {
     let lines = check_lines(input)?;
     let look_up = |entities: &[Entity]| journal.read_records(&entities.iter().collect::<Vec<_>>());
@@ -226,7 +226,7 @@ fn add_line(
     {
         return Ok(false);
     }
-    // Lines of one request are adjacent.
+    // Lines of one request are adjacent, so only the last unit can belong to the same request.
     let same_request = units.last_mut().filter(|unit| {
         unit.completion.prompt_hash == completion.prompt_hash
             && unit.completion.asked_at == completion.asked_at

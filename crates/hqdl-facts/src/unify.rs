@@ -39,7 +39,7 @@ pub fn load_words(
     Ok(())
 }
 
-/// Stores which value of a column's list a word means; `None` if it means none of them.
+/// Stores which value of a column's list a word means; `value` is `None` if it means none of them.
 ///
 /// # Errors
 /// [`FactsError`] if the meaning cannot be stored.

@@ -58,7 +58,7 @@ pub struct BatchLine {
 
 /// A batch whose creation was requested but not confirmed.
 pub struct SoughtBatch<'s> {
-    /// Token that the batch was created with, if it exists.
+    /// Token with which the batch was created, if the batch exists.
     pub token: &'s str,
     /// Number of requests in the batch.
     pub requests: u64,

@@ -160,8 +160,8 @@ impl Budget {
         self.caps != Caps::default()
     }
 
-    /// Returns the daily limit in USD. Other runs share it, so it is checked where reservations are
-    /// made.
+    /// Returns the daily limit in USD. Other runs share this limit, so it is checked when a cost is
+    /// reserved in the fact store.
     #[must_use]
     pub fn daily_budget(&self) -> Option<f64> {
         self.per_day
@@ -242,7 +242,7 @@ impl Budget {
     }
 }
 
-/// The worst-case cost of a request in flight. Dropping it unsettled releases it.
+/// The worst-case cost of a request in flight. Dropping an unsettled reservation releases it.
 #[derive(Debug)]
 pub struct Reservation<'b> {
     budget: &'b Budget,

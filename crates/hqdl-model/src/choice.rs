@@ -90,7 +90,7 @@ pub fn choose_models(
 /// Models of an expansion, by their NAME in the spec.
 struct ModelList<'s> {
     spec: &'s Spec,
-    /// Each model, with the number of the answer that it gives.
+    /// Each model, with the number of its answer.
     models: Vec<(Option<&'s str>, u32)>,
 }
 
@@ -152,7 +152,7 @@ impl ExpansionModels {
         &self.columns[column]
     }
 
-    /// Returns the model of an expansion whose columns all use the same one.
+    /// Returns the only model of an expansion whose columns all use the same model.
     #[must_use]
     pub fn into_only_model(mut self) -> ModelChoice {
         self.choices.swap_remove(0)
@@ -197,7 +197,7 @@ impl ExpansionModels {
     /// columns.
     ///
     /// # Errors
-    /// [`FactsError::Journal`].
+    /// [`FactsError::Journal`] if the history cannot be read or written.
     pub fn requirements(
         &self,
         history: &dyn History,
@@ -281,7 +281,7 @@ impl ModelChoice {
     /// Returns the requirements that answers from this model must meet, for an expansion's columns.
     ///
     /// # Errors
-    /// [`FactsError::Journal`].
+    /// [`FactsError::Journal`] if the history cannot be read or written.
     pub fn requirements(
         &self,
         history: &dyn History,

@@ -62,7 +62,8 @@ impl EmbeddingsEndpoint {
         }
     }
 
-    /// Parses the vectors of a reply, in the order of the texts.
+    /// Parses the vectors of a reply, in the order of the texts; `None` if the reply contains no
+    /// vectors.
     #[must_use]
     pub fn parse_vectors(reply: &Reply) -> Option<Vec<Vec<f32>>> {
         serde_json::from_str(&reply.content).ok()

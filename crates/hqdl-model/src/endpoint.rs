@@ -57,12 +57,12 @@ pub struct Endpoint {
     has_answered: AtomicBool,
 }
 
-/// Where an endpoint's properties are stored, for a day.
+/// Storage for properties of an endpoint, which hqdl remembers for a day.
 struct EndpointMemory {
     facts: Facts,
     /// Hash under which the request features are stored.
     features_hash: String,
-    /// Hash under which it is recorded that the endpoint reports plausible usage.
+    /// Hash under which hqdl records that the endpoint reports plausible usage.
     usage_hash: String,
 }
 
@@ -84,7 +84,8 @@ impl Endpoint {
     /// Creates an endpoint from its settings, with rate limits shared by all users of these facts.
     ///
     /// # Errors
-    /// [`SetupError`].
+    /// [`SetupError`] if the API key is missing, if the settings are invalid, or if the stored
+    /// limits or features cannot be read.
     pub fn with_shared_limits(
         settings: &ModelSettings,
         limits: PerMinute,
@@ -139,7 +140,7 @@ impl Endpoint {
     /// Creates an endpoint without an API key, to write requests that the user will send.
     ///
     /// # Errors
-    /// [`SetupError::Client`].
+    /// [`SetupError`] if the base URL is invalid or the HTTP client cannot be created.
     pub fn without_key(settings: &ModelSettings) -> Result<Self, SetupError> {
         let throttle = Throttle::standalone(PerMinute::default());
         Self::with_key(settings, EndpointKey::default(), throttle)

@@ -130,7 +130,7 @@ pub(crate) struct ArrivedReply<'a> {
 /// requests in flight, because they are paid for.
 ///
 /// # Errors
-/// [`StopReason`].
+/// [`StopReason`] of the first error that stops the run.
 pub async fn generate_facts(
     context: Arc<Context>,
     mut row_batches: mpsc::Receiver<RowBatch>,
@@ -196,7 +196,8 @@ pub async fn generate_facts(
                     None => is_open = false,
                 }
             }
-            // The task that enumerates the keys may wait for these rows.
+            // The task that enumerates the keys may be waiting for these rows, so look at them even
+            // though the channel is open.
             () = tokio::time::sleep(RECHECK_DELAY), if has_capacity && is_open && !backlog.is_empty() => {
                 if let Some(next) = backlog.next_step() {
                     tasks.spawn(execute_step(Arc::clone(&context), next, control.clone()));
@@ -234,8 +235,8 @@ struct PendingRequest {
     row_batch: RowBatch,
     /// Number of attempts for the rows, including this one.
     attempt: u32,
-    /// Number of answers when the request was split; `None` if this is not a part of a split
-    /// request.
+    /// Number of answers received when the request was split; `None` if this is not a part of a
+    /// split request.
     piece_since: Option<u64>,
 }
 
@@ -292,7 +293,7 @@ async fn process_batch(
             let pending = PendingRequest { row_batch, attempt, piece_since };
             let (to_retry, deferred_request) =
                 send_request(&context, pending, &control).instrument(span).await?;
-            // Push the rows in reverse order, so that the first one is taken from `stack` first.
+            // Push the rows in reverse order, so that the first one is popped first.
             stack.extend(to_retry.into_iter().rev());
             outcome.deferred.extend(deferred_request);
         }
@@ -467,8 +468,8 @@ impl Context {
         let mut output = if tokenizer.is_exact() {
             counted_output
         } else {
-            // Compare only the certain minimum with the maximum, so that an estimate never stops a
-            // run.
+            // Compare only the guaranteed minimum with the maximum, so that an estimate never stops
+            // a run.
             let allowed = prompt.max_output.max(tokenizer.min_tokens(counted_output));
             tokenizer.max_tokens(counted_output).min(allowed)
         };
@@ -508,8 +509,8 @@ impl Context {
     /// Parses a reply, stores its answers, and returns the rows to request again.
     ///
     /// # Errors
-    /// Returns [`StopReason`]. [`ModelError::Usage`] means that the reported usage is implausible;
-    /// all answers are stored nevertheless.
+    /// [`StopReason`] if the answers cannot be stored. [`ModelError::Usage`] if the reported usage
+    /// is implausible; all answers are stored nevertheless.
     pub(crate) async fn store_reply(
         &self,
         arrived: ArrivedReply<'_>,
@@ -530,7 +531,7 @@ impl Context {
         // If the reply was cut short by the endpoint or by hqdl, its rows are not to blame.
         let was_cut_short =
             reply.broken.is_some() || self.is_truncated_at_cap(prompt, &reply, tokens);
-        // A row already requested in the simplest format would get the same prompt again.
+        // Another request for a row in the simplest format would have the same prompt.
         let is_answered = frame.has_simplest_form()
             && row_batch.missing_rows.len() == 1
             && reply.finish_reason() == FinishReason::Stop
@@ -602,8 +603,8 @@ impl Context {
     /// Warns once that the endpoint does not report whether its answers are complete.
     fn warn_about_finish_reason(&self, frame: &PromptFrame) {
         if frame.format == Format::Csv && !self.finish_reason_warned.swap(true, Ordering::Relaxed) {
-            let reservation_id = "the endpoint sends no finish_reason, so the last line of an answer may be incomplete; hqdl asks again for a line without a line break (`format = \"json\"` avoids that)";
-            (self.run.events.listener)(&Event::Warning(reservation_id.to_owned()));
+            let warning = "the endpoint sends no finish_reason, so the last line of an answer may be incomplete; hqdl asks again for a line without a line break (`format = \"json\"` avoids that)";
+            (self.run.events.listener)(&Event::Warning(warning.to_owned()));
         }
     }
 

@@ -31,7 +31,7 @@ const NO_IMAGE_PHRASES: [&str; 15] = [
 
 /// Returns whether an error means that the model accepts no images.
 pub(super) fn is_unsupported_image_error(error: &ModelError) -> bool {
-    // Ollama and llama.cpp report it as a temporary failure.
+    // Ollama and llama.cpp report unsupported images as a temporary failure.
     let (ModelError::Refused { status: 400 | 404 | 415 | 422, message, .. }
     | ModelError::Temporary { message, in_doubt: false, .. }) = error
     else {

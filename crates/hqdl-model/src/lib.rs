@@ -136,8 +136,8 @@ pub type PermitFuture<'a> = Pin<Box<dyn Future<Output = Option<Permit>> + Send +
 
 /// A model that answers prompts.
 pub trait Model: Send + Sync {
-    /// Returns the name under which facts are stored. For recordings, the name includes a hash of
-    /// their content.
+    /// Returns the name under which the model's facts are stored. For recordings, the name includes
+    /// a hash of their content.
     fn name(&self) -> &str;
 
     /// Waits until the rate limits allow a request with this prompt.
@@ -246,7 +246,7 @@ fn to_per_minute(limits: &Limits) -> PerMinute {
 /// needs no API key.
 ///
 /// # Errors
-/// [`SetupError::Client`].
+/// [`SetupError`] if the base URL is invalid or the HTTP client cannot be created.
 pub fn connect_for_export(spec: &Spec) -> Result<Arc<dyn Model>, SetupError> {
     Ok(Arc::new(Endpoint::without_key(&spec.model)?))
 }
@@ -263,8 +263,8 @@ fn open_recordings(spec: &Spec) -> Result<Arc<dyn Model>, SetupError> {
     Ok(Arc::new(recordings))
 }
 
-/// Returns the models of a spec for planning: their names and profiles, without an API key. Sending
-/// them a request fails.
+/// Returns the models of a spec for planning, which needs no API key. Recordings answer requests as
+/// usual; requests to any other model fail.
 ///
 /// # Errors
 /// [`SetupError`] if recordings cannot be read.
@@ -413,7 +413,7 @@ impl RetryingRequest<'_> {
     /// is kept.
     ///
     /// # Errors
-    /// Fails with the error of the last attempt.
+    /// Fails with the error of the last attempt if no attempt succeeds.
     pub async fn run_with_retries(&self) -> Result<(Reply, Option<ReservationId>), RequestError> {
         retry_with_backoff(self.max_attempts, || self.run_once()).await
     }
@@ -421,7 +421,7 @@ impl RetryingRequest<'_> {
     /// Runs one attempt.
     ///
     /// # Errors
-    /// Fails with the error of the attempt.
+    /// [`RequestError`] if the model returns no reply, or if the cost cannot be reserved.
     pub async fn run_once(&self) -> Result<(Reply, Option<ReservationId>), RequestError> {
         let (input, output) = (self.prompt.input_tokens, self.prompt.max_output);
         let worst_case = SpentAmount::worst_case(input, output, self.price);
@@ -521,8 +521,9 @@ impl RetryingRequest<'_> {
         }
     }
 
-    /// Acquires a permit and a slot, and reserves the worst-case cost. A reservation is either sent
-    /// or released, so the request counts as on the wire from the reservation on.
+    /// Acquires a permit and a slot, and reserves the worst-case cost. After the reservation, the
+    /// request is either sent or its reservation is released, so it counts as on the wire from then
+    /// on.
     async fn prepare_to_send(
         &self,
         worst_case: SpentAmount,
@@ -586,7 +587,7 @@ impl RetryingRequest<'_> {
                     return Ok((permit, Some(reservation_id)));
                 }
                 ReserveOutcome::Retry => {}
-                // The run no longer waits for this request.
+                // The run has ended, so nothing waits for this request any more.
                 ReserveOutcome::RunEnded => {
                     return Err(ModelError::NoAnswer("its run has ended".into()).into());
                 }

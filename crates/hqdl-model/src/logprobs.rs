@@ -47,7 +47,7 @@ impl TokenDraft {
         *self = Self::default();
     }
 
-    /// Returns the tokens aligned with `content`; none if the tokens do not spell it.
+    /// Returns the tokens aligned with `content`; no tokens if their text does not contain it.
     pub(super) fn align_with(&self, content: &str) -> TokenLogprobs {
         let is_at = |start: &usize| self.bytes[*start..].starts_with(content.as_bytes());
         // Some endpoints remove white space or special tokens around the content, so try all start

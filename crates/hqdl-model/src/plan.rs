@@ -153,15 +153,15 @@ pub struct ExpansionPlan {
     pub orphaned: u64,
     /// Columns of the expansion, in the order of the spec.
     pub columns: Vec<ColumnPlan>,
-    /// Number of requests.
+    /// Number of requests to send.
     pub requests: u64,
-    /// Input tokens.
+    /// Number of input tokens of all requests.
     pub input_tokens: u64,
     /// Input tokens that repeat the prefix of an earlier request.
     pub repeated_tokens: u64,
     /// Maximum number of additional input tokens.
     pub extra_input: u64,
-    /// Output tokens.
+    /// Number of output tokens of all requests.
     pub output_tokens: Estimate,
     /// Shapes of the expansion's requests, by requested columns.
     pub shapes: Vec<(Vec<usize>, RequestShape)>,
@@ -210,7 +210,7 @@ pub struct Plan {
     pub is_counted: bool,
     /// Whether all expansions have a price.
     pub has_price: bool,
-    /// Cost in USD.
+    /// Cost of the run in USD.
     pub cost_usd: Estimate,
     /// Sources of prices that the spec does not set ([`Spec::price_notes`]).
     ///
@@ -262,7 +262,7 @@ impl Plan {
         parts
     }
 
-    /// Returns the input tokens.
+    /// Returns the number of input tokens of all expansions.
     #[must_use]
     pub fn input_tokens(&self) -> u64 {
         self.expansions.iter().map(|e| e.input_tokens).sum()
@@ -274,7 +274,7 @@ impl Plan {
         self.expansions.iter().map(|e| e.input_tokens + e.extra_input).sum()
     }
 
-    /// Returns the output tokens.
+    /// Returns the estimated number of output tokens of all expansions.
     #[must_use]
     pub fn output_tokens(&self) -> Estimate {
         let mut sum = Estimate::default();
@@ -282,8 +282,8 @@ impl Plan {
         sum
     }
 
-    /// Computes the cost and the duration. Without a throughput estimate, the duration is 0;
-    /// batches have none, because the run does not wait for their answers.
+    /// Computes the cost and the duration. Without a throughput estimate, the duration is 0.
+    /// Batches have no throughput estimate, because the run does not wait for their answers.
     pub fn estimate_cost(&mut self, limits: &Limits, throughput: Option<ThroughputEstimate>) {
         let (input, output) = (self.input_tokens() as f64, self.output_tokens());
         self.has_price = self.expansions.iter().all(|e| e.price.is_some());

@@ -72,7 +72,7 @@ pub(super) fn write_breakpoint(
     }
 }
 
-/// Writes the `prompt_cache_key`, which is the same for all requests with a system message.
+/// Writes the `prompt_cache_key`, which is the same for all requests with the same system message.
 pub(super) fn write_cache_key(body: &mut Json, system: &str) {
     if body.get("prompt_cache_key").is_none() {
         body["prompt_cache_key"] = format!("hqdl-{}", hash_prefix(system)).into();

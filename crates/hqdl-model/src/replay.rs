@@ -44,7 +44,8 @@ impl Recordings {
     /// different recordings are not mixed up.
     ///
     /// # Errors
-    /// [`SetupError::Recording`] with file and line.
+    /// [`SetupError::Recording`] if a file cannot be read or a line is invalid; the error names the
+    /// file and the line.
     pub fn open(name: &str, paths: &[PathBuf]) -> Result<Self, SetupError> {
         let mut recordings = Self {
             name: String::new(),

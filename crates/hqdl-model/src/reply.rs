@@ -93,7 +93,8 @@ impl Reply {
         tokens
     }
 
-    /// Returns the tokens that the endpoint reports, and hqdl's own count if it reports none.
+    /// Returns the reported tokens, with hqdl's own count in place of the numbers that are not
+    /// reported.
     fn reported_or_counted(&self, count: impl Fn(&Self) -> Tokens) -> Tokens {
         let has_output_report =
             self.reported.output > Some(0) || self.reported.output == Some(0) && !self.has_output();
@@ -154,15 +155,15 @@ impl Reply {
 /// The usage that an endpoint reports; `None` for each number that is missing or invalid.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ReportedUsage {
-    /// Input tokens.
+    /// Number of input tokens.
     pub input: Option<u64>,
-    /// Input tokens that were read from the prompt cache.
+    /// Number of input tokens that were read from the prompt cache.
     pub cached_input: Option<u64>,
-    /// Input tokens that were written to the prompt cache.
+    /// Number of input tokens that were written to the prompt cache.
     pub cache_write: Option<u64>,
-    /// Output tokens.
+    /// Number of output tokens.
     pub output: Option<u64>,
-    /// Total tokens.
+    /// Total number of tokens.
     pub total: Option<u64>,
 }
 

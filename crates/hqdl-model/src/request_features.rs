@@ -181,12 +181,13 @@ impl RequestFeatures {
                 } else {
                     format!("with `{other}` instead")
                 };
-                let told = format!("the endpoint rejects `{limit_name}`; hqdl retries {instead}");
-                return Some((Self { limit_name: next, ..self }, told));
+                let warning =
+                    format!("the endpoint rejects `{limit_name}`; hqdl retries {instead}");
+                return Some((Self { limit_name: next, ..self }, warning));
             }
             if self.temperature && is_rejection && names("temperature") {
-                let told = "the endpoint rejects this `temperature`";
-                return without(told, self.without_temperature());
+                let warning = "the endpoint rejects this `temperature`";
+                return without(warning, self.without_temperature());
             }
             if let Some(rejected) = self.without_rejected_caching(names) {
                 return Some(rejected);
@@ -215,7 +216,7 @@ impl RequestFeatures {
     fn without_rejected_caching(self, names: impl Fn(&str) -> bool) -> Option<(Self, String)> {
         const BREAKPOINT: [&str; 3] =
             ["cache_control", "prompt_cache_breakpoint", "prompt_cache_options"];
-        // A message with a breakpoint consists of a list of parts.
+        // A message with a breakpoint consists of a list of parts, which some endpoints reject.
         let rejects_parts = names("content") && (names("string") || names("array"));
         let PromptCaching { breakpoint, key } = self.caching;
         let (caching, what) = if key && names("prompt_cache_key") {
@@ -225,7 +226,7 @@ impl RequestFeatures {
         } else {
             return None;
         };
-        let told = format!("the endpoint rejects {what}; hqdl retries without it");
-        Some((Self { caching, ..self }, told))
+        let warning = format!("the endpoint rejects {what}; hqdl retries without it");
+        Some((Self { caching, ..self }, warning))
     }
 }

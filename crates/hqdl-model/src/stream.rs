@@ -25,7 +25,7 @@ const BYTES_PER_TOKEN: u64 = 8;
 /// its body was read to the end.
 const END_TIMEOUT: Duration = Duration::from_millis(250);
 
-/// Reads the reply to a prompt. Its prefix turn ends when the reply begins.
+/// Reads the reply to a prompt. The request's prefix turn (`turn`) ends when the reply begins.
 ///
 /// # Errors
 /// [`ModelError`] if no answer was received.

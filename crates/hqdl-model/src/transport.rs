@@ -16,7 +16,7 @@ use hqdl_database::tls;
 use hqdl_spec::ModelSettings;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Maximum silence before the first byte or between two chunks.
+/// Maximum time without data, before the first byte or between two chunks.
 const READ_TIMEOUT: Duration = Duration::from_secs(120);
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(300);
 /// Timeout for a file transfer, long enough for 200 MB on a slow connection.

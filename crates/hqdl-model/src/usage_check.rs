@@ -42,8 +42,8 @@ pub enum ImplausibleUsage {
 }
 
 impl ImplausibleUsage {
-    /// Returns an error if the endpoint reported fewer tokens than hqdl settled on, or more than
-    /// were reserved for the request.
+    /// Returns an error if the endpoint reported fewer tokens than hqdl charges for the request
+    /// (`settled_tokens`), or more than were reserved for it.
     #[must_use]
     pub fn check_usage_report(
         reported: Tokens,

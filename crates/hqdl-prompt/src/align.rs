@@ -4,11 +4,11 @@
 //! * An answer names its row by number *and* tag, or by number and key. If both are present and
 //!   disagree, the answer is discarded.
 //! * Without a number, the key alone must match exactly one requested row.
-//! * Keys are equal if their texts are equal, or if they differ only in case, spaces and punctuation
-//!   and no other row of the request matches as well. `&amp;` and `&` are the same punctuation, and
-//!   so are XML's other references.
+//! * Keys are equal if their texts are equal, or if they differ only in case, spaces and
+//!   punctuation and no other row of the request matches as well. `&amp;` and `&` are the same
+//!   punctuation, and so are XML's other references.
 //! * NULL is echoed as `null`. An empty field may mean NULL or the empty text, so it cannot
-//!   distinguish two rows that have one of these each.
+//!   distinguish a row with NULL from a row with the empty text.
 //! * A request for one row has one answer row. A part of its key may be left out, or filled in
 //!   where the key is NULL (`NULL` → "Carl Creel"); the answer then has a note. An answer with a
 //!   part that contradicts the key is discarded, unless the whole key is only misspelt and no other
@@ -133,7 +133,7 @@ impl RequestKeys {
         Self { rows, has_line_break, rows_by_first_part, unindexed_rows, expansion_keys: None }
     }
 
-    /// Makes the keys also accept a misspelt key in the answer to a single-row request.
+    /// Also accepts a misspelt key in the answer to a single-row request.
     ///
     /// An echoed key that equals another key of `expansion_keys` is not a misspelling.
     #[must_use]
@@ -335,7 +335,7 @@ impl RequestKeys {
         if self.rows.iter().any(|other| other.normalized_tag == normalized) {
             return matches;
         }
-        // Number and key are in one field.
+        // The number and the key may be in one field.
         let fields: Vec<&str> = [tag].into_iter().chain(rest.iter().copied()).collect();
         if let Some((quality, field_count)) = match_whole_key(&fields) {
             add_match(&mut matches, quality, field_count, MatchedBy::Key);

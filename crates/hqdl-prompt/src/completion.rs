@@ -32,7 +32,7 @@ pub enum FinishReason {
 pub enum RowOutcome {
     /// One answer per column, in the requested order.
     Answered(Vec<Answer>),
-    /// Nothing in the completion certainly belongs to this row.
+    /// No part of the completion belongs to this row with certainty.
     Failed {
         /// `invalid` or `refused`.
         state: State,

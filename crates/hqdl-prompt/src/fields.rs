@@ -38,7 +38,7 @@ impl RowField {
         !self.is_quoted && self.text.trim().is_empty()
     }
 
-    /// Returns true if the field begins with a space.
+    /// Returns true if the field is not quoted and begins with a space.
     fn starts_with_space(&self) -> bool {
         !self.is_quoted && self.text.starts_with(' ')
     }
@@ -300,8 +300,8 @@ impl<'f> FieldRuns<'f> {
     fn unambiguous_cells(&self) -> Option<Vec<Answer>> {
         let (n, column_count) = (self.fields.len(), self.checkers.len());
         let empty_table = || vec![vec![false; n + 1]; column_count + 1];
-        // For each point, whether the columns and fields before it can be assigned, without and
-        // with a foreign block.
+        // For each number of columns and of fields, whether the first columns can be assigned the
+        // first fields, without and with a foreign block.
         let (mut before, mut before_block) = (empty_table(), empty_table());
         before[0][0] = true;
         for column in 0..=column_count {
@@ -319,7 +319,7 @@ impl<'f> FieldRuns<'f> {
                 }
             }
         }
-        // For each point, whether the columns and fields after it can be assigned.
+        // Likewise for the remaining columns and fields.
         let (mut after, mut after_block) = (empty_table(), empty_table());
         after[column_count][n] = true;
         for column in (0..=column_count).rev() {

@@ -22,7 +22,7 @@ pub(super) struct FoundRow {
 }
 
 impl FoundRow {
-    /// Returns the row without its cells, because its end is uncertain.
+    /// Returns the row with `reason` in place of its cells, because its end is uncertain.
     pub fn discard_unfinished_cells(self, reason: &str) -> Self {
         let partial = self.cells.unwrap_or_default();
         Self { cells: Err(reason.to_owned()), partial, ..self }

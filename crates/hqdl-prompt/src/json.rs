@@ -164,8 +164,8 @@ fn collect_rows_before_damage(text: &str, columns: &[String], rows: &mut Vec<Row
     }
 }
 
-/// Returns the content of the array that contains a broken document's rows. Everything before the
-/// array must be valid.
+/// Returns the content of the array that contains the rows of a broken document. Everything before
+/// the array must be valid.
 fn find_rows_array(text: &str) -> Option<&str> {
     if let Some(inside) = text.strip_prefix('[') {
         return Some(inside);

@@ -1,8 +1,8 @@
 //! Finds the text of each cell in a completion, to determine which tokens belong to a value.
 //!
-//! The completion is split into rows again, and each row is read as before. A position
-//! is kept only if parsing the text there gives the same answer. A cell that cannot be located has
-//! no position; this is not an error.
+//! The completion is split into rows again, and each row is read as before. A position is kept only
+//! if parsing the text there gives the same answer. A cell that cannot be located has no position;
+//! this is not an error.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -137,7 +137,7 @@ impl Locator<'_> {
         }
     }
 
-    /// Returns the position, in the request, of the only found row; `None` if there are several, if
+    /// Returns the position, in the request, of the only row found; `None` if there are several, if
     /// its answers differ from the completion's, or if it was located before.
     fn match_row(&self, found: &[FoundRow]) -> Option<usize> {
         let [FoundRow { row, cells: Ok(cells), .. }] = found else { return None };
@@ -147,7 +147,7 @@ impl Locator<'_> {
         (is_new && is_same).then_some(*row)
     }
 
-    /// Returns true if this is the completion's answer for the cell.
+    /// Returns true if `answer` is the completion's answer for the cell.
     fn is_answer(&self, n: usize, column: usize, answer: Answer) -> bool {
         let RowOutcome::Answered(answers) = &self.outcomes[n] else { return false };
         let own =
@@ -157,7 +157,8 @@ impl Locator<'_> {
 }
 
 /// Returns the JSON documents in a text and their rows: the elements of an array, of the array
-/// `rows`, or of an array wrapped in an object. For a broken document, returns those of its parts.
+/// `rows`, or of an array wrapped in an object. For a broken document, returns the values of its
+/// parts.
 fn find_json_values(text: &str) -> Vec<&str> {
     let (mut found, mut position, mut attempts) = (Vec::new(), 0, 0);
     while let Some(next) = text[position..].find(['{', '[']) {

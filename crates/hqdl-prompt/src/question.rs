@@ -34,11 +34,11 @@ pub struct AskedColumn {
     pub name: String,
     /// Type of the column, as written in the prompt.
     pub data_type: String,
-    /// Description.
+    /// Description of the column.
     pub about: String,
     /// Whether the cells are lists.
     pub many: bool,
-    /// Value list.
+    /// Allowed values; `None` if the prompt lists none.
     pub values: Option<Vec<String>>,
 }
 

@@ -162,9 +162,9 @@ pub fn split_leniently(line: &str) -> Vec<RowField> {
                 };
                 (field, trimmed[end + 2..].trim_start())
             }
-            // The quote is never closed, so this is the last field. If the field contains commas,
-            // the quote may be a mistake, and `'til` begins with an apostrophe, so only a type or a
-            // value list can decide.
+            // The quote is never closed, so this is the last field. The quote may be a mistake if
+            // the field contains commas, or an apostrophe, as in `'til`. Only a type or a value
+            // list can decide.
             (Some(q), None) if !trimmed[1..].contains(q) => {
                 let field = RowField::unquoted(trimmed[1..].trim());
                 (

@@ -47,7 +47,7 @@ impl Prompt {
             return Some("it repeats an item of a list");
         }
         let rows = self.rows;
-        // A line begins with its complete row number and contains only that row.
+        // Each line begins with the complete number of its row, so no unknown number is tolerated.
         let max_unknown =
             if self.answer_form == AnswerForm::Lines { 0 } else { rows + MAX_UNKNOWN_ROWS };
         (count_unknown_rows(&answer, rows) > max_unknown)
@@ -57,7 +57,7 @@ impl Prompt {
 
 /// Returns true if the last strings of a JSON list repeat the same one or two texts.
 fn repeats_items(answer: &str) -> bool {
-    // Texts and separators alternate, beginning with either.
+    // Texts and separators alternate; the first part may be either.
     let parts: Vec<&str> = answer.rsplit('"').skip(1).take(2 * MAX_SAME_ITEMS + 1).collect();
     (0..2).any(|first| {
         let items: HashSet<&&str> = parts.iter().skip(first).step_by(2).collect();

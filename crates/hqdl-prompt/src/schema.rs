@@ -9,7 +9,7 @@ use hqdl_spec::{Column, Echo, Expansion};
 /// Maximum number of values in all enums of a schema together (`OpenAI`'s limit for strict
 /// schemas).
 const MAX_ENUM_VALUES: usize = 1000;
-/// Maximum number of characters in those values.
+/// Maximum number of characters in the values of these enums.
 const MAX_ENUM_CHARS: usize = 15_000;
 
 /// Returns the JSON schema that an endpoint can enforce on its answer. Value lists become enums as

@@ -1,4 +1,4 @@
-//! Answers with fields separated by `;` or tabs.
+//! Parses answers with fields separated by `;` or tabs.
 //!
 //! hqdl recognizes the separator only if the answer begins with the requested header in that
 //! syntax, because the header's names are known and contain no values. Without a matching header, a

@@ -35,7 +35,7 @@ pub(super) fn format_prompt_row(prefix: &Json, row: &Row, format: Format) -> Pro
     }
 }
 
-/// Formats a row of a prompt: `["1 Bomb","A-Bomb","Richard Milhouse Jones",203]`
+/// Formats a row of a prompt: `["1 Bomb","A-Bomb","Richard Milhouse Jones",203]`.
 pub(super) fn format_row(prefix: &Json, row: &Row) -> String {
     let mut line = format!("[{prefix}");
     for value in row.key.iter().chain(&row.context) {
@@ -214,8 +214,8 @@ fn write_examples(
     };
     // An example without values for these columns would teach the model to leave them out.
     //
-    // This also prevents a row from being its own example. If a row has overrides, only columns
-    // that its example lacks are requested, because overridden cells are never requested.
+    // The filter also prevents a row from being its own example. If a row has overrides, only
+    // columns that its example lacks are requested, because overridden cells are never requested.
     let shots: Vec<&Shot> =
         expansion.shots.iter().filter(|s| columns.iter().any(|c| has_value(s, c))).collect();
     if shots.is_empty() {

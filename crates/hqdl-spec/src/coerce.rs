@@ -23,7 +23,7 @@ pub fn parse_value(data_type: Type, text: &str) -> Option<(Value, Option<&'stati
                 return Some((Value::Integer(integer), None));
             }
             let real = parse_number(text)?;
-            // 2^53: a larger double is not an exact integer.
+            // 2^53: above it, a double cannot represent every integer.
             (real.fract() == 0.0 && real.abs() <= 9_007_199_254_740_992.0)
                 .then_some((Value::Integer(real as i64), Some("number respelled")))
         }
@@ -153,7 +153,7 @@ pub fn parse_date_in_year(year: i16, text: &str) -> Option<(Value, &'static str)
     let (stated_weekday, text) = split_weekday(text);
     let normalized = normalize_date(&text.replace('-', " "));
     let digits: String = normalized.chars().filter(char::is_ascii_digit).collect();
-    // `May 07` may be May of that year.
+    // `May 07` may mean May 2007 if the known year is 2007.
     let may_be_year = digits.len() == 2
         && (digits.parse() == Ok(year.rem_euclid(100))
             || digits.starts_with('0') && normalized.ends_with(&digits));

@@ -68,10 +68,10 @@ impl SearchSettings {
     }
 }
 
-/// `[expansion.evidence]`
+/// Settings of `[expansion.evidence]`.
 #[derive(Debug, Clone)]
 pub struct EvidenceSettings {
-    /// Source of the documents: a SELECT or a folder.
+    /// Source of the documents: a SELECT, a folder or a web search.
     pub documents: Documents,
     /// Maximum number of tokens of the passages that are shown with a row.
     pub max_tokens: u64,
@@ -87,7 +87,7 @@ pub trait FindPassages: Send {
     /// tokens in total.
     ///
     /// # Errors
-    /// Fails with a message for the user.
+    /// Fails with a message for the user if the documents cannot be searched.
     fn find_passages(
         &self,
         key: &str,

@@ -137,7 +137,7 @@ impl Images {
     /// its bytes. `identity` is the image's identity.
     ///
     /// # Errors
-    /// Fails with the reason why the image cannot be shown.
+    /// Fails with the reason if the image cannot be shown.
     pub fn image_url(&self, value: &Value, identity: &str) -> Result<String, String> {
         let Value::Text(text) = value else {
             return Err(format!(
@@ -165,7 +165,7 @@ impl Images {
         Ok(url)
     }
 
-    /// Finds a file in the directory.
+    /// Finds a file in the directory. Returns its full path and its version.
     fn find_file(&self, path: &str) -> Result<(PathBuf, FileVersion), String> {
         if path.is_empty() {
             return Err("the text is empty and names no image".to_owned());
@@ -200,7 +200,7 @@ impl Images {
             return Err(outside_error());
         }
         let metadata = full_path.metadata().map_err(|e| format!("{path}: {}", io_reason(&e)))?;
-        // Reading a special file may never end.
+        // Reading a special file, such as a pipe, may never end.
         if !metadata.is_file() {
             return Err(format!("{path} is not a file: name an image"));
         }

@@ -49,7 +49,7 @@ use hqdl_values::cell::{CellValue, State};
 use hqdl_values::key::{ColumnIdentity, Fingerprint, KeyColumns, ListHash};
 use hqdl_values::value::Value;
 
-/// Returns true if a database, or a cache, is the URL of a server.
+/// Returns true if the location of a database or a cache is the URL of a server.
 #[must_use]
 pub fn is_server(location: &Path) -> bool {
     let text = location.to_string_lossy();
@@ -86,7 +86,7 @@ pub struct Spec {
     pub embeddings: Option<Embeddings>,
     /// Whether the model may bind new questions to columns.
     pub routing_by_model: bool,
-    /// Tables added to the schema.
+    /// Tables that hqdl adds to the database.
     pub expansions: Vec<Expansion>,
     /// User-defined calls.
     pub ingredients: Vec<ingredients::IngredientTable>,
@@ -96,7 +96,7 @@ pub struct Spec {
     pub ask: AskSettings,
 }
 
-/// `[ask]` and `[[example]]`
+/// Settings of `[ask]` and `[[example]]`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AskSettings {
     /// Maximum cost in USD of writing the SQL for one question; `None` if the spec sets no limit.
@@ -171,7 +171,7 @@ impl Spec {
     /// Checks that the cost of every request is known, so that a budget in USD can be enforced.
     ///
     /// # Errors
-    /// Returns [`UnpricedModel`] for the first model whose cost is not known.
+    /// [`UnpricedModel`] if the cost of a model is not known; the error names the first such model.
     pub fn check_prices(&self) -> Result<(), UnpricedModel> {
         for (name, model) in self.named_models().filter(|(_, m)| m.provider != Provider::Replay) {
             let parameter = parameters::find_non_token_parameter(&model.parameters);
@@ -247,7 +247,7 @@ impl Spec {
     }
 
     /// Returns the views that join a source with its expansions, by name: `<source>_expanded`, or
-    /// `<expansion>_expanded` for an unnamed SELECT that yields all keys of its expansion.
+    /// `<expansion>_expanded` for an unnamed SELECT that returns all keys of its expansion.
     #[must_use]
     pub fn expanded_views(&self) -> BTreeMap<String, Vec<(&Expansion, usize)>> {
         let mut views: BTreeMap<String, Vec<(&Expansion, usize)>> = BTreeMap::new();
@@ -297,10 +297,10 @@ impl Spec {
     }
 }
 
-/// `[model]`, with its paths resolved.
+/// Settings of `[model]` or of a `[model.NAME]`, with resolved paths.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ModelSettings {
-    /// Kind of endpoint.
+    /// API of the endpoint.
     pub provider: Provider,
     /// Name of the model.
     pub name: String,
@@ -370,7 +370,7 @@ impl ModelSettings {
     }
 }
 
-/// `[limits]`
+/// Settings of `[limits]`.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
     /// Maximum number of requests per minute.
@@ -395,7 +395,7 @@ pub struct Limits {
     pub batches: BatchLimits,
 }
 
-/// `[embeddings]`
+/// Settings of `[embeddings]`.
 #[derive(Debug, Clone)]
 pub struct Embeddings {
     /// Model and endpoint.
@@ -415,7 +415,7 @@ pub struct BatchLimits {
     pub poll: Duration,
 }
 
-/// Table added to the schema: columns over a semantic key.
+/// Table that hqdl adds to the database: columns for the entities of a semantic key.
 ///
 /// Only the fields that affect prompts and answers are serialized, not the sources of the keys.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -571,7 +571,7 @@ impl Expansion {
     }
 }
 
-/// Table or SELECT that yields keys.
+/// Table or SELECT that returns keys.
 #[derive(Debug, Clone)]
 pub struct Source {
     /// Name of the table, or the name given in the spec. The source's view is `<name>_expanded`.
@@ -596,8 +596,8 @@ pub enum SourceRows {
 pub struct Column {
     /// Name of the column.
     pub name: String,
-    /// Name of the model that answers this column; `None` for the expansion's model. Not part of the
-    /// column's identity. [`Spec::column_model`] resolves it.
+    /// Name of the model that answers this column; `None` for the expansion's model. Not part of
+    /// the column's identity. [`Spec::column_model`] resolves it.
     #[serde(skip)]
     pub model: Option<String>,
     /// Rule by which another model gives second answers. Not part of the column's identity.
@@ -605,9 +605,9 @@ pub struct Column {
     pub escalation: Option<Escalation>,
     /// Type of the values.
     pub kind: Type,
-    /// Description.
+    /// Description of the column for the model.
     pub about: String,
-    /// Allowed values.
+    /// Allowed values; `None` if the column has no value list.
     pub values: Option<ValueList>,
     /// Table of the values, if the column is one-to-many.
     pub many: Option<Many>,
@@ -698,7 +698,7 @@ pub enum Comparison {
 /// Agreement or accuracy that a column must reach.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct CascadeTarget {
-    /// Share of the column's cells.
+    /// Share of the column's cells that must match the reference values.
     pub share: f64,
     /// Reference values that the cells are compared with.
     pub basis: TargetBasis,
@@ -752,7 +752,7 @@ pub struct ValueList {
 /// Natural-language question bound to a column.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Binding {
-    /// Question, with slots.
+    /// Text of the question, with slots.
     pub ask: String,
     /// SQL that answers the question, with the same slots; `None` means the column itself.
     pub sql: Option<String>,

@@ -9,8 +9,8 @@ use hqdl_values::key::KeyColumns;
 use hqdl_values::value::Value;
 
 impl Expansion {
-    /// Returns the positions of the key columns that identify a row of this key: the smallest
-    /// source's key that contains all columns that are not NULL. Returns `None` if that is the
+    /// Returns the positions of the key columns that identify a row of this key: the smallest of
+    /// the sources' keys that contains all columns that are not NULL. Returns `None` if that is the
     /// whole key.
     ///
     /// The result depends only on the key, so it is the same in a query, which has no source, and

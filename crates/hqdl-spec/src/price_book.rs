@@ -189,7 +189,7 @@ impl PriceBook {
     /// Parses a book.
     ///
     /// # Errors
-    /// Fails with a message about the first line that is not a valid entry.
+    /// Fails with a message if the first line is not a date or another line is not a valid entry.
     pub fn parse(text: &str) -> Result<Self, String> {
         let date = text.lines().next().and_then(|line| line.strip_prefix("# "));
         let date = date.filter(|date| date.parse::<jiff::civil::Date>().is_ok());
@@ -225,7 +225,7 @@ impl PriceBook {
     /// Returns the price of a model at an endpoint on a date.
     ///
     /// # Errors
-    /// Fails with the reason why the book has no price.
+    /// Fails with the reason if the book has no price for the model at this endpoint.
     pub fn find_price(&self, base_url: &str, model: &str, day: &str) -> Result<&BookEntry, String> {
         let endpoint_host = parse_host(base_url);
         let Some((_, provider)) = HOSTS.iter().find(|(known, _)| *known == endpoint_host) else {

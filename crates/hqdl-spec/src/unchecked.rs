@@ -105,7 +105,7 @@ impl UncheckedSpec {
         Ok(Self::parse(path, text)?)
     }
 
-    /// Parses a spec from its text; relative paths start at `path`.
+    /// Parses a spec from its text. Relative paths are resolved against the directory of `path`.
     ///
     /// # Errors
     /// Returns [`Problems`] if the text is not TOML.
@@ -174,7 +174,7 @@ impl UncheckedSpec {
         }
     }
 
-    /// Returns the file it was read from.
+    /// Returns the path of the file that the spec was read from.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
@@ -357,7 +357,8 @@ impl UncheckedSpec {
         if self.database.is_none() && has_location_problem {
             return report;
         }
-        // Passwords in the text are masked.
+        // The report masks passwords without changing the length of the text, so spans of the
+        // original text apply to it.
         let field = if database.path.is_some() { "path" } else { "url" };
         let place: &[Step] = &["database".into(), field.into()];
         let (tree, _) = Tree::parse(&self.text);
@@ -428,14 +429,14 @@ impl UncheckedSpec {
         if has_errors { Err(problems) } else { Ok((spec, problems)) }
     }
 
-    /// Returns the same spec for queries, which need no expansion: its ingredients and models are
-    /// useful without one.
+    /// Returns the same spec, but allows it to have no expansions, because a query can use its
+    /// ingredients and models without them.
     #[must_use]
     pub fn allow_no_expansions(self) -> Self {
         Self { allows_no_expansions: true, ..self }
     }
 
-    /// Returns a warning about the rows of an item of the spec.
+    /// Returns a warning that points to an item of the spec.
     #[must_use]
     pub fn warning_at(&self, path: &[Step], message: String, help: &str) -> Problem {
         let (tree, _) = Tree::parse(&self.text);

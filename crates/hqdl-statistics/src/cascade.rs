@@ -3,7 +3,7 @@
 //!
 //! A random sample of the cells is answered by both models. The cells are ordered by confidence,
 //! and the cheap model's answers are accepted from the most confident one down, until the sample
-//! shows too many disagreements. Any order is valid that does not depend on the sample.
+//! shows too many disagreements. Any order that does not depend on the sample is valid.
 //!
 //! Why this meets the target: let `a` be the number of disagreements that the table may have. The
 //! table has more only if the accepted cells contain `a + 1` disagreements outside the sample. If
@@ -44,13 +44,13 @@ pub struct CascadeChoice {
     pub escalated: u64,
     /// Estimated share of the table's cells that agree with the stronger model.
     pub expected: f64,
-    /// Lower bound on `expected`.
+    /// Lower bound on the share of the table's cells that agree, at the given confidence.
     pub bound: f64,
 }
 
 impl CascadeSample {
-    /// Returns the maximum number of disagreements among `cells` cells if the share `target` of
-    /// them must agree.
+    /// Returns the maximum number of disagreements among `cells` cells if at least the share
+    /// `target` of them must agree.
     fn allowed_misses(cells: u64, target: f64) -> u64 {
         // A share such as 0.95 is not represented exactly; without the correction, 5 of 100 could
         // become 4.
@@ -126,7 +126,7 @@ impl CascadeSample {
         let is_accepted = |level: &&CascadeLevel| {
             disagreements += level.disagreements;
             outside += level.cells - level.sampled;
-            // So few cells cannot miss the target, even if all of them disagree.
+            // This few cells meet the target even if all of them disagree.
             outside <= misses || acceptable.is_some_and(|most| disagreements <= most)
         };
         levels.iter().take_while(is_accepted).count()
@@ -137,13 +137,14 @@ impl CascadeSample {
     /// of sampled cells that are wrong if `n` levels are accepted. Returns `None` if even the
     /// stronger model's answers do not reach the target.
     ///
-    /// The numbers of levels are tested in order until one fails. So a table can miss the target
-    /// only if the first number of levels that misses the target passes its exact test.
+    /// Tests increasing numbers of levels until a test fails. The table can miss the target only if
+    /// the smallest number of levels that misses the target passes its exact test.
     #[must_use]
     pub fn choose_true_levels(self, wrong: &[u64], target: f64, confidence: f64) -> Option<usize> {
         let allowed = Self::allowed_misses(self.population, target);
         let strong = wrong.first().copied().unwrap_or_default();
-        // The sampled cells contain the stronger model's answers, which must not be less accurate.
+        // The table contains the stronger model's answers for the sampled cells. The bound applies
+        // to them only if they are not less accurate than the answers under test.
         let holds =
             |wrong: &&u64| **wrong >= strong && self.bound_wrong(**wrong, confidence) <= allowed;
         wrong.iter().take_while(holds).count().checked_sub(1)
@@ -153,7 +154,7 @@ impl CascadeSample {
     /// cells are wrong.
     #[must_use]
     pub fn bound_wrong(self, wrong: u64, confidence: f64) -> u64 {
-        // The bound is one side of a two-sided interval.
+        // The bound is one side of a two-sided interval, so the error probability is doubled.
         bound_positives(self.population, self.sampled, wrong, 2.0 * (1.0 - confidence)).1
     }
 

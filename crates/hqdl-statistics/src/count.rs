@@ -100,7 +100,8 @@ pub fn estimate_share(strata: &[Class], confidence: f64) -> Option<Interval> {
     bound_strata(&mut BoundCache::default(), strata, 1.0 - confidence)
 }
 
-/// Adds up the exact bounds of all strata. Each stratum gets its share of the error probability.
+/// Adds up the exact bounds of all strata. The error probability is divided evenly among the
+/// strata.
 fn bound_strata(bounds: &mut BoundCache, strata: &[Class], alpha: f64) -> Option<Interval> {
     let sampled_strata = strata.iter().filter(|s| s.sampled < s.size).count().max(1);
     let mut sum = Interval { estimate: 0.0, low: 0.0, high: 0.0 };

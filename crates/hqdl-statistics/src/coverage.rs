@@ -55,7 +55,7 @@ impl CoveredTable {
         sum
     }
 
-    /// Adds all samples with these numbers of rows from the two classes.
+    /// Adds the properties of all samples with these numbers of rows from the two classes to `sum`.
     fn add_samples(
         &mut self,
         sampled: [u64; 2],

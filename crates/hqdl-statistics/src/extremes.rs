@@ -1,11 +1,11 @@
-//! Extremes of the rows in a stratum whose true values are not known yet.
+//! Extremes of the rows whose true values are not known yet, for one stratum.
 
 use crate::SampledRow;
 
-/// Possible residuals of the rows, reduced to the corners of their convex hull.
+/// Possible residuals of a stratum's rows, reduced to the corners of their convex hull.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Extremes {
-    /// Pairs of a residual in `x` and one in `y`.
+    /// Pairs of a residual in `x` and a residual in `y`.
     points: Vec<(f64, f64)>,
     /// Number of points above which `points` is reduced to its hull again.
     limit: usize,
@@ -33,7 +33,7 @@ impl Extremes {
         }
     }
 
-    /// Returns the greatest absolute residual of `y - ratio x`.
+    /// Returns the greatest absolute value of the residual of `y - ratio x`.
     pub(crate) fn greatest_residual(&self, ratio: f64) -> f64 {
         self.points.iter().map(|(x, y)| (y - ratio * x).abs()).fold(0.0, f64::max)
     }

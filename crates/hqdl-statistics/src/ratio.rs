@@ -54,7 +54,7 @@ pub enum NoInterval {
 /// Returns the confidence interval for the sum of `y` over the true values.
 ///
 /// # Errors
-/// [`NoInterval::NoSample`]
+/// [`NoInterval::NoSample`] if a nonempty stratum has no sampled row.
 pub fn estimate_sum(strata: &[ResidualStratum], confidence: f64) -> Result<Interval, NoInterval> {
     let total = estimate_total(strata, 0.0)?;
     let half = normal_quantile(0.5 + confidence / 2.0) * total.variance.sqrt();
@@ -66,7 +66,9 @@ pub fn estimate_sum(strata: &[ResidualStratum], confidence: f64) -> Result<Inter
 /// values.
 ///
 /// # Errors
-/// [`NoInterval`]
+/// [`NoInterval::NoSample`] if a nonempty stratum has no sampled row;
+/// [`NoInterval::DenominatorNearZero`] if the denominator can be 0 and nothing else bounds the
+/// ratio.
 pub fn estimate_ratio(strata: &[ResidualStratum], confidence: f64) -> Result<Interval, NoInterval> {
     let quantile = normal_quantile(0.5 + confidence / 2.0);
     let numerator = estimate_total(strata, 0.0)?.value;
@@ -92,7 +94,8 @@ pub fn estimate_ratio(strata: &[ResidualStratum], confidence: f64) -> Result<Int
         };
         return Ok(Interval { estimate, low, high });
     }
-    // Beyond this ratio, the denominator alone decides.
+    // At so large a ratio, only the denominator matters: if the ratio is possible, the denominator
+    // can be 0.
     let far = estimate.abs().max(1.0) * 1e9;
     if !estimate.is_finite() || is_possible(far) || is_possible(-far) {
         return Err(NoInterval::DenominatorNearZero);

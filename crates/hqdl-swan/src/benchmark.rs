@@ -9,13 +9,13 @@ use hqdl_values::problem::Problems;
 /// One of SWAN's databases.
 #[derive(Debug)]
 pub struct Benchmark {
-    /// Name, as in BIRD.
+    /// Name of the database in BIRD.
     pub name: &'static str,
     /// Tables and columns that the prepared copy does not contain.
     pub hidden: &'static [HiddenColumns],
     /// Hidden columns that the copy keeps, because HQDL's published SQL reads them.
     pub read_by_hqdl: &'static [ReadColumn],
-    /// SQL statements, in order, that delete the rows SWAN drops.
+    /// SQL statements, in order, that delete the rows that SWAN drops.
     pub rules: &'static [&'static str],
     /// True values of the generated columns.
     pub truth: &'static [BenchmarkTruth],
@@ -27,15 +27,15 @@ pub struct Benchmark {
     pub spec: &'static str,
 }
 
-/// Keys, as texts, of the rows that SWAN shows to the model as examples. With one shot it shows the
-/// first row, with five shots all of them.
+/// Keys, as texts, of the rows that SWAN shows to the model as examples. With one shot, SWAN shows
+/// the first row; with five shots, all of them.
 #[derive(Debug)]
 pub struct BenchmarkShots {
-    /// The expansion.
+    /// Name of the expansion.
     pub expansion: &'static str,
-    /// Source of these rows, if each source has its own examples.
+    /// Position of the source that these rows belong to, if each source has its own examples.
     pub source: Option<usize>,
-    /// The keys.
+    /// Keys of the rows, in the order in which SWAN shows them.
     pub keys: &'static [&'static [&'static str]],
 }
 
@@ -44,9 +44,9 @@ pub struct BenchmarkShots {
 pub struct ReadColumn {
     /// Name of the question whose query reads the column.
     pub qid: &'static str,
-    /// The table.
+    /// Name of the table.
     pub table: &'static str,
-    /// The column.
+    /// Name of the column.
     pub column: &'static str,
 }
 
@@ -61,7 +61,7 @@ impl ReadColumn {
 /// Hidden columns of a table.
 #[derive(Debug)]
 pub struct HiddenColumns {
-    /// The table.
+    /// Name of the table.
     pub table: &'static str,
     /// Hidden columns; an empty list hides the whole table.
     pub columns: &'static [&'static str],
@@ -72,13 +72,13 @@ pub struct HiddenColumns {
 pub struct BenchmarkTruth {
     /// Expansion of the spec.
     pub expansion: &'static str,
-    /// Index of the expansion's source that contains these keys.
+    /// Position of the expansion's source that contains these keys.
     pub source: usize,
-    /// Published table.
+    /// Name of the published table.
     pub table: &'static str,
-    /// Key columns.
+    /// Names of the key columns.
     pub key: &'static [&'static str],
-    /// Generated columns.
+    /// Names of the generated columns.
     pub columns: &'static [&'static str],
     /// The one-to-many column, if each value has its own row.
     pub many: Option<&'static str>,
@@ -90,7 +90,7 @@ impl Benchmark {
     /// Parses the spec that expands the database.
     ///
     /// # Errors
-    /// [`Problems`] of the text.
+    /// [`Problems`] if the text is not TOML.
     pub fn parse_spec(&self) -> Result<UncheckedSpec, Problems> {
         // The text is part of the program; the path is its name in messages and tables.
         let path = Path::new("specs/swan").join(format!("{}.toml", self.name));
@@ -349,9 +349,9 @@ const CALIFORNIA_SCHOOLS: Benchmark = Benchmark {
         HiddenColumns { table: "schools", columns: &["County", "City", "MailCity", "Magnet", "Website"] },
     ],
     rules: &[
-        // Keep schools that are in both tables, have a name and a website, and whose funding type
-        // does not differ between the tables. If several share a key, keep the first of those with
-        // a website, and the first in frpm.
+        // Keep the schools that are in both tables, have a name and a website, and whose funding
+        // type does not differ between the tables. Of the schools with the same key, keep only the
+        // one with the lowest code, both among those with a website and in frpm.
         "CREATE TEMP TABLE kept AS SELECT f.CDSCode FROM frpm AS f JOIN schools AS s USING (CDSCode)
          WHERE s.School IS NOT NULL AND s.Website IS NOT NULL
            AND f.\"Charter Funding Type\" <> s.FundingType IS NOT TRUE
@@ -444,8 +444,8 @@ const EUROPEAN_FOOTBALL_2: Benchmark = Benchmark {
         HiddenColumns { table: "Player_Attributes", columns: &["preferred_foot"] },
     ],
     rules: &[
-        // Delete all players with a name if one of them does not have exactly one preferred foot
-        // (NULL counts as one), or if two of them share the key.
+        // Delete all players of the same name if one of them does not have exactly one preferred
+        // foot (NULL counts as one), or if two of them share the key.
         "DELETE FROM Player WHERE player_name IN (
            SELECT p.player_name FROM Player AS p LEFT JOIN (
              SELECT player_api_id, count(DISTINCT coalesce('=' || preferred_foot, '')) AS feet

@@ -13,7 +13,7 @@ pub struct Series {
     pub labels: Vec<String>,
     /// Line between the points.
     pub line: Stroke,
-    /// Index of colour and mark; related series share it.
+    /// Index of the series' colour and mark. Related series share an index.
     pub style: usize,
     /// Whether the marks are hollow.
     pub hollow: bool,
@@ -43,7 +43,7 @@ pub struct Chart {
     pub x: Axis,
     /// Vertical axis.
     pub y: Axis,
-    /// The series.
+    /// Series to draw.
     pub series: Vec<Series>,
 }
 
@@ -54,7 +54,7 @@ pub struct Axis {
     pub label: String,
     /// Positions of the ticks; `None` for even ticks.
     pub ticks: Option<Vec<f64>>,
-    /// Smallest value at which the axis may end.
+    /// Minimum value for the end of the axis.
     pub minimum: f64,
 }
 
@@ -145,7 +145,7 @@ fn draw_series(series: &Series, n: usize, scale: &Scale, svg: &mut String) {
     let dash = match series.line {
         Stroke::Dashed => " stroke-dasharray=\"6 4\"",
         Stroke::Dotted => " stroke-dasharray=\"2 3\"",
-        // Steps have no marks, so they differ in dash.
+        // A series of steps has no marks, so the dash distinguishes it.
         Stroke::Steps => {
             ["", " stroke-dasharray=\"8 3\"", " stroke-dasharray=\"2 3\""][series.style % 3]
         }
@@ -244,7 +244,7 @@ impl AxisTicks {
             let max = ticks.iter().copied().fold(max, f64::max);
             return Self { ticks: ticks.clone(), max, decimals: 0 };
         }
-        // Use steps of 1, 2 or 5 times a power of ten, so that there are four to eight.
+        // Use steps of 1, 2 or 5 times a power of ten, so that there are four to eight ticks.
         let rough = max / 5.0;
         let power = 10_f64.powf(rough.log10().floor());
         let step = [1.0, 2.0, 5.0, 10.0]

@@ -6,8 +6,8 @@ use serde_json::{Value as Json, json};
 use hqdl_engine::query::QueryResult;
 use hqdl_sql::blendsql::SqlError;
 
-/// A comparable value. A whole number is equal as integer and real, as in Python, the language of
-/// SWAN's own scorer.
+/// A comparable value. A whole number is the same as an integer and as a real, as in Python, the
+/// language of SWAN's own scorer.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ComparedCell {
     /// NULL.
@@ -136,7 +136,7 @@ pub fn is_equal_strictly(
 /// Returns true if the outermost SELECT of a query has an ORDER BY.
 ///
 /// # Errors
-/// [`SqlError`] for an unterminated string or name.
+/// [`SqlError`] if the query contains an unterminated string or name.
 pub fn is_ordered(sql: &str) -> Result<bool, SqlError> {
     hqdl_sql::blendsql::has_outer_order_by(sql)
 }

@@ -35,9 +35,9 @@ pub struct Factuality {
 /// Factuality of a column.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ColumnFacts {
-    /// Published table.
+    /// Name of the published table.
     pub table: String,
-    /// The column.
+    /// Name of the column.
     pub column: String,
     /// `cells`, or `f1` for a column with many values per key.
     pub measure: &'static str,

@@ -55,7 +55,7 @@ pub enum SwanError {
     /// A file cannot be read or written.
     #[error("{}", hqdl_values::format::describe_read_error(path, error))]
     File {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
         /// Error from the operating system.
         error: std::io::Error,

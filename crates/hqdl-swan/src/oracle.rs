@@ -76,7 +76,7 @@ impl TrueValues {
                 .for_each(&mut add_key)
                 .map_err(|e| database.store_error_for(&e))?;
             let checkers: Vec<Checker> = expansion.columns.iter().map(Checker::new).collect();
-            // All spellings of an entity have the answers to the first one.
+            // All spellings of an entity share the answers to the first spelling.
             let mut first_answers: HashMap<&Entity, Vec<Answer>> = HashMap::new();
             let mut tables = publication.open_tables(expansion, false)?;
             for key in &keys {

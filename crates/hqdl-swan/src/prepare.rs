@@ -136,8 +136,8 @@ impl Drop for PartFile {
     }
 }
 
-/// Returns an error if the database lacks a hidden column, because it is not BIRD's original
-/// database then.
+/// Returns an error if the database lacks a hidden column and therefore is not BIRD's original
+/// database.
 fn ensure_hidden_columns(database: &Database, benchmark: &Benchmark) -> Result<(), SwanError> {
     let (_, missing) = find_hidden_columns(database, benchmark)?;
     // Only some of BIRD's releases have this column.
@@ -202,9 +202,9 @@ fn apply_rules(gold: &Path, benchmark: &Benchmark) -> Result<Vec<(String, u64)>,
         connection.execute_batch("DROP TABLE IF EXISTS temp.kept")?;
         let mut removed = Vec::new();
         for ((table, _), before) in tables.iter().zip(before) {
-            let gone = before - count(table)?;
-            if gone > 0 {
-                removed.push((table.clone(), gone));
+            let deleted = before - count(table)?;
+            if deleted > 0 {
+                removed.push((table.clone(), deleted));
             }
         }
         connection.execute_batch("VACUUM")?;
@@ -455,8 +455,8 @@ fn write_shots(gold: &Path, path: &Path, benchmark: &Benchmark) -> Result<(), Sw
     std::fs::write(path, text + "\n").map_err(|e| SwanError::file(path, e))
 }
 
-/// Adds a truth's rows with these keys to the examples, in the order of the keys, followed by its
-/// first rows. Omits unknown values.
+/// Adds the rows of `truth` with these keys to the examples, in the order of the keys, followed by
+/// the first rows of `truth`. Omits unknown values.
 fn read_examples(
     connection: &Connection,
     truth: &BenchmarkTruth,

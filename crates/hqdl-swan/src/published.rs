@@ -56,7 +56,6 @@ pub const FACTUALITY: [PublishedFigures; 2] = [
     },
 ];
 
-/// Input tokens that HQDL's released code used for the superhero database, by
-/// number of shots.
+/// Input tokens that HQDL's released code used for the superhero database, by number of shots.
 pub const SUPERHERO_INPUT_TOKENS: [(usize, u64); 4] =
     [(0, 1_069_186), (1, 1_102_738), (3, 1_211_782), (5, 1_293_565)];

@@ -32,7 +32,7 @@ impl Mode {
     }
 }
 
-/// A question.
+/// One of SWAN's questions, with its queries.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BenchmarkQuestion {
     /// Name, such as `superhero-00`.
@@ -62,7 +62,7 @@ impl BenchmarkQuestion {
 /// without a header.
 const DIFFICULTIES: [&str; 3] = ["simple", "moderate", "challenging"];
 
-/// Index of each column.
+/// Index of each column in the questions file.
 #[derive(Debug, Clone, Copy)]
 struct QuestionColumns {
     qid: Option<usize>,
@@ -77,7 +77,7 @@ struct QuestionColumns {
 /// Reads questions. Questions without a name are named after `database`.
 ///
 /// # Errors
-/// [`SwanError`] if the file matches none of these layouts.
+/// [`SwanError`] if the file matches none of the known layouts.
 pub fn read_questions(path: &Path, database: &str) -> Result<Vec<BenchmarkQuestion>, SwanError> {
     let bytes = std::fs::read(path).map_err(|e| SwanError::file(path, e))?;
     let name = path.display();

@@ -63,7 +63,7 @@ pub struct Cost {
     pub input_tokens: u64,
     /// Output tokens.
     pub output_tokens: u64,
-    /// Price in USD.
+    /// Cost in USD.
     pub cost_usd: f64,
     /// Duration in seconds.
     pub seconds: f64,
@@ -122,9 +122,9 @@ pub enum RecordLine {
         #[serde(flatten)]
         cost: Cost,
     },
-    /// A question ended.
+    /// A question was answered, or its query failed.
     Answer(Box<QuestionOutcome>),
-    /// All questions ended.
+    /// All questions were processed.
     Finished {
         /// Number of questions whose query succeeded.
         answered: u64,
@@ -136,7 +136,7 @@ pub enum RecordLine {
     },
     /// The run ended early.
     Stopped {
-        /// Reason.
+        /// Reason why the run ended early.
         message: String,
         /// Cost until the stop.
         #[serde(flatten)]
@@ -149,13 +149,13 @@ pub enum RecordLine {
 pub struct Invocation {
     /// Identity of the run.
     pub header: Header,
-    /// Cost of materializing, if it was done.
+    /// Cost of materializing; `None` if the run did not materialize the spec.
     pub materialized: Option<Cost>,
     /// Results of the questions, in order.
     pub answers: Vec<QuestionOutcome>,
     /// Total cost, if the run recorded its end.
     pub total: Option<Cost>,
-    /// Whether all questions ended.
+    /// Whether all questions were processed.
     pub finished: bool,
 }
 

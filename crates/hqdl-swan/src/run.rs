@@ -28,7 +28,7 @@ pub struct BenchmarkRun<'r> {
     pub facts: &'r Facts,
     /// Model to ask.
     pub model: Arc<dyn Model>,
-    /// The questions.
+    /// Questions to answer.
     pub questions: &'r [BenchmarkQuestion],
     /// Kind of queries to run.
     pub mode: Mode,

@@ -49,7 +49,7 @@ pub fn read_draft(spec: Option<&Path>, db: Option<&Path>) -> Result<UncheckedSpe
 /// database.
 ///
 /// # Errors
-/// [`SwanError`] if they contain none, or cannot be read.
+/// [`SwanError`] if the recordings contain no row of the database, or cannot be read.
 pub fn check_recordings(spec: &Spec, database: &Database, name: &str) -> Result<(), SwanError> {
     let recordings = Recordings::open(&spec.model.name, &spec.model.recordings)?;
     let mut known = false;

@@ -1,4 +1,4 @@
-//! Cells: their states, their values, and the answers from which they are read.
+//! Cells: their states and values, and the answers that they are read from.
 
 use serde::{Deserialize, Serialize};
 
@@ -19,14 +19,14 @@ pub enum State {
     Invalid,
     /// The model refused.
     Refused,
-    /// The request failed. This is never an answer: the next run retries it.
+    /// The request failed, so there is no answer. The next run retries it.
     Error,
     /// A person entered the value, which takes precedence over the model's answer.
     Overridden,
 }
 
 impl State {
-    /// All states, in the order of reports.
+    /// All states, in the order in which reports list them.
     pub const ALL: [Self; 7] = [
         Self::Ok,
         Self::Unknown,
@@ -37,7 +37,7 @@ impl State {
         Self::Overridden,
     ];
 
-    /// Returns the name used in SQL, JSON and text.
+    /// Returns the state's name in SQL, JSON and text.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -86,7 +86,7 @@ impl CellValue {
         }
     }
 
-    /// Converts JSON to a value: an array is a list, null is nothing.
+    /// Converts JSON to a value: an array becomes a list, and null becomes `Nothing`.
     #[must_use]
     pub fn from_json(json: &serde_json::Value) -> Self {
         match json {
@@ -158,7 +158,7 @@ impl Tally {
         }
     }
 
-    /// Reduces the count of a state to at most `n`. Returns the difference.
+    /// Reduces the count of a state to at most `n`. Returns the number of cells removed.
     pub fn cap_count(&mut self, state: State, n: u64) -> u64 {
         let Some(index) = State::ALL.iter().position(|s| *s == state) else { return 0 };
         let removed = self.0[index].saturating_sub(n);

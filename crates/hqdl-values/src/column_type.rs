@@ -22,8 +22,8 @@ pub enum Type {
     Url,
 }
 
-/// Properties of a type. A new type needs an entry of these, and a parser for its values
-/// (`hqdl_spec::coerce`).
+/// Properties of a type. To add a type, add its entry to [`Type::properties`] and a parser for its
+/// values to `hqdl_spec::coerce`.
 struct TypeProperties {
     name: &'static str,
     sql_type: &'static str,
@@ -127,8 +127,8 @@ impl Type {
         self.properties().sql_type
     }
 
-    /// Returns the `PostgreSQL` type of the published column. A date may be only a year, so it is
-    /// text there, too.
+    /// Returns the `PostgreSQL` type of the published column. Dates are text here too, because a
+    /// date may consist of only a year.
     #[must_use]
     pub fn postgres_type(self) -> &'static str {
         self.properties().postgres_type
@@ -147,7 +147,8 @@ impl Type {
         self.properties().call_names
     }
 
-    /// Returns the instruction for how a model should write values, if the type needs one.
+    /// Returns the instruction that tells the model how to write values; `None` if the type needs
+    /// none.
     #[must_use]
     pub fn format_hint(self) -> Option<&'static str> {
         self.properties().format_hint
@@ -165,7 +166,7 @@ impl Type {
         self.properties().is_ordered
     }
 
-    /// Returns a low, a typical and a high number of tokens of a value in an answer.
+    /// Returns a low, a typical and a high estimate of the tokens per value in an answer.
     #[must_use]
     pub fn token_estimates(self) -> [f64; 3] {
         self.properties().token_estimates

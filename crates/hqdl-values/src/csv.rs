@@ -5,7 +5,8 @@ use crate::format::{count_noun, io_reason};
 /// Returns the line (from 1) where an unclosed quoted field begins, or `None` if all fields are
 /// closed. CSV readers accept such a file, although it was probably truncated.
 ///
-/// As in RFC 4180, a quoted field begins with a quote, and two quotes inside it mean one.
+/// As in RFC 4180, a quoted field begins with a quote, and two quotes inside the field stand for
+/// one.
 #[must_use]
 pub fn find_unclosed_field(bytes: &[u8], delimiter: u8) -> Option<usize> {
     let (mut line, mut field_start, mut is_field_start) = (1, None, true);

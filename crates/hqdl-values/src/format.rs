@@ -141,7 +141,8 @@ fn data_reason(field: &str, message: &str) -> String {
 /// Parses a JSON object.
 ///
 /// # Errors
-/// Returns the reason, and names the invalid field.
+/// Fails with the reason if `text` is not a JSON object or does not match `T`. The reason names the
+/// invalid field.
 pub fn parse_json_object<T: serde::de::DeserializeOwned>(text: &[u8]) -> Result<T, String> {
     let mut deserializer = serde_json::Deserializer::from_slice(text);
     let parsed = serde_path_to_error::deserialize(&mut deserializer).map_err(|error| {
@@ -154,7 +155,7 @@ pub fn parse_json_object<T: serde::de::DeserializeOwned>(text: &[u8]) -> Result<
             e => json_reason(&e),
         }
     });
-    // serde reads a list as the fields of a struct.
+    // serde also accepts a list for a struct, and reads its items as the struct's fields.
     if text.trim_ascii_start().first() != Some(&b'{')
         && let Ok(json) = serde_json::from_slice::<serde_json::Value>(text)
     {
@@ -190,7 +191,8 @@ pub fn format_usd(amount: f64) -> String {
 /// Formats an upper bound in USD with four decimals, rounded up: "$0.0001" for 0.00002.
 #[must_use]
 pub fn format_usd_bound(bound: f64) -> String {
-    // Adding the same costs in a different order changes the last bits of the sum.
+    // Adding the same costs in a different order changes the last bits of the sum. The tolerance
+    // ensures that both sums are rounded up to the same amount.
     let steps = if bound > 0.0 { (bound * 1e4 + 1e-6).ceil() } else { 0.0 };
     format!("${:.4}", steps / 1e4)
 }
@@ -209,7 +211,7 @@ pub fn hide_secrets(location: &str) -> String {
     }
 }
 
-/// Replaces line breaks and other control characters in a text.
+/// Replaces line breaks and other control characters in a text with spaces.
 #[must_use]
 pub fn to_single_line(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()

@@ -122,7 +122,7 @@ impl KeyColumns {
         self.sorted.first().map_or_else(|| "{".to_owned(), |(_, name)| format!("{{{name}:"))
     }
 
-    /// Returns true if all values are already in canonical form, so that this is the entity's
+    /// Returns true if all values are already in canonical form, that is, if they are the entity's
     /// canonical spelling.
     #[must_use]
     pub fn is_canonical(values: &[Value]) -> bool {
@@ -166,7 +166,7 @@ pub fn quote_json(text: &str) -> String {
 pub struct ColumnIdentity {
     /// Names of the key columns, sorted.
     pub key: Vec<String>,
-    /// Column name.
+    /// Name of the column.
     pub column: String,
     /// Column type (`text`, `integer`, …).
     #[serde(rename = "type")]
@@ -175,10 +175,10 @@ pub struct ColumnIdentity {
     pub about: String,
     /// Whether the cell is a list.
     pub many: bool,
-    /// `none`, `closed` or `open`.
+    /// Kind of the value list: `none`, `closed` or `open`.
     pub list: String,
-    /// Kind of each key part, such as `city.name`; an empty text for an unknown kind. The vector is
-    /// empty if no kind is known, and for columns of a spec.
+    /// Kind of each key part, such as `city.name`; an empty string if the part's kind is unknown.
+    /// The vector is empty if no kind is known, and for columns of a spec.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub kinds: Vec<String>,
     /// Whether a value counts only if a passage supports it.

@@ -47,13 +47,13 @@ pub struct LongPromptPrice {
 /// Rates for one request, in USD per million tokens.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct TokenRates {
-    /// Input tokens.
+    /// Rate for input tokens.
     pub input: f64,
-    /// Input tokens read from the prompt cache.
+    /// Rate for input tokens read from the prompt cache.
     pub cached_input: f64,
-    /// Input tokens written to the prompt cache.
+    /// Rate for input tokens written to the prompt cache.
     pub cache_write: f64,
-    /// Output tokens.
+    /// Rate for output tokens.
     pub output: f64,
 }
 

@@ -18,7 +18,7 @@ pub enum Severity {
 /// A problem in a spec or query.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
-    /// Severity.
+    /// How serious the problem is.
     pub severity: Severity,
     /// Message that names the item in question.
     pub message: String,

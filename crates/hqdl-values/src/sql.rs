@@ -5,13 +5,13 @@ use rusqlite::Connection;
 use rusqlite::config::DbConfig;
 
 /// Makes a connection reject a double-quoted name that is not a column, which `SQLite` otherwise
-/// treats as a text.
+/// treats as a string literal.
 ///
 /// Use this only for connections that neither run a user's SQL nor read a user's views: a view with
 /// `b = "x"` would fail.
 ///
 /// # Errors
-/// Fails with `SQLite`'s error.
+/// Fails if `SQLite` rejects the settings.
 pub fn reject_quoted_texts(connection: &Connection) -> rusqlite::Result<()> {
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_DQS_DML, false)?;
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_DQS_DDL, false)?;

@@ -31,12 +31,12 @@ const fn patch_tokens(hundredths: u64) -> u64 {
 /// against the model's name or its prefix before a hyphen; the first match applies.
 ///
 /// Sources: `OpenAI`, "Images and vision" (<https://platform.openai.com/docs/guides/images-vision>,
-/// "Calculating costs": tiles of gpt-4o, gpt-4.1, gpt-4.5, gpt-5, o1 and o3, patches of
-/// gpt-4.1-mini, -nano, gpt-5-mini, -nano and o4-mini; it also lists patches of gpt-4.1, which are
-/// more than its tiles). Anthropic, "Vision"
-/// (<https://docs.anthropic.com/en/docs/build-with-claude/vision>: scaled down to about 1,600
-/// tokens; models with a high resolution to 4,784). Newer models of `OpenAI` (from gpt-5.2 on) use
-/// patches without a published limit, so the table does not contain them.
+/// "Calculating costs"). That page lists tiles for gpt-4o, gpt-4.1, gpt-4.5, gpt-5, o1 and o3, and
+/// patches for gpt-4.1-mini, -nano, gpt-5-mini, -nano and o4-mini. For gpt-4.1 it also lists
+/// patches, which use more tokens than its tiles. Anthropic, "Vision"
+/// (<https://docs.anthropic.com/en/docs/build-with-claude/vision>): images are scaled down to about
+/// 1,600 tokens, or to 4,784 for models with a high resolution. Newer `OpenAI` models (from gpt-5.2
+/// on) use patches without a published limit, so the table does not contain them.
 const IMAGE_TOKEN_LIMITS: [(&str, u64); 20] = [
     ("gpt-4o-mini", tile_tokens(2_833, 5_667)),
     ("gpt-4o", tile_tokens(85, 170)),
@@ -73,7 +73,7 @@ pub fn max_image_tokens(model: &str) -> u64 {
         .map_or(MAX_IMAGE_TOKENS, |(_, limit)| *limit)
 }
 
-/// Token counter.
+/// Counts the tokens of a text, or estimates their number.
 #[derive(Clone, Copy)]
 pub enum Tokenizer {
     /// The model's own tokenizer.
@@ -86,8 +86,8 @@ impl Tokenizer {
     /// Returns the tokenizer of a model. Loading a vocabulary takes about 0.2 s, once per process,
     /// so call this only if there is something to count.
     ///
-    /// Because each vocabulary takes megabytes, the binary contains only those of models that are
-    /// still available. For older models, tokens are estimated.
+    /// Because each vocabulary takes megabytes, the binary contains only the vocabularies of models
+    /// that are still available. For older models, tokens are estimated.
     #[must_use]
     pub fn for_model(model: &str) -> Self {
         use tiktoken_rs::tokenizer::Tokenizer as Name;

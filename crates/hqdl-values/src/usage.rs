@@ -9,13 +9,13 @@ use crate::price::ASSUMED_CACHE_WRITE;
 /// Number of tokens used by a request.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Tokens {
-    /// Input tokens.
+    /// Number of input tokens.
     pub input: u64,
-    /// Input tokens that the endpoint read from its prompt cache.
+    /// Number of input tokens that the endpoint read from its prompt cache.
     pub cached_input: u64,
-    /// Input tokens that the endpoint wrote to its prompt cache.
+    /// Number of input tokens that the endpoint wrote to its prompt cache.
     pub cache_write: u64,
-    /// Output tokens.
+    /// Number of output tokens.
     pub output: u64,
 }
 
@@ -86,13 +86,14 @@ pub struct UnconfirmedCost {
 pub struct Usage {
     /// Number of requests with a reply.
     pub requests: u64,
-    /// Input tokens.
+    /// Number of input tokens.
     pub input_tokens: u64,
-    /// Input tokens that the endpoint read from its prompt cache.
+    /// Number of input tokens that the endpoint read from its prompt cache.
     pub cached_input_tokens: u64,
-    /// Input tokens that were written to the endpoint's prompt cache and billed at an assumed rate.
+    /// Number of input tokens that were written to the endpoint's prompt cache and billed at an
+    /// assumed rate.
     pub assumed_cache_writes: u64,
-    /// Output tokens.
+    /// Number of output tokens.
     pub output_tokens: u64,
     /// Cost in USD.
     pub cost_usd: f64,

@@ -37,7 +37,7 @@ impl Value {
     /// Converts a `SQLite` value.
     ///
     /// # Errors
-    /// Returns [`Unreadable`] for blobs and for text that is not UTF-8.
+    /// [`Unreadable`] if the value is a blob, or text that is not UTF-8.
     pub fn from_sqlite(value: ValueRef<'_>) -> Result<Self, Unreadable> {
         match value {
             ValueRef::Null => Ok(Self::Null),

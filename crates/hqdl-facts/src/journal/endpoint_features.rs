@@ -1,5 +1,5 @@
-//! Request features that endpoints do not support, stored so that later commands need not discover
-//! them again.
+//! Request features that endpoints accept, stored so that later commands need not discover them
+//! again.
 
 use rusqlite::{OptionalExtension, params};
 

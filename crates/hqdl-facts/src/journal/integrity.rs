@@ -25,8 +25,8 @@ impl Integrity for Journal {
 
     fn check_file(&self) -> Result<(), FactsError> {
         let wrong = self.with_connection(|c| {
-            let said: String = c.query_row("PRAGMA main.integrity_check(1)", [], |r| r.get(0))?;
-            Ok((said != "ok").then_some(said))
+            let report: String = c.query_row("PRAGMA main.integrity_check(1)", [], |r| r.get(0))?;
+            Ok((report != "ok").then_some(report))
         })?;
         match wrong {
             Some(message) => Err(FactsError::Damaged { path: self.path().to_owned(), message }),

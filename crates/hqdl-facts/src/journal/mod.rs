@@ -68,7 +68,8 @@ impl Journal {
     /// Opens the journal, and creates it if it does not exist.
     ///
     /// # Errors
-    /// [`FactsError::Journal`].
+    /// [`FactsError::Journal`] if the file cannot be opened or migrated, or if its schema is
+    /// damaged.
     pub(crate) fn open(path: &Path, session: Arc<FactsSession>) -> Result<Self, FactsError> {
         let error = |e: rusqlite::Error| journal_error(path, &e);
         let mut connection = Connection::open(path).map_err(error)?;
@@ -130,8 +131,9 @@ impl Journal {
         work(&self.connection()).map_err(|e| self.error(&e))
     }
 
-    /// Runs work in a write transaction, or in the current one. The transaction takes the write
-    /// lock at its beginning, so that what it reads does not change before it writes.
+    /// Runs `work` in a new write transaction, or in the current transaction if there is one. A new
+    /// transaction takes the write lock at its beginning, so that what it reads does not change
+    /// before it writes.
     pub(crate) fn transact<T>(
         &self,
         work: impl FnOnce() -> Result<T, FactsError>,
@@ -147,7 +149,8 @@ impl Journal {
         Ok(result)
     }
 
-    /// Runs work in one transaction that is visible to other processes, but is not flushed to disk.
+    /// Runs `work` in one transaction that is visible to other processes, but is not flushed to
+    /// disk.
     pub(crate) fn transact_unflushed<T>(
         &self,
         work: impl FnOnce() -> rusqlite::Result<T>,
@@ -168,7 +171,7 @@ impl Journal {
         c.prepare_cached("PRAGMA main.data_version")?.query_row([], |r| r.get(0))
     }
 
-    /// Runs work in a new write transaction, or in the current one.
+    /// Runs `work` in a new write transaction, or in the current transaction if there is one.
     fn run_in_transaction<T>(
         &self,
         work: impl FnOnce(&Connection) -> rusqlite::Result<T>,
@@ -191,7 +194,7 @@ impl Journal {
         self.run_in_transaction(work).map_err(|e| self.error(&e))
     }
 
-    /// Runs reads in one transaction, so that they see a consistent snapshot.
+    /// Runs `work`, which only reads, in one transaction, so that it sees a consistent snapshot.
     pub(crate) fn with_snapshot<T>(
         &self,
         work: impl FnOnce(&Connection) -> rusqlite::Result<T>,

@@ -1,8 +1,8 @@
-//! Rate limits in the journal: every request of the last minute is a row. So all processes share
+//! Rate limits in the journal: every request of the last minute is a row, so all processes share
 //! the limits, and a restarted process does not exceed them.
 //!
 //! Times are milliseconds since 1970. If the clock is set back, a stored time may be too far in the
-//! future. It is then replaced by the longest possible wait from now, which never sends a request
+//! future. Such a time is capped at the longest possible wait from now, so that no request is sent
 //! too early.
 
 use std::time::{Duration, SystemTime};

@@ -1,4 +1,4 @@
-//! Spending according to the journal.
+//! Spending, computed from the journal.
 
 use super::reservations::PAID;
 use crate::spending::{ColumnDailyCost, HourlySpending, Totals};

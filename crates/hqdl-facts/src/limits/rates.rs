@@ -90,7 +90,7 @@ impl Rates {
         Ok(())
     }
 
-    /// Returns the permit of a request that will not be sent. The request no longer counts.
+    /// Cancels the permit of a request that will not be sent. The request no longer counts.
     pub fn cancel_request(&mut self, id: u64) {
         self.window.cancel_request(id);
     }

@@ -77,14 +77,15 @@ const ADMIT_REQUESTS: &str = "WITH c AS (SELECT extract(epoch FROM clock_timesta
 pub(super) struct Admission {
     /// Tickets of the admitted requests, each with the time at which it may be sent.
     pub(super) admitted: Vec<(i64, Instant)>,
-    /// Time until the next of the other requests may be admitted.
+    /// Time until the next waiting request may be admitted.
     pub(super) next_admission: Duration,
     /// Whether any limits apply.
     pub(super) is_limited: bool,
 }
 
 impl Server {
-    /// Admits as many of the first requests as may be sent soon, under the limits of all processes.
+    /// Admits as many of the waiting requests, in order, as may be sent soon under the limits of
+    /// all processes.
     pub(super) async fn admit_requests(
         &self,
         limiter_key: &LimiterKey,
@@ -151,7 +152,7 @@ impl Server {
             Ok(row)
         });
         let row = row.await?;
-        let heard = Instant::now();
+        let received_at = Instant::now();
         let read = |row: &Row| -> WorkResult<(f64, bool, Vec<f64>, Option<f64>)> {
             Ok((row.try_get(0)?, row.try_get(1)?, row.try_get(2)?, row.try_get(3)?))
         };
@@ -160,7 +161,8 @@ impl Server {
         // but never early.
         let max_wait = (MAX_PAUSE + MINUTE * 2).as_secs_f64();
         let from_now = |at: f64| Duration::from_secs_f64((at - now).clamp(0.0, max_wait));
-        let admitted = ids.into_iter().zip(at).map(|(id, at)| (id, heard + from_now(at))).collect();
+        let admitted =
+            ids.into_iter().zip(at).map(|(id, at)| (id, received_at + from_now(at))).collect();
         let next_admission = from_now(next.unwrap_or(now)).max(Duration::from_millis(5));
         Ok(Admission { admitted, next_admission, is_limited })
     }

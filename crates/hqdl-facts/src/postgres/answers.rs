@@ -186,8 +186,8 @@ impl Answers for Server {
                     self.visit_rows_after(after, &mut |line| {
                         let facts = line.parse_facts();
                         damaged |= facts.is_none();
-                        let said = |f: &Fact| meanings.contains(&i64::from(f.meaning));
-                        if facts.is_none_or(|facts| facts.iter().any(said)) {
+                        let is_requested = |f: &Fact| meanings.contains(&i64::from(f.meaning));
+                        if facts.is_none_or(|facts| facts.iter().any(is_requested)) {
                             found.extend(Entity::parse(line.entity()).ok());
                         }
                         Ok(())

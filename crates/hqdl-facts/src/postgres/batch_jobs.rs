@@ -123,7 +123,7 @@ impl BatchJobs for Server {
             "INSERT INTO hqdl.day (date, usd) VALUES ({TODAY_SQL}, 0)
              ON CONFLICT (date) DO UPDATE SET usd = day.usd"
         );
-        let gone = format!("SELECT {}", Self::used_today_sql());
+        let select_used = format!("SELECT {}", Self::used_today_sql());
         let begun = format!(
             "UPDATE hqdl.parcel SET state = 'creating', sent_at = $2, sent_on = {TODAY_SQL} WHERE id = $1"
         );
@@ -132,9 +132,9 @@ impl BatchJobs for Server {
         self.transact_once(&async |all: &Transaction<'_>| {
             if let Some(most) = daily_budget {
                 all.execute(lock.as_str(), &[]).await?;
-                let gone: f64 = all.query_one(gone.as_str(), &[]).await?.try_get(0)?;
-                if gone + worst.usd > most {
-                    over.set(Some(gone));
+                let used_usd: f64 = all.query_one(select_used.as_str(), &[]).await?.try_get(0)?;
+                if used_usd + worst.usd > most {
+                    over.set(Some(used_usd));
                     return Ok(0);
                 }
             }

@@ -42,21 +42,22 @@ pub(super) async fn commit_queued_units(
     mut units: mpsc::Receiver<QueuedUnit>,
 ) {
     let mut waiting = Vec::new();
-    let mut behind = false;
+    let mut has_spooled_units = false;
     while units.recv_many(&mut waiting, MAX_UNITS).await > 0 {
         let (units, replies): (Vec<Arc<TaggedUnit>>, Vec<_>) = waiting.drain(..).unzip();
-        let kept = server.commit_units(&units).await;
-        if kept.is_ok() && std::mem::take(&mut behind) {
+        let committed = server.commit_units(&units).await;
+        if committed.is_ok() && std::mem::take(&mut has_spooled_units) {
             // Commit the units that were written to files while the server was unreachable.
-            behind = server.commit_spooled().await.is_err();
+            has_spooled_units = server.commit_spooled().await.is_err();
         }
-        behind |= kept.is_err();
-        let refused = matches!(&kept, Err(e) if !matches!(e, FactsError::Unreachable { .. }));
+        has_spooled_units |= committed.is_err();
+        let is_refused =
+            matches!(&committed, Err(e) if !matches!(e, FactsError::Unreachable { .. }));
         for (unit, reply) in units.into_iter().zip(replies) {
             // If the server rejects one unit, the others are still committed.
-            let _ = reply.send(match &kept {
+            let _ = reply.send(match &committed {
                 Ok(()) => Ok(()),
-                Err(_) if refused => server.commit_units(&[unit]).await,
+                Err(_) if is_refused => server.commit_units(&[unit]).await,
                 Err(error) => Err(error.clone_for_waiter()),
             });
         }

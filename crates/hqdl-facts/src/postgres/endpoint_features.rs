@@ -1,4 +1,4 @@
-//! Request features that endpoints do not support.
+//! Request features that endpoints accept.
 
 use crate::FactsError;
 use crate::history::EndpointFeatures;

@@ -19,9 +19,9 @@ use crate::postgres::dictionary::Parameter;
 use crate::postgres::{Server, ignore_refusal};
 use crate::throttle::{LimiterKey, RateLimits, RemainingWait, TicketFuture, WaitFuture};
 
-/// Maximum delay after its admission time for which a request still counts as sent on time.
+/// Maximum delay after the admission time with which a request still counts as sent on time.
 pub(super) const MAX_SENDING_DELAY: Duration = Duration::from_millis(500);
-/// Maximum time before requests that were not admitted ask again.
+/// Maximum time after which requests that were not admitted ask again.
 const MAX_RETRY_DELAY: Duration = Duration::from_secs(1);
 /// The server's clock, in seconds since 1970.
 const CLOCK_SQL: &str = "extract(epoch FROM clock_timestamp())::double precision";
@@ -42,7 +42,7 @@ enum LimiterMessage {
     /// An endpoint's response contained rate-limit headers.
     Hint(LimiterKey, RateLimitHint),
     MemberLeft(i64),
-    /// No messages follow.
+    /// This is the last message.
     End(oneshot::Sender<()>),
 }
 
@@ -88,7 +88,7 @@ impl LimitState {
     }
 }
 
-/// An admitted request.
+/// A request that the server has admitted.
 struct ServerTicket {
     id: i64,
     limiter_key: LimiterKey,
@@ -291,7 +291,7 @@ impl Waiters {
                 self.grant_permit(id, turn, need, reply);
             }
             if !waiting.is_empty() {
-                // Other processes may return their permits before that.
+                // Other processes may cancel their permits before the next admission is due.
                 tokio::time::sleep(admission.next_admission.min(MAX_RETRY_DELAY)).await;
             }
         }
@@ -319,7 +319,7 @@ impl Waiters {
                     }
                     return;
                 };
-                // The endpoint has since requested a pause.
+                // The endpoint has since requested a pause, so the request must be admitted again.
                 let _ = again.send((need, reply));
             }
             let _ = messages.send(LimiterMessage::Cancelled(id));
@@ -444,10 +444,10 @@ impl Server {
                            tokens = coalesce(excluded.tokens, r.tokens),
                            wait_until = greatest(excluded.wait_until, r.wait_until)"
                     );
-                    let heard = client.prepare_cached(&sql).await?;
-                    client.execute(&heard, &[name, &requests, &tokens, &wait]).await?;
+                    let upsert = client.prepare_cached(&sql).await?;
+                    client.execute(&upsert, &[name, &requests, &tokens, &wait]).await?;
                     // A pause applies to all models and API keys of the endpoint.
-                    client.execute(&heard, &[endpoint, &None::<i64>, &None::<i64>, &wait]).await?;
+                    client.execute(&upsert, &[endpoint, &None::<i64>, &None::<i64>, &wait]).await?;
                     Ok(())
                 })
                 .await?;

@@ -156,9 +156,9 @@ impl Link {
     /// Like [`Self::with_client`], but on the connection that all callers share. Callers send their
     /// statements without waiting for each other, and the server executes them in order.
     ///
-    /// `work` must be single statements, or a transaction whose statements are all sent in one
-    /// poll, and must be polled on the connection's thread. Otherwise statements of other callers
-    /// would be interleaved.
+    /// `work` must consist of single statements, or of a transaction whose statements are all sent
+    /// in one poll, and must be polled on the connection's thread. Otherwise statements of other
+    /// callers would be interleaved.
     pub(super) async fn with_shared_client<T, F>(
         &self,
         work: impl Fn(SharedClient) -> F,
@@ -290,13 +290,13 @@ impl Link {
 
     /// Returns the shared connection and opens it if necessary.
     async fn get_shared_client(&self) -> Result<SharedClient, LinkError> {
-        let came = Instant::now();
+        let started_at = Instant::now();
         let mut shared = self.shared.lock().await;
         if let Some(client) = shared.client.as_ref().filter(|client| !client.is_closed()) {
             return Ok(Arc::clone(client));
         }
         // This caller already waited while another attempt failed, so it does not wait again.
-        if let Some((_, why)) = shared.failed.as_ref().filter(|(at, _)| *at > came) {
+        if let Some((_, why)) = shared.failed.as_ref().filter(|(at, _)| *at > started_at) {
             return Err(LinkError::Temporary(TemporaryFailure::unreachable(why)));
         }
         match self.get_client().await {

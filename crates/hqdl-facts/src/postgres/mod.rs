@@ -160,7 +160,7 @@ impl From<AddressError> for FactsError {
     }
 }
 
-/// Ignores a missing permission for a write that reads do not depend on.
+/// Ignores a missing permission for an optional write, on which reads do not depend.
 fn ignore_refusal(written: Result<(), FactsError>) -> Result<(), FactsError> {
     match written {
         Err(FactsError::Refused { message, .. }) => {

@@ -14,14 +14,14 @@ use crate::postgres::sessions::ALIVE;
 use crate::store::ReserveOutcome;
 use hqdl_values::usage::SpentAmount;
 
-/// Shortest and longest pause between two attempts to reserve.
+/// Shortest and longest pause between two attempts to reserve a cost.
 const POLL_PAUSES: [Duration; 2] = [Duration::from_millis(20), Duration::from_millis(500)];
 /// Today's date in UTC by the server's clock.
 pub(super) const TODAY_SQL: &str = "(clock_timestamp() AT TIME ZONE 'UTC')::date";
 /// SQL condition: the endpoint may still bill the requests of this batch job.
 pub(super) const IN_FLIGHT_JOB: &str = "p.state IN ('creating', 'open')";
 
-/// Outcome of an attempt to reserve.
+/// Outcome of an attempt to reserve a cost.
 enum Attempt {
     Reserved,
     /// The reservation would have succeeded, but the attempt was a dry run.
@@ -58,16 +58,17 @@ impl Server {
         let id = fastrand::i64(1..);
         let [mut wait, longest] = POLL_PAUSES;
         let mut waited = false;
-        let noted = loop {
-            // The limits that admitted the request may have changed during the wait.
+        let outcome = loop {
+            // The limits that admitted the request may have changed during the wait, so only check
+            // whether the daily budget covers it now.
             let is_dry_run = waited && has_permit;
             match self.try_reserve(id, run, worst, daily_budget, is_dry_run).await {
                 Ok(Attempt::Reserved) => break Ok(ReserveOutcome::Reserved(ReservationId(id))),
                 Ok(Attempt::Fits) => break Ok(ReserveOutcome::Retry),
                 Ok(Attempt::Ended) => break Ok(ReserveOutcome::RunEnded),
                 Ok(Attempt::Lapsed) => break Err(self.expired_lease_error()),
-                Ok(Attempt::BudgetExceeded(gone, false)) => {
-                    break Ok(ReserveOutcome::BudgetExceeded(gone));
+                Ok(Attempt::BudgetExceeded(used_usd, false)) => {
+                    break Ok(ReserveOutcome::BudgetExceeded(used_usd));
                 }
                 Ok(Attempt::BudgetExceeded(_, true)) => {
                     waited = true;
@@ -80,9 +81,9 @@ impl Server {
                 Err(error) => break Err(error),
             }
         };
-        if let Err(Ok(ReserveOutcome::Reserved(note))) = reply.send(noted) {
+        if let Err(Ok(ReserveOutcome::Reserved(reservation))) = reply.send(outcome) {
             // The waiter was dropped and will not send the request.
-            let _ = self.settle_reservation(note, false).await;
+            let _ = self.settle_reservation(reservation, false).await;
         }
     }
 
@@ -109,8 +110,8 @@ impl Server {
              ON CONFLICT (date) DO UPDATE SET usd = day.usd"
         );
         // If another session has resumed the run, this session must not spend money on it.
-        let note = format!(
-            "WITH gone AS (SELECT CASE WHEN $5::double precision IS NULL THEN 0 ELSE {gone} END AS usd),
+        let insert = format!(
+            "WITH gone AS (SELECT CASE WHEN $5::double precision IS NULL THEN 0 ELSE {used} END AS usd),
              ours AS (SELECT 1 FROM hqdl.run WHERE id = $2 AND ended_at IS NULL AND session = $6 AND {ALIVE}),
              noted AS (INSERT INTO hqdl.reservation (id, run, cost_usd, tokens, date, session)
                SELECT $1, $2, $3, $4, {TODAY_SQL}, $6 FROM gone
@@ -121,44 +122,47 @@ impl Server {
                EXISTS (SELECT 1 FROM ours), gone.usd,
                EXISTS (SELECT 1 FROM hqdl.reservation WHERE NOT in_doubt AND {ALIVE}),
                EXISTS (SELECT 1 FROM hqdl.run WHERE id = $2 AND ended_at IS NULL) FROM gone",
-            gone = Self::used_today_sql()
+            used = Self::used_today_sql()
         );
-        let (lock, note, session) = (lock.as_str(), note.as_str(), &*session);
+        let (lock, insert, session) = (lock.as_str(), insert.as_str(), &*session);
         let tokens = worst.tokens.cast_signed();
         let row = self.link.with_shared_client(|client| async move {
-            let note = client.prepare_cached(note).await?;
+            let insert = client.prepare_cached(insert).await?;
             let values: [&(dyn tokio_postgres::types::ToSql + Sync); 7] =
                 [&id, &run.0, &worst.usd, &tokens, &daily_budget, &session, &is_dry_run];
             if daily_budget.is_none() {
-                return Ok(client.query_one(&note, &values).await?);
+                return Ok(client.query_one(&insert, &values).await?);
             }
             let lock = client.prepare_cached(lock).await?;
             // Send all statements at once, so that no other statement on the shared connection
             // comes between them.
-            let (begun, locked, noted, committed) = tokio::join!(
+            let (begun, locked, inserted, committed) = tokio::join!(
                 biased;
                 client.batch_execute(BEGIN),
                 client.execute(&lock, &[]),
-                client.query_one(&note, &values),
+                client.query_one(&insert, &values),
                 client.batch_execute("COMMIT")
             );
             begun?;
             locked?;
-            let noted = noted?;
+            let row = inserted?;
             committed?;
-            Ok(noted)
+            Ok(row)
         });
         let row = row.await?;
         let get = |row: &Row| -> WorkResult<(bool, bool, f64, bool, bool)> {
-            let (noted, ours) = (row.try_get(0)?, row.try_get(1)?);
-            Ok((noted, ours, row.try_get(2)?, row.try_get(3)?, row.try_get(4)?))
+            let (is_reserved, is_own_run) = (row.try_get(0)?, row.try_get(1)?);
+            Ok((is_reserved, is_own_run, row.try_get(2)?, row.try_get(3)?, row.try_get(4)?))
         };
-        let (noted, ours, gone, on_way, open) = self.read_row(&row, get)?;
+        let (is_reserved, is_own_run, used_usd, has_requests_in_flight, is_run_open) =
+            self.read_row(&row, get)?;
         Ok(match daily_budget {
-            _ if noted => Attempt::Reserved,
-            Some(most) if gone + worst.usd > most => Attempt::BudgetExceeded(gone, on_way),
-            _ if !open => Attempt::Ended,
-            _ if !ours => Attempt::Lapsed,
+            _ if is_reserved => Attempt::Reserved,
+            Some(most) if used_usd + worst.usd > most => {
+                Attempt::BudgetExceeded(used_usd, has_requests_in_flight)
+            }
+            _ if !is_run_open => Attempt::Ended,
+            _ if !is_own_run => Attempt::Lapsed,
             _ => Attempt::Fits,
         })
     }

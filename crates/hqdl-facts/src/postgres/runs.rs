@@ -82,12 +82,12 @@ impl Runs for Server {
             (super::without_nul(command), super::without_nul(spec), self.ensure_session_id()?);
         let (command, spec, session) = (&command, &spec, &session);
         // Marking the costs as in doubt here ensures that each unconfirmed cost is reported once.
-        let stock = format!(
+        let mark_in_doubt = format!(
             "WITH left_over AS (UPDATE hqdl.reservation SET in_doubt = true
                WHERE NOT in_doubt AND NOT {ALIVE} RETURNING cost_usd, tokens)
              SELECT coalesce(sum(cost_usd), 0), coalesce(sum(tokens), 0)::bigint, count(*) FROM left_over"
         );
-        let doubt = self.query_one(&stock, &[], |r| {
+        let doubt = self.query_one(&mark_in_doubt, &[], |r| {
             let requests = r.try_get::<_, i64>(2)?.cast_unsigned() as _;
             Ok(UnconfirmedCost { requests, max_spent: read_spent_amount(r)? })
         })?;

@@ -25,7 +25,7 @@ pub(super) async fn migrate(link: &Link) -> Result<(), FactsError> {
 }
 
 async fn read_version(link: &Link, client: &impl GenericClient) -> WorkResult<i32> {
-    // `to_regclass` is avoided here, because its answer may predate the lock.
+    // Do not use `to_regclass` here, because its answer may predate the lock.
     let sql = "SELECT EXISTS (SELECT 1 FROM pg_catalog.pg_class AS c
                  JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
                  WHERE n.nspname = 'hqdl' AND c.relname = 'migration')";

@@ -136,8 +136,8 @@ impl Server {
         state.entered && state.began <= moment && state.renewed.elapsed() < self.presence.lease
     }
 
-    /// Starts the session and keeps it alive. Must be called before a process claims, reserves or
-    /// starts a run.
+    /// Starts the session and keeps it alive. Call this before claiming cells, reserving a cost or
+    /// starting a run.
     pub(super) async fn keep_session_alive(&self) -> Result<Arc<str>, FactsError> {
         let id = self.ensure_session().await?;
         let mut state = self.presence.lock_state();

@@ -250,7 +250,7 @@ impl RetryPolicy {
     }
 }
 
-/// Handles the requests of a batch without an answer.
+/// Handles a batch's requests that have no answer.
 struct UnansweredRequests<'r, 'f> {
     parsers: &'r AnswerParsers<'f>,
     /// The run whose queue receives the requests to retry.

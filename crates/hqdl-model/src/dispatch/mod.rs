@@ -39,7 +39,7 @@ use hqdl_facts::{BatchJob, Facts, FactsError, RunId, Stage};
 use hqdl_spec::Limits;
 use hqdl_values::usage::SpentAmount;
 
-/// First interval between two polls of a batch. The interval grows up to the one in the spec.
+/// First interval between two polls of a batch. The interval grows to the maximum in the spec.
 const FIRST_PAUSE: Duration = Duration::from_secs(5);
 /// Factor by which the poll interval grows.
 const PAUSE_GROWTH: f64 = 1.5;
@@ -112,7 +112,8 @@ impl<'d, 'f> Dispatch<'d, 'f> {
     /// finished ones. Returns the files that were uploaded but never submitted.
     ///
     /// # Errors
-    /// [`StopReason`].
+    /// [`StopReason`] if the journal cannot be read or written, or if the endpoint returns an
+    /// error.
     pub async fn recover_jobs(&mut self) -> Result<Unsent, StopReason> {
         let deleted = self.facts().history().delete_unsent_requests(&self.spec, self.run)?;
         self.unsent = deleted.into_iter().map(|p| (p.token, p.input_file)).collect();
@@ -166,7 +167,8 @@ impl<'d, 'f> Dispatch<'d, 'f> {
     /// in progress.
     ///
     /// # Errors
-    /// [`StopReason`]. Batches in progress stay at the endpoint, and the next run collects them.
+    /// [`StopReason`] if the budget is exhausted, the user interrupts the run, or the endpoint or
+    /// the journal fails. Batches in progress stay at the endpoint, and the next run collects them.
     pub async fn run_to_completion(&mut self) -> Result<(), StopReason> {
         let mut pause = self.first_pause();
         let mut missed_polls = 0;

@@ -96,8 +96,8 @@ impl BatchPacker<'_, '_> {
                 facts.history().split_request(self.run, &mut request, rows)?;
             }
             let custom_id = prompt.provenance_hash();
-            // A row that is requested again alone has the same prompt, and thus the same id, so put
-            // it into the next job.
+            // A row that is requested again alone has the same prompt, and thus the same id, so its
+            // request goes into the next job.
             if !ids.insert(custom_id.clone()) {
                 continue;
             }

@@ -22,7 +22,7 @@ const MAX_LINE_BYTES: u64 = 16 << 20;
 /// Template id of a stored answer, and the rows to request again.
 type KeptAnswer = (i64, Vec<(RowBatch, u32)>);
 
-/// Counts of the lines of a file.
+/// Numbers of lines in a file, by kind.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LineCounts {
     /// Number of answers that were stored.
@@ -42,7 +42,7 @@ pub trait UnansweredSink {
     /// Queues rows for another request.
     ///
     /// # Errors
-    /// [`StopReason`] if that cannot be stored.
+    /// [`StopReason`] if the rows cannot be queued.
     fn queue_retries(
         &mut self,
         template_id: i64,
@@ -52,7 +52,7 @@ pub trait UnansweredSink {
     /// Handles a failed request.
     ///
     /// # Errors
-    /// [`StopReason`] if that cannot be stored.
+    /// [`StopReason`] if the failure cannot be stored.
     fn handle_failure(
         &mut self,
         request: BatchedRequest,
@@ -63,7 +63,7 @@ pub trait UnansweredSink {
 /// Counts the batch output lines of a file.
 ///
 /// # Errors
-/// Fails with an error from the operating system.
+/// Fails if the file cannot be read.
 pub(super) fn count_output_lines(path: &Path) -> std::io::Result<u64> {
     let mut count = 0;
     for line in BufReader::new(std::fs::File::open(path)?).split(b'\n') {

@@ -6,7 +6,7 @@
 //! is left, and then split.
 //!
 //! So an endpoint that is gone receives at most [`MAX_FAILURES`] whole requests, followed by
-//! requests for parts with twice the rows of one request in total. If an endpoint rejects the
+//! requests for their parts: at most two for each row of a full request. If an endpoint rejects the
 //! content of rows, hqdl splits the requests in halves. After [`MAX_FAILURES`] rejections without
 //! an answer, it splits them into single rows at once.
 

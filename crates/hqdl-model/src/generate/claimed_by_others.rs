@@ -1,7 +1,7 @@
 //! Rows that other runs have claimed. The run defers these rows until it has nothing else to ask,
-//! so that several runs over the same rows do not wait for each other's requests. Then it looks
-//! them up in large groups. For rows that are still missing, it waits until they are released and
-//! then asks for them.
+//! so that several runs over the same rows do not wait for each other's requests. Then it looks the
+//! rows up in large groups. For rows that are still missing, it waits until the claims are released
+//! and then asks for the rows.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

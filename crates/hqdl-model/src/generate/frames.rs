@@ -103,7 +103,7 @@ impl Context {
         let mut frames = self.frames.lock().unwrap_or_else(PoisonError::into_inner);
         let build_frame = || {
             let expansion = self.expansion.reduce_to_key_part(key);
-            // Recordings are looked up by a prompt in the form of a table.
+            // Recordings are looked up by the hash of a prompt in table form.
             let is_recorded = self.endpoint().looks_up_by_prompt() && expansion.evidence.is_none();
             let constructor = if is_recorded { PromptFrame::for_table } else { PromptFrame::new };
             Arc::new(constructor(&expansion, columns, format))
@@ -138,8 +138,8 @@ impl Context {
     }
 }
 
-/// Returns the key of the first row. All rows of a batch show the same key columns, so any of them
-/// would do.
+/// Returns the key of the first row. All rows of a batch show the same key columns, so any row's
+/// key would do.
 fn first_key(row_batch: &RowBatch) -> &[Value] {
     row_batch.missing_rows.first().map_or(&[], |missing_row| &missing_row.row.key)
 }

@@ -18,9 +18,9 @@ use hqdl_values::usage::Usage;
 
 /// Pauses whose ends differ by less than this count as the same pause.
 const SAME_PAUSE: Duration = Duration::from_secs(2);
-/// Interval within which another wait for a minute limit is not reported.
+/// Minimum interval between two reports of a wait for a minute limit.
 const LIMIT_INTERVAL: Duration = Duration::from_secs(20);
-/// Minimum wait for a minute limit that is reported.
+/// Shortest wait for a minute limit that is reported to the user.
 const SHORTEST_LIMIT_WAIT: Duration = Duration::from_secs(1);
 /// Interval between reports about cells that other processes have claimed.
 const CLAIM_INTERVAL: Duration = Duration::from_secs(60);

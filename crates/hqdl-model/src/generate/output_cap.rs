@@ -10,8 +10,8 @@ use crate::Tokens;
 use crate::plan::ANSWER_HEADROOM;
 use hqdl_prompt::{Prompt, strip_reasoning};
 
-/// Share of the distance by which the factor moves toward a smaller factor after each answer that
-/// needs less.
+/// Share of the difference by which the factor decreases after each answer that needs a smaller
+/// factor.
 const DECAY: f64 = 0.1;
 /// Minimum share of the cap at which a truncated answer counts as truncated by the cap. A shorter
 /// truncated answer reached the end of the model's context.

@@ -1,6 +1,6 @@
 //! Slots limit the number of requests that an endpoint processes at once. If the store is remote,
 //! preparing a request and storing its answer can be slow, so hqdl prepares further requests in
-//! advance. It prepares only as many as will have to wait briefly for a slot.
+//! advance. The number of prepared requests is limited, so that each waits only briefly for a slot.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};

@@ -18,13 +18,13 @@ pub struct BudgetLeft {
 /// unlimited.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct BudgetShortfall {
-    /// Missing USD at the likely cost.
+    /// USD by which the likely cost exceeds the budget.
     pub likely_usd: f64,
-    /// Missing USD at the maximum cost.
+    /// USD by which the maximum cost exceeds the budget.
     pub max_usd: f64,
-    /// Missing tokens at the likely usage.
+    /// Tokens by which the likely usage exceeds the budget.
     pub likely_tokens: f64,
-    /// Missing tokens at the maximum usage.
+    /// Tokens by which the maximum usage exceeds the budget.
     pub max_tokens: f64,
     /// Number of cells that the remaining budget likely covers.
     pub cells_that_fit: u64,

@@ -46,7 +46,7 @@ pub struct CascadeThreshold {
     pub cost_usd: Option<f64>,
     /// Expected share of the cells that agree with the stronger model.
     pub expected: f64,
-    /// Lower bound of `expected` at a confidence level of 95 %.
+    /// Lower bound on the share of the cells that agree, at a confidence level of 95 %.
     pub bound: f64,
     /// Whether the run uses this threshold.
     pub is_chosen: bool,

@@ -17,7 +17,7 @@ pub struct RequestShape {
     /// Number of columns per request.
     pub columns: u64,
     /// Maximum output tokens: the part independent of the rows, the part per row, and the limit of
-    /// any answer.
+    /// a whole answer.
     pub output_limits: (u64, u64, u64),
     /// Likely output tokens per row.
     pub row_output: f64,

@@ -71,7 +71,8 @@ impl ThroughputEstimate {
         }
         throughput.reasoning_tokens = match answers {
             0.0 if is_reasoning_model(&settings.name) => REASONING,
-            // A smaller difference is caused by a tokenizer that counts differently.
+            // A smaller number of hidden tokens may only mean that the tokenizer counts
+            // differently.
             _ if hidden_total > content_total => hidden_total as f64 / answers,
             _ => 0.0,
         };

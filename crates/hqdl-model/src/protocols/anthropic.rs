@@ -192,8 +192,8 @@ fn read_stop_reason(json: &Json, draft: &mut ReplyDraft) {
 }
 
 /// Parses Anthropic's rate-limit headers. See
-/// <https://platform.claude.com/docs/en/api/rate-limits#response-headers>: `tokens` is the strictest
-/// limit in effect, and each limit resets at a time in RFC 3339.
+/// <https://platform.claude.com/docs/en/api/rate-limits#response-headers>. The limit of `tokens` is
+/// the strictest limit in effect, and each limit resets at a time in RFC 3339.
 fn read_rate_limits(headers: &HeaderMap) -> RateLimitHint {
     let name = |what: &str, field: &str| format!("anthropic-ratelimit-{what}-{field}");
     let limit =

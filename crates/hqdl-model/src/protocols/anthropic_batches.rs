@@ -45,8 +45,8 @@ impl MessageBatches<'_> {
         parse_batch(&self.client.transport().fetch_json(request).await?)
     }
 
-    /// Returns the batches with this number of requests that are not older than a given time,
-    /// newest first.
+    /// Returns the batches that contain this number of requests and were created at or after
+    /// `since`, newest first.
     async fn list_batches_since(
         &self,
         requests: u64,

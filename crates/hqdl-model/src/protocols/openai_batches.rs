@@ -197,8 +197,8 @@ fn parse_batch(json: &Json) -> Result<Batch, ModelError> {
     })
 }
 
-/// Parses a line of an output file. `created_field` of a reply is its time; `parse_body` returns
-/// `None` for the reply of another protocol.
+/// Parses a line of an output file. `created_field` names the field of a reply that contains its
+/// creation time; `parse_body` returns `None` for the reply of another protocol.
 pub(super) fn parse_output_line(
     line: &Json,
     created_field: &str,

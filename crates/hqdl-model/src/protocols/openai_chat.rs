@@ -55,7 +55,7 @@ impl Protocol for OpenAiChat {
             ],
             ..CreateChatCompletionRequest::default()
         };
-        // The request contains only texts, which always convert to JSON.
+        // The request contains only strings, which always convert to JSON.
         let mut body = serde_json::to_value(messages).unwrap_or_default();
         if !prompt.images.is_empty()
             && let Some(user) = body["messages"].as_array_mut().and_then(|m| m.last_mut())
@@ -116,7 +116,7 @@ impl Protocol for OpenAiChat {
             for (name, part) in message.into_iter().flatten() {
                 let part_of = match (name.as_str(), part) {
                     ("role", _) | (_, Json::Null) => continue,
-                    // Only one choice was requested.
+                    // hqdl requests only one choice, so further choices are not part of the answer.
                     _ if n > 0 || index.is_some_and(|i| i > 0) => &mut draft.other_output,
                     ("content", Json::String(_)) => &mut draft.content,
                     ("refusal", Json::String(_)) => &mut draft.refusal,

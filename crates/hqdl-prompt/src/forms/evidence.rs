@@ -3,8 +3,8 @@
 //!
 //! A passage is untrusted text. It is one line of JSON, so nothing in it can end the passages or
 //! look like another part of the prompt, and a request with passages asks about only one row. An
-//! answer quotes a passage by its id; a quotation counts only if the passage was shown and contains
-//! the words.
+//! answer refers to a passage by its id; a quotation counts only if the passage was shown and
+//! contains the quoted words.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ const QUOTATION_TOKENS: u64 = 60;
 /// Reason why a value without a quotation is unknown.
 const NOT_SUPPORTED: &str = "no quoted passage supports the answer";
 
-/// Quotations in the answers about a row with evidence.
+/// Form of the quotations in the answers about a row with evidence.
 #[derive(Debug, Clone)]
 pub(super) struct EvidenceForm {
     expansion: Arc<Expansion>,
@@ -53,7 +53,7 @@ impl EvidenceForm {
     /// Returns the passages to show with a row; empty if the expansion has no documents.
     ///
     /// # Errors
-    /// Fails with a message for the user.
+    /// Fails with a message for the user if the documents are not loaded or cannot be searched.
     pub(super) fn find_evidence(&self, row: &Row) -> Result<Arc<ShownEvidence>, String> {
         self.expansion.find_evidence(row).map(Option::unwrap_or_default)
     }

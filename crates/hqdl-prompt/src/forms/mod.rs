@@ -58,7 +58,7 @@ pub(super) struct SingleForm {
     task_instructions: Instructions,
     /// Instructions for texts, used if the value is a text.
     text_instructions: Instructions,
-    /// Quotations in the answers; `None` if the prompt contains no passages.
+    /// Form of the quotations in the answers; `None` if the prompt contains no passages.
     evidence: Option<evidence::EvidenceForm>,
 }
 

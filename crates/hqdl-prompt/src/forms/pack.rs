@@ -207,7 +207,7 @@ pub(crate) fn format_arrays(rows: impl Iterator<Item = (Json, Vec<Json>)>) -> St
     json!({ "rows": rows.map(row).collect::<Vec<_>>() }).to_string()
 }
 
-/// Parses the column types from a row of the example.
+/// Parses the column types from a row of the example, and returns the form of the answers.
 fn parse_types(row: &Json, columns: &mut [AskedColumn]) -> Option<AnswerForm> {
     if let Some(cells) = row.as_array() {
         for (column, cell) in columns.iter_mut().zip(cells.iter().skip(1)) {

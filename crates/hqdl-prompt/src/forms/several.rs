@@ -15,7 +15,7 @@ const QUESTIONS: &str = "Questions:";
 /// Start of the options for a column.
 const OPTIONS: &str = "\nOptions of ";
 
-/// Returns the first part of the system message in the plural.
+/// Returns the task of the introduction with "questions" in the plural.
 pub(super) fn pluralize_task(intro: &Intro) -> String {
     intro.task.replacen("question", "questions", 1)
 }

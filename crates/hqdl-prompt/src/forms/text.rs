@@ -15,7 +15,7 @@ pub(super) const INTRO: Intro = Intro {
 /// Minimum length, in characters, of a value that is treated as a text.
 const MIN_TEXT_CHARS: usize = 100;
 
-/// Returns true if a row consists of a single, longer text.
+/// Returns true if a row consists of a single, long text.
 pub(super) fn is_long_text(row: &Row) -> bool {
     let [Value::Text(text)] = row.key.as_slice() else { return false };
     text.contains(char::is_whitespace) && text.chars().nth(MIN_TEXT_CHARS).is_some()

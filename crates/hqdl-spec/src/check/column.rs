@@ -169,8 +169,7 @@ impl SpecCheck<'_> {
         Some((low, high))
     }
 
-    /// Checks the aliases of a column. Returns the value of each alias, by the alias's
-    /// lookup form.
+    /// Checks the aliases of a column. Returns the value of each alias, by the alias's lookup form.
     fn check_aliases(
         &mut self,
         path: &[Step],
@@ -198,7 +197,7 @@ impl SpecCheck<'_> {
             },
         };
         let is_unchecked = self.catalog.is_absent();
-        // Without a value list, the aliases' target values are the values.
+        // Without a value list, the values that the aliases stand for count as the column's values.
         let meant: HashSet<String> = entries.values().map(|v| v.to_lowercase()).collect();
         let mut aliases = BTreeMap::new();
         for (alias, value) in entries {
@@ -502,11 +501,11 @@ fn find_first_slot(sql: &str) -> Option<&str> {
 /// column.
 ///
 /// `EXISTS {value}` tests whether a list contains a value. All other SQL is an expression over the
-/// expansion's columns (or, for a one-to-many column, over that table's columns).
+/// expansion's columns (or, for a one-to-many column, over the columns of its table).
 fn binding_probe_sql(e: &ExpansionTable, c: &ColumnTable, sql: &str) -> String {
     let column = |name: &str, data_type: Option<Type>| {
         let name = hqdl_values::sql::quote_name(name);
-        // A server checks the types of compared values.
+        // A server checks the types of compared values, so give each column its type.
         match data_type.map(Type::postgres_type) {
             Some(type_name) => format!("CAST(NULL AS {type_name}) AS {name}"),
             None => format!("NULL AS {name}"),

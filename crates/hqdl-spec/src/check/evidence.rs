@@ -62,7 +62,7 @@ impl SpecCheck<'_> {
         })
     }
 
-    /// Returns the settings of a web search.
+    /// Checks the settings of a web search and returns them.
     fn check_search(&mut self, path: &[Step], table: &EvidenceTable, url: &str) -> Documents {
         let field_path = |field: &str| join_path(path, &[field.into()]);
         if let Err((message, help)) = check_search_url(url) {
@@ -153,7 +153,7 @@ impl SpecCheck<'_> {
         }
     }
 
-    /// Reports fields that evidence does not allow.
+    /// Reports settings of the expansion that cannot be combined with evidence.
     fn check_evidence_conflicts(
         &mut self,
         path: &[Step],

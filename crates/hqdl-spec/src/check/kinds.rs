@@ -32,8 +32,8 @@ impl SpecCheck<'_> {
         kinds
     }
 
-    /// Returns the table and the column that a name such as `city.name` refers to. Fails with a
-    /// message and a hint.
+    /// Returns the table and the column that a name such as `city.name` refers to. If there is no
+    /// such column, fails with a message and a hint.
     fn resolve_kind_column(&self, name: &str) -> Result<(String, String), (String, String)> {
         let Some((table, column)) = name.rsplit_once('.') else {
             return Err((format!("`{name}` names no column"), "write `table.column`".to_owned()));

@@ -42,12 +42,12 @@ pub trait Catalog {
     /// Returns the column names of a read-only SELECT.
     ///
     /// # Errors
-    /// Fails with `SQLite`'s message if the SELECT cannot be prepared, or if it writes.
+    /// Fails with the database's message if the SELECT cannot be prepared, or if it writes.
     fn prepare_select(&self, sql: &str) -> Result<Vec<String>, String>;
     /// Returns the rows of a read-only SELECT, at most `limit`.
     ///
     /// # Errors
-    /// Fails with `SQLite`'s message.
+    /// Fails with the database's message if the SELECT cannot be executed.
     fn select_rows(&self, sql: &str, limit: usize) -> Result<Vec<Vec<Value>>, String>;
 }
 

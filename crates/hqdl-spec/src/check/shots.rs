@@ -61,7 +61,7 @@ impl SpecCheck<'_> {
         }
     }
 
-    /// Returns the shots that a SELECT yields.
+    /// Returns the valid shots among the rows of a SELECT.
     fn select_shots(
         &mut self,
         path: &[Step],

@@ -18,7 +18,7 @@ pub enum OverrideEditError {
     NoTable {
         /// Table name that the user passed.
         table: String,
-        /// Existing tables.
+        /// Names of the existing tables.
         existing: Vec<String>,
     },
     /// The number of values differs from the number of key columns.
@@ -26,7 +26,7 @@ pub enum OverrideEditError {
     Key {
         /// Name of the expansion.
         expansion: String,
-        /// Key columns.
+        /// Names of the key columns.
         names: Vec<String>,
         /// Number of values that the user passed.
         given: usize,
@@ -38,7 +38,7 @@ pub enum OverrideEditError {
         expansion: String,
         /// Column name that the user passed.
         column: String,
-        /// Existing columns.
+        /// Names of the existing columns.
         existing: Vec<String>,
     },
     /// No source has the key.
@@ -97,7 +97,9 @@ impl OverrideEditError {
 /// Overrides a cell. `key` has the order of the key columns; `NULL` means NULL.
 ///
 /// # Errors
-/// Returns [`OverrideEditError`] and leaves the file unchanged.
+/// [`OverrideEditError`] if the spec does not have the table, the key columns or the column, if the
+/// value cannot be parsed, or if the file cannot be read or written. The overrides are then
+/// unchanged.
 pub fn set_override(
     spec: &Spec,
     table: &str,
@@ -127,7 +129,7 @@ pub fn set_override(
 /// contains any of the given entities.
 ///
 /// # Errors
-/// Fails if `has_entity` fails.
+/// Fails if `has_entity` cannot search the sources.
 pub fn find_objections<E>(
     spec: &Spec,
     (table, key, column, value): (&str, &[String], &str, &str),
@@ -185,7 +187,9 @@ fn check_value(column: &Column, value: &str) -> Option<OverrideEditError> {
 /// Removes an override, so that the model's answer is used again.
 ///
 /// # Errors
-/// Returns [`OverrideEditError`] and leaves the file unchanged.
+/// [`OverrideEditError`] if the spec does not have the table, the key columns or the column, if the
+/// cell is not overridden, or if the file cannot be read or written. The overrides are then
+/// unchanged.
 pub fn remove_override(
     spec: &Spec,
     table: &str,
@@ -206,7 +210,8 @@ pub fn remove_override(
 }
 
 /// Acquires an exclusive lock on an overrides file, and blocks until it is available. Callers hold
-/// it while they read, edit and rewrite the file, so that no other process's edit is lost. The lock is released when the file is dropped, or when the process ends.
+/// it while they read, edit and rewrite the file, so that no other process's edit is lost. The lock
+/// is released when the returned file is dropped, or when the process ends.
 ///
 /// The lock is on the directory, because the file itself is replaced. If a directory cannot be
 /// locked, a file next to it is locked.
@@ -272,7 +277,7 @@ fn format_key_field(text: &String) -> String {
 }
 
 fn is_same_cell(a: &OverrideLine, b: &OverrideLine) -> bool {
-    // In this line, key fields that belong only to other expansions are empty.
+    // A key field is empty if it belongs only to other expansions, so compare only the others.
     let key_fields = |l: &OverrideLine| {
         let mut key: Vec<(String, String)> =
             l.key.iter().filter(|(_, v)| !v.is_empty()).cloned().collect();

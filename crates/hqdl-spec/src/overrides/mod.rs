@@ -4,8 +4,9 @@
 //! they can be reviewed and versioned like code:
 //!
 //! ```csv
-//! superhero_name,full_name,column,value,note Spawn,Al Simmons,race,Demon,hellspawn is no value of
-//! ours Yoda,,powers,The Force|Telekinesis,
+//! superhero_name,full_name,column,value,note
+//! Spawn,Al Simmons,race,Demon,hellspawn is not in our list
+//! Yoda,,powers,The Force|Telekinesis,
 //! ```
 //!
 //! The header names the key columns, then `column`, `value` and optionally `note`. An empty key
@@ -96,10 +97,11 @@ pub struct Overrides {
 }
 
 impl Overrides {
-    /// Reads the overrides of a spec; a missing file contains none.
+    /// Reads the overrides of a spec. If the file does not exist, there are none.
     ///
     /// # Errors
-    /// Returns [`OverridesError`] with the line that cannot be used.
+    /// [`OverridesError`] if the file cannot be read or a line cannot be used; the error names the
+    /// line.
     pub fn read(spec: &Spec) -> Result<Self, OverridesError> {
         let path = spec.overrides_path();
         let mut overrides = Self::default();
@@ -189,8 +191,8 @@ impl Overrides {
         self.cells.get(&(expansion, entity.clone()))?.get(&column)
     }
 
-    /// Returns the overridden entities with their overrides: ordered by the number of overridden
-    /// columns, most first, and then by entity.
+    /// Returns the overridden entities with their overrides, ordered by the number of overridden
+    /// columns (descending) and then by entity.
     #[must_use]
     pub fn overridden_rows(&self, expansion: usize) -> Vec<(&Entity, &HashMap<usize, Override>)> {
         let mut rows: Vec<_> = self

@@ -386,7 +386,7 @@ fn push_costs(scored: &[RunScore], text: &mut String) {
     }
 }
 
-/// Appends the questions of a run that asked the model.
+/// Appends a table of the questions of a run for which the model was asked, if there are any.
 fn push_asking_questions(name: &str, run: &RunCost, text: &mut String) {
     let mut so_far = run.materialized.unwrap_or_default().requests;
     let mut any = false;

@@ -18,8 +18,9 @@ use hqdl_spec::Expansion;
 /// Faults on the true values, by the text of the query. Other queries have no fault.
 pub(crate) type Faults = HashMap<String, String>;
 
-/// Returns a note that a query is wrong even on the true values. `fault` is the difference there;
-/// the note repeats it unless it equals `difference`, the difference in the run.
+/// Returns a note that a query is wrong even on the true values. `fault` is the difference on the
+/// true values, `difference` the difference in the run. The note contains `fault` only if the two
+/// differ.
 pub(crate) fn describe_fault(fault: &str, difference: &str) -> String {
     if fault == difference {
         "on the true values, too".to_owned()
@@ -32,7 +33,7 @@ pub(crate) fn describe_fault(fault: &str, difference: &str) -> String {
 /// but the generated columns.
 ///
 /// # Errors
-/// [`SwanError`] if the true values cannot be read, or there is no space for the run.
+/// [`SwanError`] if the true values cannot be read, or the temporary database cannot be written.
 pub(crate) fn find_faults(
     header: &Header,
     questions: &[BenchmarkQuestion],
@@ -42,7 +43,7 @@ pub(crate) fn find_faults(
         return Ok(Faults::new());
     };
     let scratch = TempDir::new()?;
-    // Use a prepared copy like a run does, because the hidden columns could make a wrong query
+    // Use a prepared copy, as a run does, because the hidden columns could make a wrong query
     // right.
     let database = scratch.0.join(format!("{}.sqlite", benchmark.name));
     prepare::write_without_hidden_columns(gold.database(), &database, benchmark)?;

@@ -52,7 +52,7 @@ pub struct RunScore {
 /// Cost of a run, step by step.
 #[derive(Debug, Clone, Serialize)]
 pub struct RunCost {
-    /// Whether all questions ended.
+    /// Whether all questions were processed.
     pub finished: bool,
     /// Total cost.
     pub total: Cost,
@@ -111,7 +111,7 @@ pub struct GoldDatabase {
     timeout: Duration,
     interrupt: watch::Receiver<bool>,
     cached_rows: RefCell<HashMap<String, Result<Rows, String>>>,
-    /// Faults that no model can avoid, of the queries checked so far, by questions file and mode.
+    /// Queries checked so far, with the faults that no model can avoid, by questions file and mode.
     faults: RefCell<HashMap<(PathBuf, Mode), CheckedQueries>>,
 }
 
@@ -202,7 +202,8 @@ impl GoldDatabase {
 /// the gold databases, and `timeout` limits each of their queries.
 ///
 /// # Errors
-/// [`SwanError`] if a record, a file or a database cannot be read, or the user interrupts the command.
+/// [`SwanError`] if a record, a file or a database cannot be read, or if the user interrupts the
+/// command.
 pub fn score_runs(
     dirs: &[PathBuf],
     questions: Option<&Path>,
