@@ -119,7 +119,7 @@ impl SpecCheck<'_> {
     fn check_unify(&mut self, path: &[Step], c: &ColumnTable, values: Option<&ValueList>) {
         if c.unify && values.is_none_or(|v| v.open) {
             let label =
-                if values.is_some() { "allows other values" } else { "the column has no `values`" };
+                if values.is_some() { "the list is open" } else { "the column has no `values`" };
             let message = format!(
                 "`unify` of `{}` has no effect, because the column has no closed value list",
                 c.name
@@ -142,8 +142,12 @@ impl SpecCheck<'_> {
         let key_position = |name: &str| e.key.iter().position(|k| k.eq_ignore_ascii_case(name));
         let name = c.year.as_ref()?;
         if c.kind != Type::Date {
-            let message = format!("`{}` is {}, which has no year", c.name, c.kind.name());
-            self.add_error(path, &message, "", "`year` is for columns of type \"date\"");
+            let message = format!(
+                "column `{}` has the type \"{}\", which has no year",
+                c.name,
+                c.kind.name()
+            );
+            self.add_error(path, &message, "", "remove `year`, or set `type = \"date\"`");
         } else if key_position(name).is_none() {
             let help = find_nearest(name, e.key.iter().map(String::as_str)).map_or_else(
                 || format!("the key is {}", e.key.join(", ")),

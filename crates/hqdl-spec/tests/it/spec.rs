@@ -313,7 +313,7 @@ const MISTAKES: &[Mistake] = &[
     mistake(
         "\"full_name\"]",
         "\"SUPERHERO_NAME\"]",
-        "`SUPERHERO_NAME` occurs twice in `key` and `context`",
+        "`SUPERHERO_NAME` occurs twice in `key`",
         "\"SUPERHERO_NAME\"",
         "",
     ),
@@ -570,7 +570,7 @@ fn no_mistake_is_reported_twice() {
         "`key` is a string",
         "this SELECT has no column `full_name`",
         "`type` cannot be \"txt\"",
-        "occurs twice in `key` and `context`",
+        "occurs twice in",
         // Nor is the column filled that the name was meant for.
         "`llm` has no column `power`",
     ];
