@@ -234,6 +234,13 @@ const MISTAKES: &[Mistake] = &[
     ),
     mistake(
         "[model]\n",
+        "[model]\nprice = { input = 1.0, output = 1.0, batch = -0.5 }\n",
+        "`batch` is not a valid multiplier",
+        "-0.5",
+        "",
+    ),
+    mistake(
+        "[model]\n",
         "[model]\nbase_url = \"localhost:1\"\n",
         "`localhost:1` is not the URL of an endpoint",
         "\"localhost:1\"",
