@@ -513,8 +513,8 @@ impl<'s> SchemaWalk<'s> {
     }
 }
 
-/// Returns the help for a syntax error. A list of tables whose header has single brackets looks like
-/// a table that is written twice.
+/// Returns the help for a syntax error. A list of tables with single brackets in its headers looks
+/// like a table that is written twice.
 fn suggest_toml_fix(error: &toml::de::Error, text: &str) -> String {
     let span = error.span().unwrap_or_default();
     let start = text.get(..span.start).and_then(|before| before.rfind('\n')).map_or(0, |n| n + 1);

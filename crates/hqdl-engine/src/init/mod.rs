@@ -319,8 +319,8 @@ impl Inventory {
         if chosen.is_empty() {
             notes.push(format!(
                 "found no table to expand: no table has one to three short text columns that \
-                 identify its rows (ids, numbers, dates, links, and texts of more than {} characters \
-                 on average do not count)",
+                 identify its rows (ids, numbers, dates, links, and texts of more than {} \
+                 characters on average do not count)",
                 sampling::MIN_DESCRIPTION_LENGTH
             ));
             notes.push(
