@@ -240,9 +240,9 @@ impl SqliteMessage<'_> {
                 word.to_uppercase()
             );
         }
-        if last_word == "ARRAY"
-            || before.rsplit_once('(').is_some_and(|(f, _)| f.ends_with("EXTRACT"))
-        {
+        let called = before.rsplit_once('(').map_or("", |(before_call, _)| before_call);
+        let called = called.rsplit(|c: char| !c.is_alphanumeric()).next().unwrap_or_default();
+        if last_word == "ARRAY" || called == "EXTRACT" {
             return POSTGRES_SYNTAX.to_owned();
         }
         if before.ends_with("SELECT TOP") {
