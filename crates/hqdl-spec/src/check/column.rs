@@ -9,7 +9,7 @@ use crate::file::{AliasesField, ColumnTable, ExpansionTable, QuestionField, Valu
 use crate::schema_check::Step;
 use crate::{Binding, Column, Many, SLOTS, Type, ValueList};
 use hqdl_values::csv::csv_reason;
-use hqdl_values::format::count_noun;
+use hqdl_values::format::{count_noun, join_file_reason};
 use hqdl_values::key::{ColumnIdentity, ListHash};
 use hqdl_values::problem::find_nearest;
 use hqdl_values::value::Value;
@@ -246,7 +246,9 @@ impl SpecCheck<'_> {
         values: Option<&ValueList>,
     ) -> Result<BTreeMap<String, String>, String> {
         let path = self.folder.join(file);
-        let locate_error = |e: &dyn std::fmt::Display| format!("{}: {e}", path.display());
+        let locate_error = |e: &dyn std::fmt::Display| {
+            join_file_reason(&path.display().to_string(), None, &e.to_string())
+        };
         let mut reader =
             csv::Reader::from_path(&path).map_err(|e| locate_error(&csv_reason(&e)))?;
         let header = reader.headers().map_err(|e| locate_error(&csv_reason(&e)))?;

@@ -362,8 +362,10 @@ impl SqliteMessage<'_> {
                 );
             }
             // `city` in LLMQA('…', city) means the table, not a column of another table.
-            let is_table_name = !has_from && database.table_columns(misspelt).is_some();
-            if let Some(owner) = written.or(owners.first()).filter(|_| !is_table_name) {
+            if !has_from && database.table_columns(misspelt).is_some() {
+                return suggest_rows(misspelt);
+            }
+            if let Some(owner) = written.or(owners.first()) {
                 return format!("it is a column of `{owner}`, which must be in FROM");
             }
         }
@@ -377,16 +379,17 @@ impl SqliteMessage<'_> {
             }
             (None, None) if is_table && known.is_empty() => "the database has no table".to_owned(),
             (None, None) if is_table => format!("the tables are {}", format_first_names(&known)),
-            (None, None) if database.table_columns(misspelt).is_some() => {
-                format!(
-                    "`{misspelt}` is a table: name a column of it, or pass its rows: (SELECT … FROM {misspelt})"
-                )
-            }
+            (None, None) if database.table_columns(misspelt).is_some() => suggest_rows(misspelt),
             (None, None) => {
                 format!("no table in FROM has it; if it is a text, write '{misspelt}'")
             }
         }
     }
+}
+
+/// Returns the hint for the name of a table where a value must be.
+fn suggest_rows(table: &str) -> String {
+    format!("`{table}` is a table: name a column of it, or pass its rows: (SELECT … FROM {table})")
 }
 
 /// Returns true if a query contains a word, ignoring case.
