@@ -371,7 +371,7 @@ impl From<OverrideError> for Failure {
                 all => {
                     let messages: Vec<String> =
                         all.iter().map(|o| format!("{o} ({})", o.hint())).collect();
-                    Self::wrong_input(messages.join("; "), "nothing was changed")
+                    Self::wrong_input(messages.join("; "), "hqdl changed nothing")
                 }
             },
         }

@@ -153,7 +153,10 @@ fn ask_other_model(
     output_options: OutputOptions,
 ) -> Result<u64, Failure> {
     if options.flags.model.is_none() && options.flags.recordings.is_empty() {
-        return Err(Failure::wrong_input("no other model is named", "name one with --model"));
+        return Err(Failure::wrong_input(
+            "--ask-model needs another model",
+            "name it with --model",
+        ));
     }
     // Publish the other model's answers only into a temporary copy.
     let directory = std::env::temp_dir().join(format!("hqdl-audit-{}", std::process::id()));

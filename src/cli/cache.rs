@@ -58,6 +58,8 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
     if let Cache::Dir { dir: Some(dir), .. } = &cache
         // `import` and `list` also work if the cache does not exist yet.
         && !matches!(options.command, Command::Import { .. } | Command::List { .. })
+        // Opening the cache rejects a URL.
+        && !dir.to_string_lossy().contains("://")
         && let Err(error) = std::fs::metadata(dir.join("journal.sqlite"))
     {
         if error.kind() == std::io::ErrorKind::PermissionDenied {

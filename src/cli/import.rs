@@ -126,7 +126,7 @@ fn print_import_result(imported: &ImportResult, output_options: OutputOptions) {
         (lines.failed, "of failed requests: their cells stay missing, and the next run asks again"),
         (
             lines.unknown,
-            "with answers to requests that `--batch-file` or `--batch` did not write with this cache: pass the --cache that wrote them",
+            "with answers to requests that are not in this cache: pass the --cache with which hqdl wrote the batch",
         ),
         (
             lines.unreadable,

@@ -217,7 +217,7 @@ fn parse_count(text: &str) -> Result<u32, String> {
 }
 
 fn parse_price(text: &str) -> Result<PriceTable, String> {
-    let wrong = || "expected two prices, such as 0.15,0.60".to_owned();
+    let wrong = || "expected two prices of 0 or more, such as 0.15,0.60".to_owned();
     let (input, output) = text.split_once(',').ok_or_else(wrong)?;
     let usd = |text: &str| {
         let usd: f64 = text.trim().parse().map_err(|_| wrong())?;

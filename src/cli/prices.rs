@@ -28,7 +28,10 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
         RowsFormat::Table
     });
     if output_options.json && format != RowsFormat::Json {
-        return Err(Failure::wrong_input("--json and another --format", "remove one of them"));
+        return Err(Failure::wrong_input(
+            "--json cannot be combined with another --format",
+            "remove one of them",
+        ));
     }
     let book = PriceBook::bundled();
     let entries = select_entries(book, options.model.as_deref())?;
@@ -43,7 +46,11 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
             return Ok(ExitCode::SUCCESS);
         }
         Err(error) => {
-            return Err(Failure::wrong_input(format!("cannot write the output: {error}"), ""));
+            let reason = crate::format::io_reason(&error);
+            return Err(Failure::wrong_input(
+                format!("cannot write the output: {reason}"),
+                "free some space, or write the output to another place",
+            ));
         }
     }
     if for_reading && !output_options.quiet {

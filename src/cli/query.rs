@@ -46,7 +46,10 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
         RowsFormat::Table
     });
     if output_options.json && format != RowsFormat::Json {
-        return Err(Failure::wrong_input("--json and another --format", "remove one of them"));
+        return Err(Failure::wrong_input(
+            "--json cannot be combined with another --format",
+            "remove one of them",
+        ));
     }
     let mut input_options = options.input.clone();
     let interval = parse_interval(options, &mut input_options)?;

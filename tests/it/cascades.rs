@@ -444,7 +444,7 @@ fn overridden_disagreements_stay_in_the_sample() {
 fn a_target_of_true_cells_needs_an_audit() {
     let cascade = Cascade::start(20, "target_truth = 0.9");
     let ended = cascade.project.run_materialize(&[]).expect_exit_code(2);
-    assert!(ended.stderr.contains("no sample has been drawn yet"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("`target_truth` of `country` needs a uniform audit"));
     assert_eq!(cascade.request_counts(), [0, 0, 0]);
 }
 

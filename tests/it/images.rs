@@ -192,7 +192,7 @@ fn images_that_cannot_be_shown_get_a_state_and_cost_nothing() {
         project.run_hqdl(&["why", "--spec", "specs/x.toml", "pets", key, "animal"]).stdout
     };
     for (key, told) in [
-        ("img/none.png", "the file img/none.png does not exist"),
+        ("img/none.png", "the file `img/none.png` does not exist"),
         ("img/text.png", "img/text.png is not a PNG, JPEG, GIF or WebP image"),
         ("../outside.png", "is outside "),
         ("/etc/passwd", "is outside "),

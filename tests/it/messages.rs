@@ -438,6 +438,12 @@ fn each_error_in_a_spec_has_a_next_step() {
         (source, "source = [\"hero\"]", "write `source = \"hero\"`"),
         (source, "source = \"DELETE FROM hero\"", "name a table, or write a SELECT"),
         ("[[expansion]]", "[expansion]", "write `[[expansion]]`"),
+        ("[[expansion.column]]", "[[column]]", "write `[[expansion.column]]`"),
+        (
+            "[[expansion.column]]",
+            "[[expansion.column]]\nname = \"b\"\n[expansion.column]",
+            "write `[[expansion.column]]`: an entry of a list has two brackets",
+        ),
         ("[[expansion]]", "[[expansion]]\nimages = [\"zz\"]", "add `zz` to `context`"),
         ("[model]", "[model]\nmax_output_tokens = 0", "expected at least 1"),
         ("[[expansion]]", "[model.large]\nnam = \"x\"\n[[expansion]]", "did you mean `name`?"),
@@ -464,11 +470,22 @@ fn a_file_that_cannot_be_used_is_named_in_plain_words() {
     let write = |name: &str, bytes: &[u8]| std::fs::write(project.path(name), bytes).unwrap();
     write("rows.csv", b"a,b\n1,2,3\n");
     write("truth.csv", b"name,full_name,born\nZed\n");
+    write("short.csv", b"a,b\n1\n");
+    write("binary.csv", b"\0\x01PK");
+    write("latin.csv", b"a\n\xe9\n");
+    write("wide.csv", ["a"; 2001].join(",").as_bytes());
+    write("bad.gz", b"\x1f\x8b\x08garbage");
     write("bad.jsonl", b"{bad\n");
     let bytes = std::fs::read(project.path("data.sqlite")).unwrap();
     write("part.sqlite", &bytes[..bytes.len() / 2]);
     for (args, message) in [
         (&["init", "rows.csv"][..], "line 2: the line has 3 fields, but the header has 2"),
+        (&["init", "short.csv"], "write one field for each column"),
+        (&["init", "binary.csv"], "binary.csv is not a text file"),
+        (&["init", "latin.csv"], "latin.csv is not UTF-8 text"),
+        (&["init", "wide.csv"], "wide.csv has 2001 columns"),
+        (&["import", "specs/x.toml", "bad.gz"], "bad.gz: it is not a valid gzip file"),
+        (&["cache", "stats", "--cache", "mysql://h/x"], "`mysql://h/x` is not a cache"),
         (&["init", "specs"], "specs contains no CSV file"),
         (&["init", "specs/x.toml"], "specs/x.toml is not a SQLite database"),
         (&["query", "--db", ".", "SELECT 1"], ". is a directory, not a SQLite database"),
@@ -686,6 +703,14 @@ fn a_hint_does_not_repeat_what_the_query_says() {
     for (sql, parts) in [
         ("SELECT name hero", ["no such column: name", "a column of `hero`, which must be in FROM"]),
         ("SELECT name FROM hero LIMIT name", ["no such column: name", "are not visible here"]),
+        ("SELECT 'abc", ["a quoted text is never closed", "close the text"]),
+        ("SHOW TABLES", ["syntax error", "list the tables with"]),
+        ("SELECT load_extension('x')", ["is not allowed", "leave this function out"]),
+        ("VALUES (1, 2), (3)", ["<query>:1:1", "the same number of values"]),
+        ("WITH a AS (SELECT * FROM a) SELECT * FROM a", ["circular reference", "WITH RECURSIVE"]),
+        ("SELECT name + INTERVAL '1 day' FROM hero", ["<query>:1:15", "PostgreSQL syntax"]),
+        ("SELECT EXTRACT(year FROM name) FROM hero", ["syntax error", "PostgreSQL syntax"]),
+        ("SELECT name = ANY (ARRAY['x']) FROM hero", ["syntax error", "PostgreSQL syntax"]),
         ("SELECT \"abc", ["unrecognized token", "close the name"]),
         ("SELECT [name FROM hero", ["unrecognized token", "close the name with a `]`"]),
         ("SELECT name FORM hero", ["syntax error", "did you mean FROM instead of FORM?"]),

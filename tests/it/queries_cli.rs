@@ -301,7 +301,7 @@ fn errors_point_at_their_location() {
     assert_eq!((&problem["line"], &problem["column"]), (&json!(1), &json!(8)));
     assert_eq!(ended.lines[0]["exit"], 2);
     let mixed = query(&project, &["--json", "--format", "csv", "SELECT 1"]).expect_exit_code(2);
-    assert!(mixed.stderr.contains("--json and another --format"), "{mixed:?}");
+    assert!(mixed.stderr.contains("--json cannot be combined with another --format"), "{mixed:?}");
 }
 
 /// Output that began as JSON ends as valid JSON.

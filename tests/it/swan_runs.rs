@@ -258,7 +258,10 @@ fn prepare_keeps_swans_rows_and_hides_swans_columns() {
     // A missing database is reported.
     let none =
         bench.swan(&["prepare", "--bird", "out/gold/none", "--out", "x"]).expect_exit_code(2);
-    assert!(none.stderr.contains("contains no BIRD database"), "{}", none.stderr);
+    assert!(none.stderr.contains("out/gold/none is not a directory"), "{}", none.stderr);
+    std::fs::create_dir(bench.path("empty")).unwrap();
+    let none = bench.swan(&["prepare", "--bird", "empty", "--out", "x"]).expect_exit_code(2);
+    assert!(none.stderr.contains("empty contains no BIRD database"), "{}", none.stderr);
     bench
         .swan(&["prepare", "--bird", "bird", "--out", "x", "--only", "hockey"])
         .expect_exit_code(2);
@@ -625,7 +628,7 @@ fn invalid_runs_and_scores_are_reported() {
         "its SQL reads materialized tables",
     );
     says(&with(&["--db", "out/superhero.sqlite", "--price", "x"]), "expected two prices");
-    says(&["score", "nothing", "--gold", "out"], "there is no record of a run");
+    says(&["score", "nothing", "--gold", "out"], "there is no run in");
     bench.run(&[]).expect_exit_code(1);
     says(&["score", "run", "--gold", "nothing"], "no gold database of superhero at nothing");
     bench.write("run/run.jsonl", "{}\n{}\n");

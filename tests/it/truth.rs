@@ -116,10 +116,11 @@ fn invalid_references_are_reported() {
     };
     says(
         "name,born\nAnn,7\n",
-        "line 1: the header does not name the columns of a cell: for `llm` it needs `name`, `year`",
+        "line 1: the header lacks key columns or value columns: for `llm` it needs `name`, `year`",
     );
+    says("", "truth.csv is empty");
     says("name,year,boern\nAnn,1962,7\n", "did you mean `born` instead of `boern`?");
-    says("name,year,born\n", "it has no value for any cell");
+    says("name,year,born\n", "truth.csv has no value for any cell");
     says(
         "name,year,born\nAnn,1962,7\nAnn,1962,8\n",
         "line 3: two values of `born` for the same key",

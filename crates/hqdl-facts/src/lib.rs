@@ -236,8 +236,8 @@ impl FactsError {
                 "all answers are kept; check the server, then run this again"
             }
             Self::Refused { hint, .. } => hint,
-            Self::UnknownUrl(_) => "check the spelling of --cache or HQDL_CACHE",
-            Self::Import { .. } => "nothing was imported; correct the line and run this again",
+            Self::UnknownUrl(_) => "correct --cache or HQDL_CACHE",
+            Self::Import { .. } => "hqdl imported nothing; correct the line and run this again",
         }
     }
 }

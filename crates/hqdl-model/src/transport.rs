@@ -56,7 +56,7 @@ impl Transport {
     /// Replaces "the endpoint" at the beginning of one of hqdl's own messages with the endpoint's
     /// name.
     fn name_endpoint(&self, message: &mut String) {
-        for own_words in ["", "timed out: ", "the connection to "] {
+        for own_words in ["", "the connection to "] {
             if let Some(rest) =
                 message.strip_prefix(own_words).and_then(|m| m.strip_prefix(wire::UNNAMED_ENDPOINT))
             {

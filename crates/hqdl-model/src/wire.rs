@@ -220,9 +220,7 @@ fn describe_broken_exchange(error: &reqwest::Error) -> String {
 /// succeed.
 pub(super) fn to_chat_error(error: &reqwest::Error) -> ModelError {
     if error.is_timeout() && !error.is_connect() {
-        return ModelError::Unfinished(
-            "timed out: the endpoint does not answer in time".to_owned(),
-        );
+        return ModelError::Unfinished("the endpoint does not answer in time".to_owned());
     }
     connection_error(error).unwrap_or_else(|| to_exchange_error(error))
 }

@@ -192,7 +192,7 @@ impl Images {
                 format!("{path} is not a URL that hqdl can use: expected http, https or data")
             }
             std::io::ErrorKind::NotFound => format!(
-                "the file {path} does not exist (paths start at `images` of [database], or at the database's directory)"
+                "the file `{path}` does not exist (paths start at `images` of [database], or at the database's directory)"
             ),
             _ => format!("{path}: {}", io_reason(&e)),
         })?;

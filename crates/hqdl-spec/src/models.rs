@@ -332,12 +332,12 @@ fn check_prices(check: &mut SpecCheck<'_>, path: &[Step], price: &PriceTable) {
         if !usd.is_none_or(|usd| usd >= 0.0 && usd.is_finite()) {
             let steps: Vec<Step> = fields.iter().map(|field| (*field).into()).collect();
             let path = join_path(path, &steps);
-            check.add_error(
-                &path,
-                &format!("`{}` is not a valid price", fields.join(".")),
-                "expected USD per million tokens, 0 or more",
-                "",
-            );
+            let name = fields.join(".");
+            let (noun, expected) = match name.as_str() {
+                "batch" | "service_tier" => ("multiplier", "expected 0 or more, such as 0.5"),
+                _ => ("price", "expected USD per million tokens, 0 or more"),
+            };
+            check.add_error(&path, &format!("`{name}` is not a valid {noun}"), expected, "");
         }
     }
 }

@@ -57,6 +57,9 @@ const TOML_MESSAGES: [(&str, &str); 10] = [
     ("`_` may only go between digits", "a number has a `_` that is not between digits"),
 ];
 
+/// Names of the tables that are entries of a list.
+const LIST_TABLES: [&str; 6] = ["expansion", "column", "source", "ingredient", "kind", "example"];
+
 /// Help text for TOML syntax errors.
 const TOML_HELP: &str =
     "write each table and field once, texts in quotes, and `key = value` on a line of its own";
@@ -84,7 +87,7 @@ impl<'t> Tree<'t> {
                 message: format!("this is not TOML: {}", describe_toml_error(&e, text)),
                 span: e.span(),
                 label: "here".to_owned(),
-                help: Some(TOML_HELP.to_owned()),
+                help: Some(suggest_toml_fix(&e, text)),
             })
             .collect();
         (Self { root }, problems)
@@ -339,6 +342,8 @@ impl<'s> SchemaWalk<'s> {
                         "never write a key into a spec: name its environment variable in `api_key_env`"
                             .to_owned(),
                     )
+                } else if self.path.len() == 1 && ["column", "source"].contains(&name) {
+                    Some(format!("write `[[expansion.{name}]]`"))
                 } else {
                     find_nearest(name, field_names.iter().copied()).map(|n| {
                         meant.push(n.to_owned());
@@ -506,6 +511,19 @@ impl<'s> SchemaWalk<'s> {
             (dotted, _) => format!("[{dotted}]"),
         }
     }
+}
+
+/// Returns the help for a syntax error. A list of tables with single brackets in its headers looks
+/// like a table that is written twice.
+fn suggest_toml_fix(error: &toml::de::Error, text: &str) -> String {
+    let span = error.span().unwrap_or_default();
+    let start = text.get(..span.start).and_then(|before| before.rfind('\n')).map_or(0, |n| n + 1);
+    let line = text.get(start..).and_then(|rest| rest.lines().next()).unwrap_or_default().trim();
+    let is_list = text.get(span).is_some_and(|name| LIST_TABLES.contains(&name));
+    if error.message() == "duplicate key" && is_list && line.starts_with('[') {
+        return format!("write `[{line}]`: an entry of a list has two brackets");
+    }
+    TOML_HELP.to_owned()
 }
 
 fn describe_toml_error(error: &toml::de::Error, text: &str) -> String {

@@ -471,9 +471,14 @@ impl UncheckedSpec {
             ("passage_tokens", limits.passage_tokens),
         ] {
             if value == Some(0) {
+                let effect = match field {
+                    "context_tokens" => "the model would see no rows",
+                    "passage_tokens" => "the model would see no part of a document",
+                    _ => "hqdl could never send a request",
+                };
                 check.add_error(
                     &field_path(field),
-                    &format!("`{field}` is 0, so hqdl could never send a request"),
+                    &format!("`{field}` is 0, so {effect}"),
                     "expected at least 1",
                     "",
                 );

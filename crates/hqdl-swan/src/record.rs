@@ -192,9 +192,9 @@ impl RunsRecord {
         let text = std::fs::read_to_string(&path).map_err(|e| {
             SwanError::wrong_input(
                 format!(
-                    "there is no record of a run in {}: {}",
-                    path.display(),
-                    hqdl_values::format::io_reason(&e)
+                    "there is no run in {}: {}",
+                    dir.display(),
+                    hqdl_values::format::describe_read_error(&path, &e)
                 ),
                 "pass directories that `hqdl swan run --out` wrote",
             )

@@ -45,11 +45,26 @@ pub fn io_reason(error: &std::io::Error) -> String {
         ErrorKind::NotADirectory => "a part of its path is a file".to_owned(),
         ErrorKind::AddrInUse => "another program already listens there".to_owned(),
         ErrorKind::StorageFull => "the disk is full".to_owned(),
+        ErrorKind::ReadOnlyFilesystem => "the file system is read-only".to_owned(),
         ErrorKind::InvalidData => "it is not UTF-8 text".to_owned(),
         _ => {
             let text = error.to_string();
+            if ["invalid gzip header", "corrupt deflate stream"].contains(&text.as_str()) {
+                return "it is not a valid gzip file".to_owned();
+            }
             text.split(" (os error").next().unwrap_or_default().to_owned()
         }
+    }
+}
+
+/// Joins the name of a file, with an optional line number, and a reason such as [`io_reason`]
+/// returns: "a.csv does not exist", "a.csv, line 2: a quote is missing".
+#[must_use]
+pub fn join_file_reason(name: &str, line: Option<u64>, reason: &str) -> String {
+    match (line, reason.strip_prefix("it ")) {
+        (None, Some(predicate)) => format!("{name} {predicate}"),
+        (None, None) => format!("{name}: {reason}"),
+        (Some(line), _) => format!("{name}, line {line}: {reason}"),
     }
 }
 

@@ -40,6 +40,10 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
         let hint = format!("they are {}", names());
         return Err(Failure::wrong_input(format!("SWAN has no database `{unknown}`"), hint));
     }
+    if !options.bird.is_dir() {
+        let message = format!("{} is not a directory", options.bird.display());
+        return Err(Failure::wrong_input(message, "pass BIRD's directory dev_databases"));
+    }
     let (mut prepared, mut absent) = (Vec::new(), false);
     for benchmark in ALL {
         let named = options.only.iter().any(|n| n == benchmark.name);

@@ -15,7 +15,7 @@ pub enum AuditError {
     #[error("{} exists already", .0.display())]
     Exists(PathBuf),
     /// A file cannot be used.
-    #[error("{}{}: {message}", path.display(), line.map_or(String::new(), |l| format!(", line {l}")))]
+    #[error("{}", hqdl_values::format::join_file_reason(&path.display().to_string(), *line, message))]
     File {
         /// Path of the file.
         path: PathBuf,
@@ -56,14 +56,16 @@ impl AuditError {
     pub fn hint(&self) -> &str {
         match self {
             Self::Missing(_) => "draw one with `hqdl audit SPEC`",
-            Self::Exists(_) => "fill it in, or move its files away to draw another",
-            Self::File { line: None, .. } => {
-                "nothing was changed; restore the file, or move the audit's files away and draw another"
+            Self::Exists(_) => {
+                "fill it in; to draw another, move this file and the .jsonl file next to it away"
             }
-            Self::File { .. } => "nothing was changed; correct the line, or draw a new audit",
+            Self::File { line: None, .. } => {
+                "hqdl changed nothing; restore the file, or move the audit's files away and draw another"
+            }
+            Self::File { .. } => "hqdl changed nothing; correct the line, or draw a new audit",
             Self::Request { hint, .. } => hint,
             Self::Store(error) => error.hint(),
-            Self::Overrides(_) => "nothing was changed",
+            Self::Overrides(_) => "hqdl changed nothing",
         }
     }
 }

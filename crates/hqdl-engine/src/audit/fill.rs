@@ -27,7 +27,7 @@ impl Audit {
         let truths = truth::Truth::read_csv(reference, spec).map_err(|e| match e.line {
             Some(_) => AuditError::in_file(&e.path, e.line, e.message),
             None => {
-                let hint = "nothing was changed; name a CSV file with true values";
+                let hint = "hqdl changed nothing; name a CSV file with true values";
                 AuditError::in_request(e.to_string(), hint)
             }
         })?;

@@ -7,14 +7,14 @@ use rusqlite::Connection;
 use rusqlite::types::Value;
 
 use super::classify;
-use hqdl_values::format::io_reason;
+use hqdl_values::format::{io_reason, join_file_reason};
 use hqdl_values::sql;
 
 /// Reason why no database was created.
 #[derive(Debug, thiserror::Error)]
 pub enum CsvImportError {
     /// A file cannot be read or written.
-    #[error("{}: {message}", path.display())]
+    #[error("{}", join_file_reason(&path.display().to_string(), None, message))]
     File {
         /// Path of the file.
         path: PathBuf,
@@ -49,8 +49,10 @@ impl CsvImportError {
 /// A message about a CSV file, and a hint.
 type CsvProblem = (String, &'static str);
 
+/// Maximum number of columns of a `SQLite` table.
+const MAX_COLUMNS: usize = 2000;
 /// Hint for a file without a readable header.
-const HEADER_HINT: &str = "expected UTF-8 text with the column names in the first line";
+const HEADER_HINT: &str = "name a CSV file in UTF-8 with the column names in the first line";
 /// Hint for a file in another encoding.
 const ENCODING_HINT: &str = "export it as UTF-8 (in Excel: \"CSV UTF-8\"), or convert it: `iconv -f WINDOWS-1252 -t UTF-8 FILE > NEW.csv`";
 
@@ -130,6 +132,9 @@ fn import_file(db: &Connection, file: &Path) -> Result<Vec<String>, CsvProblem> 
         ErrorKind::InvalidData => (io_reason(&e), ENCODING_HINT),
         _ => (io_reason(&e), "check the file and its permissions"),
     })?;
+    if text.contains('\0') {
+        return Err(("it is not a text file: it contains NUL bytes".to_owned(), HEADER_HINT));
+    }
     let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
     let delimiter = detect_delimiter(text);
     if let Some(line) = hqdl_values::csv::find_unclosed_field(text.as_bytes(), delimiter) {
@@ -138,12 +143,26 @@ fn import_file(db: &Connection, file: &Path) -> Result<Vec<String>, CsvProblem> 
     }
     let reader = || csv::ReaderBuilder::new().delimiter(delimiter).from_reader(text.as_bytes());
     let invalid_record = |e: csv::Error| {
-        (describe_error(&e), "correct the line: a field with a separator needs quotes around it")
+        let has_too_few_fields = matches!(
+            e.kind(),
+            csv::ErrorKind::UnequalLengths { expected_len, len, .. } if len < expected_len
+        );
+        let hint = if has_too_few_fields {
+            "correct the line: write one field for each column; it can be empty"
+        } else {
+            "correct the line: a field with a separator needs quotes around it"
+        };
+        (describe_error(&e), hint)
     };
     let header = reader().headers().map_err(invalid_record)?.clone();
     let names = make_names_unique(&header);
     if names.is_empty() {
         return Err(("it has no header line with column names".to_owned(), HEADER_HINT));
+    }
+    if names.len() > MAX_COLUMNS {
+        let message =
+            format!("it has {} columns; a SQLite table has at most {MAX_COLUMNS}", names.len());
+        return Err((message, "split the file, or remove columns"));
     }
     let mut kinds = vec![FieldKind::Unknown; names.len()];
     for record in reader().records() {

@@ -318,9 +318,9 @@ impl Inventory {
         }
         if chosen.is_empty() {
             notes.push(format!(
-                "found no table to expand: no table has up to three short text columns that identify \
-                 its rows (ids, numbers, dates, links, and texts of more than {} characters on \
-                 average do not count)",
+                "found no table to expand: no table has one to three short text columns that \
+                 identify its rows (ids, numbers, dates, links, and texts of more than {} \
+                 characters on average do not count)",
                 sampling::MIN_DESCRIPTION_LENGTH
             ));
             notes.push(
@@ -340,22 +340,22 @@ impl Inventory {
             unchosen.iter().map(|e| e.table.name.as_str()).collect(),
         );
         let persons = self.persons.iter().map(|t| t.name.as_str()).collect();
-        add_note("left out because they hold personal data", persons);
+        add_note("tables left out because they contain personal data", persons);
         add_note(
-            "left out because they hold events or measurements",
+            "tables left out because they contain events or measurements",
             self.events.iter().map(String::as_str).collect(),
         );
         add_note(
-            "left out because they belong to a program or framework",
+            "tables left out because they belong to a program or framework",
             self.framework.iter().map(String::as_str).collect(),
         );
         let others = self.link_tables.iter().filter(|t| !self.events.contains(&t.name));
         add_note(
-            "left out because their rows have no names to ask about",
+            "tables left out because no text column names their rows",
             others.map(|t| t.name.as_str()).collect(),
         );
         add_note(
-            "left out because they are empty",
+            "tables left out because they are empty",
             self.empty.iter().map(String::as_str).collect(),
         );
         for (name, error) in &self.unreadable {

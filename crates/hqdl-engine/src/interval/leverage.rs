@@ -123,6 +123,6 @@ fn find_rejection(published: &Database, sql: &str) -> Option<QueryError> {
         _ => None,
     };
     let span = at.map(|at| at..(at + name.len()).min(sql.len()));
-    let help = "use the names of the published tables and their columns";
+    let help = "name published tables, which `hqdl materialize` creates, and their columns";
     is_name.then(|| QueryError::in_sql(message, span, "", help))
 }

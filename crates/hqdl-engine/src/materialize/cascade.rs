@@ -110,8 +110,18 @@ impl Materializer<'_> {
     /// [`AuditError`] if there is no audit of the column with true values and a uniform design.
     fn read_audited_sample(&self, n: usize, column: usize) -> Result<DrawnSample, AuditError> {
         let expansion = &self.spec.expansions[n];
-        let audit = Audit::read(&self.spec, expansion)?;
         let name = &expansion.columns[column].name;
+        let audit = match Audit::read(&self.spec, expansion) {
+            Err(AuditError::Missing(_)) => {
+                let message = format!(
+                    "`target_truth` of `{name}` needs a uniform audit with true values, and none \
+                     has been drawn"
+                );
+                let hint = format!("draw one with `hqdl audit SPEC --columns {name}`");
+                return Err(AuditError::in_request(message, hint));
+            }
+            result => result?,
+        };
         if audit.draw.find_column(expansion, column).is_none() {
             let message =
                 format!("`target_truth` needs an audit of `{name}`, which is not audited");

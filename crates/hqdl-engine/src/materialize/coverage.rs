@@ -183,8 +183,10 @@ impl<'w> Materializer<'w> {
             Some((_, error)) if inapplicable.len() == coverages.len() => {
                 // hqdl puts the condition in parentheses, so an incomplete one fails at hqdl's own
                 // `)`.
-                let has_own = self.selection.filter.as_deref().is_some_and(|f| f.contains(')'));
+                let filter = self.selection.filter.as_deref().unwrap_or_default();
+                let (is_empty, has_own) = (filter.trim().is_empty(), filter.contains(')'));
                 let error = match *error {
+                    "near \")\": syntax error" if is_empty => "the condition is empty",
                     "near \")\": syntax error" if !has_own => "the condition ends too early",
                     error => error,
                 };

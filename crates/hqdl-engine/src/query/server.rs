@@ -96,6 +96,10 @@ impl ServerQuery<'_> {
     }
 }
 
+/// Fragments of PostgreSQL's messages about a value.
+const VALUE_ERRORS: [&str; 4] =
+    ["invalid input syntax", "division by zero", "out of range", "invalid regular expression"];
+
 /// Returns the error for a query that the server rejects, with a span if the message contains the
 /// position.
 fn explain_rejection(message: &str, sql: &str, database: &Database) -> QueryError {
@@ -114,10 +118,12 @@ fn explain_rejection(message: &str, sql: &str, database: &Database) -> QueryErro
         Vec::new()
     };
     let nearest = name.and_then(|name| find_nearest(name, known.iter().map(String::as_str)));
-    let help = nearest.map_or_else(
-        || "the server runs the query: write it in PostgreSQL's SQL".to_owned(),
-        |nearest| format!("did you mean `{nearest}`?"),
-    );
+    let concerns_value = VALUE_ERRORS.iter().any(|part| message.contains(part));
+    let help = match nearest {
+        Some(nearest) => format!("did you mean `{nearest}`?"),
+        None if concerns_value => "correct this value, or leave out rows that have it".to_owned(),
+        None => "the server runs the query: write it in PostgreSQL's SQL".to_owned(),
+    };
     let span = name.and_then(|name| name_span(sql, name));
     QueryError::in_sql(message, span, "", help)
 }

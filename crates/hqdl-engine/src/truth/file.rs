@@ -39,7 +39,7 @@ pub struct Truth {
 
 /// An error in a file with reference values.
 #[derive(Debug, thiserror::Error)]
-#[error("{}{}: {message}", path.display(), line.map_or(String::new(), |l| format!(", line {l}")))]
+#[error("{}", hqdl_values::format::join_file_reason(&path.display().to_string(), *line, message))]
 pub struct TruthError {
     /// Path of the file.
     pub path: PathBuf,
@@ -99,6 +99,9 @@ impl Truth {
         });
         if let Some((_, name)) = duplicate {
             return Err(error(Some(1), format!("the header names the column `{name}` twice")));
+        }
+        if header.is_empty() {
+            return Err(error(None, "it is empty".to_owned()));
         }
         let expansions = match_expansions(spec, &header);
         let mut truth = Self::default();
@@ -232,7 +235,7 @@ fn build_no_match_message(spec: &Spec, header: &[String]) -> String {
     };
     let needs: Vec<String> = spec.expansions.iter().map(requirement).collect();
     let mut message =
-        format!("the header does not name the columns of a cell: {}", needs.join("; "));
+        format!("the header lacks key columns or value columns: {}", needs.join("; "));
     let known: Vec<&str> = spec
         .expansions
         .iter()

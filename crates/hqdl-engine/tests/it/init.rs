@@ -311,7 +311,7 @@ fn a_database_without_entities_gets_an_example_and_a_note() {
     );
     let made_tables = generate_example_only(&tables);
     assert!(
-        made_tables.notes.iter().any(|n| n == "left out because they are empty: `a`, `b`"),
+        made_tables.notes.iter().any(|n| n == "tables left out because they are empty: `a`, `b`"),
         "{:?}",
         made_tables.notes
     );

@@ -88,6 +88,16 @@ pub(super) struct Server {
     weak_self: Weak<Self>,
 }
 
+/// Returns the lease that [`LEASE_VARIABLE`] sets, at least one second, or the default.
+fn read_lease() -> Result<Duration, String> {
+    let Some(text) = std::env::var_os(LEASE_VARIABLE) else { return Ok(LEASE) };
+    let text = text.to_string_lossy();
+    let seconds = text.trim().parse::<f64>().ok().filter(|seconds| seconds.is_finite());
+    seconds
+        .and_then(|seconds| Duration::try_from_secs_f64(seconds.max(1.0)).ok())
+        .ok_or_else(|| format!("{LEASE_VARIABLE} is not a number of seconds: `{text}`"))
+}
+
 impl PostgresStore {
     /// Opens the cache on a server, and creates it if it does not exist. `dir` is the folder for
     /// local files; `holder` describes this process to other processes.
@@ -105,9 +115,11 @@ impl PostgresStore {
                 hint: "remove `schema` from its URL",
             });
         }
-        let lease = std::env::var(LEASE_VARIABLE).ok().and_then(|s| s.parse::<f64>().ok());
-        let lease =
-            lease.and_then(|s| Duration::try_from_secs_f64(s.max(1.0)).ok()).unwrap_or(LEASE);
+        let lease = read_lease().map_err(|message| FactsError::Refused {
+            url: address.display_url.clone(),
+            message,
+            hint: "set HQDL_LEASE to a number of seconds, such as 90, or unset it",
+        })?;
         // A process must stop retrying while it still owns its lease.
         let link = Link::new(address, on_status, lease * 5 / 6)?;
         link.block_on(schema::migrate(&link))?;

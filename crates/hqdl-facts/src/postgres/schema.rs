@@ -40,7 +40,7 @@ async fn read_version(link: &Link, client: &impl GenericClient) -> WorkResult<i3
             message: format!(
                 "its schema has version {version}, but this hqdl supports versions up to {LATEST_VERSION}"
             ),
-            hint: "use the hqdl that wrote it, or a newer one; nothing was changed",
+            hint: "use the hqdl that wrote it, or a newer one; hqdl changed nothing",
         }));
     }
     Ok(version)

@@ -72,6 +72,11 @@ impl CircuitBreaker {
         self.lock_state().answers
     }
 
+    /// Returns the number of consecutive failures since the last answer.
+    pub(super) fn failure_count(&self) -> u32 {
+        self.lock_state().failures
+    }
+
     /// Returns the maximum number of attempts for a request; `is_part` states whether it is part of
     /// a failed request.
     pub(super) fn max_attempts(&self, is_part: bool) -> usize {

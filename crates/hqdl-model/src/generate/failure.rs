@@ -74,12 +74,7 @@ impl Context {
             | ModelError::NoConnection { .. } => {
                 let (since_answers, is_part) =
                     (piece_since.unwrap_or(since), piece_since.is_some());
-                let health = self.run.circuit_breaker.record_failure(
-                    &error,
-                    since_answers,
-                    is_part,
-                    self.packing.max_rows(),
-                );
+                let health = self.record_endpoint_failure(&error, since_answers, is_part);
                 if health == EndpointHealth::Gone {
                     (self.run.events.listener)(&Event::Failed(error.to_string()));
                     return Err(StopReason::Gone(error.to_string()));
@@ -108,6 +103,24 @@ impl Context {
         self.store_failed_cells(&row_batch, completion, State::Error, &error.to_string(), None)
             .await?;
         Ok((Vec::new(), None))
+    }
+
+    /// Records a failure that may be the endpoint's. Warns of the first request that times out,
+    /// because the run continues for minutes without any other message.
+    fn record_endpoint_failure(
+        &self,
+        error: &ModelError,
+        since_answers: u64,
+        is_part: bool,
+    ) -> EndpointHealth {
+        let breaker = &self.run.circuit_breaker;
+        let is_first = breaker.failure_count() == 0;
+        let health = breaker.record_failure(error, since_answers, is_part, self.packing.max_rows());
+        if is_first && matches!(error, ModelError::Unfinished(_)) {
+            let message = format!("{error}; hqdl tries again before it gives up");
+            (self.run.events.listener)(&Event::Warning(message));
+        }
+        health
     }
 
     /// Returns the parts of a deferred request that can be sent now, because the endpoint has

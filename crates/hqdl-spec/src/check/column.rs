@@ -9,7 +9,7 @@ use crate::file::{AliasesField, ColumnTable, ExpansionTable, QuestionField, Valu
 use crate::schema_check::Step;
 use crate::{Binding, Column, Many, SLOTS, Type, ValueList};
 use hqdl_values::csv::csv_reason;
-use hqdl_values::format::count_noun;
+use hqdl_values::format::{count_noun, join_file_reason};
 use hqdl_values::key::{ColumnIdentity, ListHash};
 use hqdl_values::problem::find_nearest;
 use hqdl_values::value::Value;
@@ -119,7 +119,7 @@ impl SpecCheck<'_> {
     fn check_unify(&mut self, path: &[Step], c: &ColumnTable, values: Option<&ValueList>) {
         if c.unify && values.is_none_or(|v| v.open) {
             let label =
-                if values.is_some() { "allows other values" } else { "the column has no `values`" };
+                if values.is_some() { "the list is open" } else { "the column has no `values`" };
             let message = format!(
                 "`unify` of `{}` has no effect, because the column has no closed value list",
                 c.name
@@ -142,8 +142,12 @@ impl SpecCheck<'_> {
         let key_position = |name: &str| e.key.iter().position(|k| k.eq_ignore_ascii_case(name));
         let name = c.year.as_ref()?;
         if c.kind != Type::Date {
-            let message = format!("`{}` is {}, which has no year", c.name, c.kind.name());
-            self.add_error(path, &message, "", "`year` is for columns of type \"date\"");
+            let message = format!(
+                "column `{}` has the type \"{}\", which has no year",
+                c.name,
+                c.kind.name()
+            );
+            self.add_error(path, &message, "", "remove `year`, or set `type = \"date\"`");
         } else if key_position(name).is_none() {
             let help = find_nearest(name, e.key.iter().map(String::as_str)).map_or_else(
                 || format!("the key is {}", e.key.join(", ")),
@@ -241,7 +245,9 @@ impl SpecCheck<'_> {
         values: Option<&ValueList>,
     ) -> Result<BTreeMap<String, String>, String> {
         let path = self.folder.join(file);
-        let locate_error = |e: &dyn std::fmt::Display| format!("{}: {e}", path.display());
+        let locate_error = |e: &dyn std::fmt::Display| {
+            join_file_reason(&path.display().to_string(), None, &e.to_string())
+        };
         let mut reader =
             csv::Reader::from_path(&path).map_err(|e| locate_error(&csv_reason(&e)))?;
         let header = reader.headers().map_err(|e| locate_error(&csv_reason(&e)))?;

@@ -172,7 +172,7 @@ impl SpecCheck<'_> {
         let is_used = cases.contains(&EscalationCase::LowConfidence) && !is_compared;
         let below_path = join_path(path, &["below".into()]);
         if table.below.is_some() && (!is_used || has_target) {
-            let help = "remove it; it is the threshold of a `low_confidence` without `compare`, `answers` and target";
+            let help = "remove it, or use `low_confidence` without `compare`, `answers`, `target` and `target_truth`";
             self.add_error(&below_path, "`below` has no effect", "", help);
             return None;
         }

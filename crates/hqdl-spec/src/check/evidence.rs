@@ -29,7 +29,7 @@ impl SpecCheck<'_> {
             (None, Some(folder), None) => match resolve_folder(self.folder, folder) {
                 Ok(folder) => Some(Documents::Folder(folder)),
                 Err(message) => {
-                    let help = "expected the path of a folder below the spec's own folder";
+                    let help = "name a folder below the spec's own folder";
                     self.add_error(&field_path("folder"), &message, "", help);
                     None
                 }

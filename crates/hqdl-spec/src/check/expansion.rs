@@ -69,13 +69,13 @@ impl SpecCheck<'_> {
                 let help =
                     format_suggestion(name, e.key.iter().chain(&e.context).map(String::as_str));
                 let help = if help.is_empty() || !help.starts_with("did") {
-                    format!("add `{name}` to `context`")
+                    format!("if the source has this column, add `{name}` to `context`")
                 } else {
                     help
                 };
                 let message = format!("`{name}` is not a column of `key` or `context`");
                 let image_path = join_path(path, &["images".into(), n.into()]);
-                self.add_error(&image_path, &message, "no such column", &help);
+                self.add_error(&image_path, &message, "", &help);
             }
         }
         if !e.images.is_empty() && e.rows_per_request.is_some_and(|rows| rows > 1) {
@@ -149,7 +149,10 @@ impl SpecCheck<'_> {
                 } else if !seen.insert(name.to_lowercase()) {
                     self.add_error(
                         &name_path,
-                        &format!("`{name}` occurs twice in `key` and `context`"),
+                        &match (list, e.key.iter().any(|k| k.eq_ignore_ascii_case(name))) {
+                            ("context", true) => format!("`{name}` is in `key` and in `context`"),
+                            _ => format!("`{name}` occurs twice in `{list}`"),
+                        },
                         "",
                         "remove one of the two",
                     );

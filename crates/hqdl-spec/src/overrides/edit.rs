@@ -177,7 +177,7 @@ fn check_value(column: &Column, value: &str) -> Option<OverrideEditError> {
         _ if value.trim().is_empty() => ("it is empty", "pass a value".to_owned()),
         _ => {
             let type_name = column.kind.name();
-            ("it has another type", format!("expected a value of type {type_name}"))
+            ("it has another type", format!("pass a value of the type \"{type_name}\""))
         }
     };
     let (value, column) = (value.to_owned(), column.name.clone());

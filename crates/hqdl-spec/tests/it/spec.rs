@@ -234,6 +234,13 @@ const MISTAKES: &[Mistake] = &[
     ),
     mistake(
         "[model]\n",
+        "[model]\nprice = { input = 1.0, output = 1.0, batch = -0.5 }\n",
+        "`batch` is not a valid multiplier",
+        "-0.5",
+        "",
+    ),
+    mistake(
+        "[model]\n",
         "[model]\nbase_url = \"localhost:1\"\n",
         "`localhost:1` is not the URL of an endpoint",
         "\"localhost:1\"",
@@ -313,7 +320,7 @@ const MISTAKES: &[Mistake] = &[
     mistake(
         "\"full_name\"]",
         "\"SUPERHERO_NAME\"]",
-        "`SUPERHERO_NAME` occurs twice in `key` and `context`",
+        "`SUPERHERO_NAME` occurs twice in `key`",
         "\"SUPERHERO_NAME\"",
         "",
     ),
@@ -570,7 +577,7 @@ fn no_mistake_is_reported_twice() {
         "`key` is a string",
         "this SELECT has no column `full_name`",
         "`type` cannot be \"txt\"",
-        "occurs twice in `key` and `context`",
+        "occurs twice in",
         // Nor is the column filled that the name was meant for.
         "`llm` has no column `power`",
     ];

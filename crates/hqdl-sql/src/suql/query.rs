@@ -29,7 +29,7 @@ impl Parser<'_> {
         let end = self.previous_token_end();
         let ended = self.eat_symbol(b';');
         if self.peek().is_some() && !ended {
-            return Err(self.expected_error("the query's end"));
+            return Err(self.expected_error("the end of the query"));
         }
         let query = TypedSql::new(query, start..end);
         Ok(join_exprs(0, vec![query], self.sql.len()))

@@ -147,7 +147,7 @@ impl<'q> FunctionCall<'q> {
         for argument in &self.arguments {
             let Some(name) = argument.name else {
                 let position = positions.next().ok_or_else(|| {
-                    self.error_at(argument, &format!("hqdl reads only {}", names.join(", ")))
+                    self.error_at(argument, &format!("the only arguments are {}", names.join(", ")))
                 })?;
                 set(position, argument)?;
                 continue;
@@ -198,7 +198,8 @@ impl<'q> FunctionCall<'q> {
         name: &str,
     ) -> Result<(), SqlError> {
         argument.map_or(Ok(()), |argument| {
-            Err(self.error_at(&argument, &format!("hqdl has no equivalent of {name}")))
+            Err(self
+                .error_at(&argument, &format!("remove {name}, which has no equivalent in hqdl")))
         })
     }
 

@@ -81,7 +81,7 @@ impl FlockPrompt {
                     }
                 }
                 _ => {
-                    let message = format!("hqdl does not read {name} of a prompt");
+                    let message = format!("a prompt has no field `{name}` in hqdl");
                     return Err(call.error_at(&prompt, &message));
                 }
             }
@@ -103,7 +103,7 @@ fn read_column(
     let field = |name: &str| fields.iter().find(|(known, _)| known == name).map(|(_, v)| v);
     let data = field("data").ok_or_else(|| call.error_at_name("a context column needs `data`"))?;
     if let Some((name, _)) = fields.iter().find(|(name, _)| !["data", "name"].contains(&&**name)) {
-        let message = format!("hqdl does not read {name} of a context column");
+        let message = format!("a context column has no field `{name}` in hqdl");
         return Err(call.error_at_name(&message));
     }
     let name = field("name").map(|name| call.read_text(name, "name")).transpose()?;

@@ -244,6 +244,20 @@ impl Translator<'_> {
         })
     }
 
+    /// Fails if an argument contains `value::type`. `AlloyDB` has this syntax, but an ingredient
+    /// reads SQLite's.
+    fn reject_casts(self, tokens: &[Token]) -> Result<(), SqlError> {
+        let cast = tokens.iter().find(|token| token.lexeme == Lexeme::Colons);
+        match cast.filter(|_| self.vendor == Vendor::AlloyDb) {
+            None => Ok(()),
+            Some(cast) => {
+                let message = format!("an AI function of {} accepts no `::`", self.vendor.name());
+                Err(SqlError::new(cast.span(), message, "a cast")
+                    .with_help("write CAST(value AS type)"))
+            }
+        }
+    }
+
     /// Returns whether a token is a string.
     fn is_string(self, token: Token) -> bool {
         let has_double_quoted = self.vendor.functions().has_double_quoted_strings;
@@ -270,6 +284,7 @@ impl Translator<'_> {
         let (Some(first), Some(last)) = (tokens.first(), tokens.last()) else {
             return Ok(String::new());
         };
+        self.reject_casts(tokens)?;
         let (mut text, mut at) = (String::new(), first.start);
         for (span, new) in self.enter(tokens)?.find_edits(tokens)? {
             text.push_str(self.sql.get(at..span.start).unwrap_or_default());

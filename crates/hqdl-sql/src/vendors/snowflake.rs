@@ -74,7 +74,12 @@ fn rewrite_classify(call: &FunctionCall<'_>) -> Result<String, SqlError> {
                 }
                 ("output_mode", "multi") => options.push_str(", many=true"),
                 ("output_mode", "single") => {}
-                _ => return Err(call.error_at(&config, &format!("hqdl does not read {name}"))),
+                _ => {
+                    return Err(call.error_at(
+                        &config,
+                        &format!("the configuration has no field `{name}` in hqdl"),
+                    ));
+                }
             }
         }
     }

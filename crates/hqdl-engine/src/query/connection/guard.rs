@@ -331,7 +331,12 @@ impl Guard {
             _ => None,
         };
         if let Some(what) = denial {
-            let help = "write one SELECT, WITH or VALUES over tables of the database";
+            // Denials of functions begin with the quoted name.
+            let help = if what.starts_with('`') {
+                "leave this function out: it reads or changes more than the database"
+            } else {
+                "write one SELECT, WITH or VALUES over tables of the database"
+            };
             return QueryError::in_sql(
                 ONLY_READS,
                 span.or_else(|| first_word_span(sql)),

@@ -28,14 +28,20 @@ pub(in crate::query) const AGGREGATES: [(&str, &str); 5] = [
 const KEYWORDS: [&str; 10] =
     ["SELECT", "FROM", "WHERE", "GROUP", "ORDER", "HAVING", "LIMIT", "JOIN", "UNION", "DISTINCT"];
 
+/// Commands of database shells that list tables and columns.
+const CATALOG_COMMANDS: [&str; 4] = ["SHOW", "DESCRIBE", "DESC", "."];
+
+/// Hint for syntax that only PostgreSQL has.
+const POSTGRES_SYNTAX: &str = "this is PostgreSQL syntax: use `--dialect suql`";
+
 /// Fragments of `SQLite`'s messages, each with the hint for messages that contain it.
-const HINTS: [(&str, &str); 29] = [
+const HINTS: [(&str, &str); 32] = [
     ("ends too early", "complete it, as in SELECT name FROM city"),
     (
         "unrecognized token: \":\"",
         "`value::type` is PostgreSQL syntax: use `--dialect suql`, or CAST(value AS type)",
     ),
-    ("unrecognized token: \"'", "close the text with a `'`; write a `'` inside it twice"),
+    ("a quoted text is never closed", "close the text with a `'`; write a `'` inside it twice"),
     ("unrecognized token: \"\"", "close the name with a `\"`; a text is in single quotes: '…'"),
     ("unrecognized token: \"[", "close the name with a `]`"),
     ("unrecognized token: \"`", "close the name with a backtick"),
@@ -71,7 +77,7 @@ const HINTS: [(&str, &str); 29] = [
     ("the subquery returns", "select one column in the subquery"),
     ("the query in `", "select one column in it"),
     ("integer overflow", "compute it as a REAL, as in sum(CAST(c AS REAL)) or total(c)"),
-    ("malformed JSON", "skip other values, as in CASE WHEN json_valid(c) THEN … END"),
+    ("malformed JSON", "skip values that are not JSON, as in CASE WHEN json_valid(c) THEN … END"),
     (
         "k of `LLMTopK` is not",
         "write how many values you want, as in {{LLMTopK('…', t.column, 3)}}",
@@ -82,6 +88,12 @@ const HINTS: [(&str, &str); 29] = [
     ),
     ("k of `nearest` is not", "write how many values you want, as in nearest(t.text, u.column, 3)"),
     ("is not an embedding", "pass a text, or the BLOB that embed(…) returned"),
+    ("no such module", "use a table that needs no SQLite extension: hqdl loads none"),
+    (
+        "circular reference",
+        "a WITH query can read itself only after UNION: WITH RECURSIVE t AS (SELECT … UNION ALL SELECT … FROM t)",
+    ),
+    ("all VALUES must have", "write the same number of values in each row"),
     (
         "come from different models",
         "compare texts, or embed both values with the model of [embeddings]",
@@ -92,7 +104,8 @@ const HINTS: [(&str, &str); 29] = [
 pub(in crate::query) const ENDS_TOO_EARLY: &str = "the query ends too early";
 
 /// Fragments of `SQLite`'s messages, with their replacements in hqdl's messages.
-const OWN_MESSAGES: [(&str, &str); 4] = [
+const OWN_MESSAGES: [(&str, &str); 5] = [
+    ("unrecognized token: \"'", "a quoted text is never closed"),
     ("unable to use function MATCH", "MATCH works only on a full-text table"),
     ("incomplete input", ENDS_TOO_EARLY),
     (
@@ -215,6 +228,23 @@ impl SqliteMessage<'_> {
             return "DISTINCT ON is PostgreSQL syntax: use `--dialect suql`, or GROUP BY"
                 .to_owned();
         }
+        if before.is_empty() && CATALOG_COMMANDS.iter().any(|c| word.eq_ignore_ascii_case(c)) {
+            return "list the tables with SELECT name FROM sqlite_schema, and the columns with SELECT name FROM pragma_table_info('t')".to_owned();
+        }
+        let last_word = before.rsplit(|c: char| !c.is_alphanumeric()).next().unwrap_or_default();
+        let is_table = |table: &String| table.eq_ignore_ascii_case(word);
+        if matches!(last_word, "FROM" | "JOIN") && self.database.table_names().iter().any(is_table)
+        {
+            return format!(
+                "{} is a keyword: write \"{word}\" in double quotes",
+                word.to_uppercase()
+            );
+        }
+        let called = before.rsplit_once('(').map_or("", |(before_call, _)| before_call);
+        let called = called.rsplit(|c: char| !c.is_alphanumeric()).next().unwrap_or_default();
+        if last_word == "ARRAY" || called == "EXTRACT" {
+            return POSTGRES_SYNTAX.to_owned();
+        }
         if before.ends_with("SELECT TOP") {
             return format!("write LIMIT {word} at the end of the query");
         }
@@ -225,7 +255,6 @@ impl SqliteMessage<'_> {
         {
             return hint;
         }
-        let last_word = before.rsplit(|c: char| !c.is_alphanumeric()).next().unwrap_or_default();
         for written in [word.to_uppercase().as_str(), last_word] {
             if !KEYWORDS.contains(&written)
                 && let Some(keyword) = find_nearest(written, KEYWORDS)
@@ -303,6 +332,12 @@ impl SqliteMessage<'_> {
         {
             return format!("FROM has no table or alias `{table}`");
         }
+        if is_table && self.span.is_none() {
+            return "a view that the query reads refers to it: correct the view".to_owned();
+        }
+        if !is_table && misspelt.eq_ignore_ascii_case("INTERVAL") {
+            return POSTGRES_SYNTAX.to_owned();
+        }
         if misspelt.contains(['“', '”', '‘', '’']) {
             return "write straight quotes: '…' for a text, \"…\" for a name".to_owned();
         }
@@ -326,6 +361,10 @@ impl SqliteMessage<'_> {
                     "the rows of `{owner}` are not visible here: use a value, or a subquery"
                 );
             }
+            // `city` in LLMQA('…', city) means the table, not a column of another table.
+            if !has_from && database.table_columns(misspelt).is_some() {
+                return suggest_rows(misspelt);
+            }
             if let Some(owner) = written.or(owners.first()) {
                 return format!("it is a column of `{owner}`, which must be in FROM");
             }
@@ -340,16 +379,17 @@ impl SqliteMessage<'_> {
             }
             (None, None) if is_table && known.is_empty() => "the database has no table".to_owned(),
             (None, None) if is_table => format!("the tables are {}", format_first_names(&known)),
-            (None, None) if database.table_columns(misspelt).is_some() => {
-                format!(
-                    "`{misspelt}` is a table: name a column of it, or pass its rows: (SELECT … FROM {misspelt})"
-                )
-            }
+            (None, None) if database.table_columns(misspelt).is_some() => suggest_rows(misspelt),
             (None, None) => {
                 format!("no table in FROM has it; if it is a text, write '{misspelt}'")
             }
         }
     }
+}
+
+/// Returns the hint for the name of a table where a value must be.
+fn suggest_rows(table: &str) -> String {
+    format!("`{table}` is a table: name a column of it, or pass its rows: (SELECT … FROM {table})")
 }
 
 /// Returns true if a query contains a word, ignoring case.

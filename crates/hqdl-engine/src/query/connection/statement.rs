@@ -95,7 +95,7 @@ fn find_name_spans<'s>(sql: &'s str, name: &'s str) -> impl Iterator<Item = Rang
 }
 
 /// Fragments of hqdl's messages, each with the words that begin the clause the message is about.
-const CLAUSES: [(&str, &[&str]); 7] = [
+const CLAUSES: [(&str, &[&str]); 8] = [
     ("GROUP BY is not a result column", &["GROUP"]),
     ("ORDER BY is not a result column", &["ORDER"]),
     ("LIMIT or OFFSET is not", &["LIMIT"]),
@@ -103,6 +103,7 @@ const CLAUSES: [(&str, &[&str]); 7] = [
     ("a NATURAL join", &["NATURAL"]),
     ("MATCH works only", &["MATCH"]),
     ("generate_series needs", &["generate_series"]),
+    ("all VALUES must have", &["VALUES"]),
 ];
 /// Fragments of hqdl's messages that quote the name in question.
 const QUOTING_MESSAGES: [&str; 2] = ["USING names", " has 1 value for "];

@@ -219,7 +219,7 @@ impl Aggregate<GroupTexts, Option<String>> for TextsAggregate {
                 state.texts.extend(text.map(Cow::into_owned));
             }
             Err(why) => drop(state.unreadable.get_or_insert_with(|| {
-                format!("a value of `LLMReduce` cannot be sent as text: {why}; leave it out with FILTER (WHERE typeof(…) = 'text')")
+                format!("a value of `LLMReduce` cannot be sent as text: {why}; leave such values out with FILTER (WHERE typeof(…) <> 'blob')")
             })),
         }
         Ok(())

@@ -275,7 +275,7 @@ pub(in crate::query) fn explain_missing_macro(error: QueryError, hint: &str) -> 
     if let Some(name) = name
         && KNOWN.iter().any(|(known, _)| known.eq_ignore_ascii_case(&name))
     {
-        problem.message = format!("`{name}` is not available here");
+        problem.message = format!("`{name}` is not available in this dialect");
         "in this call".clone_into(&mut problem.label);
         problem.help = Some(hint.to_owned());
     }

@@ -74,9 +74,10 @@ impl MacroNode<'_> {
     fn write_nearest(&self) -> Result<EditText, QueryError> {
         let arguments: [ArgumentNames<'_>; 3] = [&["text"], &["values"], &["k"]];
         let [text, values, k] = self.match_all_arguments(arguments)?;
-        let text = text.ok_or_else(|| self.missing_argument_error("a text"))?;
-        let values = values.ok_or_else(|| self.missing_argument_error("a column of values"))?;
-        let k = k.ok_or_else(|| self.missing_argument_error("the number of values"))?;
+        let needed = "a text, a column of values and the number of values";
+        let (Some(text), Some(values), Some(k)) = (text, values, k) else {
+            return Err(self.missing_argument_error(needed));
+        };
         let aggregate = EditText::concat([
             format!("{NEAREST_AGGREGATE}(hq_value, ").into(),
             similarity_sql(text, k),
@@ -90,9 +91,10 @@ impl MacroNode<'_> {
     fn write_search(&self) -> Result<EditText, QueryError> {
         let arguments: [ArgumentNames<'_>; 4] = [&["values"], &["text"], &["k"], &["by"]];
         let [values, text, k, by] = self.match_all_arguments(arguments)?;
-        let values = values.ok_or_else(|| self.missing_argument_error("a column of values"))?;
-        let text = text.ok_or_else(|| self.missing_argument_error("a text to search for"))?;
-        let k = k.ok_or_else(|| self.missing_argument_error("the number of values"))?;
+        let needed = "a column of values, a text to search for and the number of values";
+        let (Some(values), Some(text), Some(k)) = (values, text, k) else {
+            return Err(self.missing_argument_error(needed));
+        };
         let by_text = by.map_or(Some("words".to_owned()), |by| by.text_content(self.text));
         let similarity = match by_text.as_deref() {
             Some("words") => "NULL".into(),

@@ -263,20 +263,20 @@ impl QueryParser<'_> {
         };
         if let Some(n) = self.call_at(token) {
             let call = &self.calls[n];
-            let label = "expected something other than a value";
+            let label = "a call is a value, as a column is";
             let error = SqlError::new(call.span.clone(), "a call is not allowed here", label);
             return match call.ingredient.subject() {
                 Subject::Pair => error.with_help(
                     "a join without ON needs columns of two tables; write FROM t JOIN u ON {{LLMJoin(t.a, u.b)}}",
                 ),
-                _ => error,
+                _ => error.with_help("use the call in the result columns, in WHERE or in ORDER BY"),
             };
         }
         let end = self.peek_operator().map_or(token.end, |(_, tokens)| {
             self.peek_after(tokens - 1).map_or(token.end, |last| last.end)
         });
         let text = self.sql.get(token.start..end).unwrap_or_default();
-        SqlError::new(token.start..end, format!("syntax error near '{text}'"), "here")
+        SqlError::new(token.start..end, format!("near \"{text}\": syntax error"), "here")
             .with_help("correct the SQL here, or just before")
     }
 

@@ -5,6 +5,7 @@ use rusqlite::types::{Value as Sql, ValueRef};
 use crate::query::cells::targets::{Cell, Demand, TargetExpansion};
 use crate::query::functions::call_runtime::{CallRuntime, function_error};
 use crate::retrieval::vectors::cosine_of_bytes;
+use hqdl_values::format::count_noun;
 
 /// An argument of `embed` or `similarity`.
 enum Operand<'v> {
@@ -86,8 +87,8 @@ impl CallRuntime {
         match value {
             ValueRef::Blob(bytes) if bytes.is_empty() || bytes.len() % 4 != 0 => {
                 Err(function_error(&format!(
-                    "a BLOB of {} bytes is not an embedding, which consists of 32-bit floats",
-                    bytes.len()
+                    "a BLOB of {} is not an embedding, which consists of 32-bit floats",
+                    count_noun(bytes.len() as u64, "byte")
                 )))
             }
             ValueRef::Blob(bytes) => Ok(Some(Operand::Embedding(bytes))),
