@@ -8,6 +8,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use lopdf::content::{Content, Operation};
 use lopdf::{DecompressError, Dictionary, Document, Error, LoadOptions, Object, ObjectId};
 
+use super::pdf_budget::{self, OverBudget};
 use super::pdf_fonts::{FontDecoder, MAX_TEXT_BYTES};
 
 /// Maximum number of pages.
@@ -15,7 +16,9 @@ const MAX_PAGES: usize = 2_000;
 /// Maximum size of a page's content, in bytes. An operand takes up to 100 times its size in memory.
 const MAX_PAGE_BYTES: usize = 2 << 20;
 /// Maximum size of a stream that contains objects of the file, in bytes.
-const MAX_OBJECT_STREAM_BYTES: usize = 4 << 20;
+pub(super) const MAX_OBJECT_STREAM_BYTES: usize = 4 << 20;
+/// Maximum number of revisions. The table of objects of each one can have a million entries.
+const MAX_REVISIONS: usize = 16;
 /// Maximum size of all pages' contents and fonts, in bytes.
 const MAX_TOTAL_BYTES: usize = 64 << 20;
 /// Maximum number of operations of all pages.
@@ -34,18 +37,42 @@ const MIN_WORD_GAP: f32 = 200.0;
 /// text, or if the characters of all its fonts are unknown.
 pub fn pdf_to_text(bytes: &[u8]) -> Result<String, String> {
     // The parser is not hqdl's own, and a file from the web must not end the process.
-    catch_unwind(AssertUnwindSafe(|| extract_text(bytes))).unwrap_or_else(|_| Err(damaged()))
+    let extracted = catch_unwind(AssertUnwindSafe(|| extract_text(bytes)));
+    extracted.unwrap_or_else(|panic| match panic.downcast_ref::<OverBudget>() {
+        Some(OverBudget) => Err(exceeds("the PDF in memory", pdf_budget::MAX_BYTES >> 20, "MiB")),
+        None => Err(damaged()),
+    })
+}
+
+/// Loads a document. Only the parser's own limits apply before the first object is charged to the
+/// budget, so the number of revisions is counted first.
+fn load_document(bytes: &[u8]) -> Result<Document, String> {
+    if pdf_budget::count_earlier_revisions(bytes) >= MAX_REVISIONS {
+        return Err(exceeds("the PDF", MAX_REVISIONS, "revisions"));
+    }
+    let load = |force_reconstruct: bool| {
+        pdf_budget::reset();
+        let options = LoadOptions {
+            filter: Some(pdf_budget::charge_object),
+            force_reconstruct,
+            ..LoadOptions::with_max_decompressed_size(MAX_OBJECT_STREAM_BYTES)
+        };
+        Document::load_mem_with_options(bytes, options).map_err(|error| {
+            if is_over_limit(&error) {
+                exceeds("a stream of objects", MAX_OBJECT_STREAM_BYTES >> 20, "MiB")
+            } else {
+                damaged()
+            }
+        })
+    };
+    let document = load(false)?;
+    let has_pages = document.is_encrypted() || document.page_iter().next().is_some();
+    // With a filter, the parser does not search a document without pages for its objects.
+    Ok(if has_pages { document } else { load(true).unwrap_or(document) })
 }
 
 fn extract_text(bytes: &[u8]) -> Result<String, String> {
-    let options = LoadOptions::with_max_decompressed_size(MAX_OBJECT_STREAM_BYTES);
-    let document = Document::load_mem_with_options(bytes, options).map_err(|error| {
-        if is_over_limit(&error) {
-            exceeds("a stream of objects", MAX_OBJECT_STREAM_BYTES >> 20, "MiB")
-        } else {
-            damaged()
-        }
-    })?;
+    let document = load_document(bytes)?;
     if document.is_encrypted() {
         return Err("the PDF is encrypted".to_owned());
     }

@@ -1,0 +1,258 @@
+//! Limits the memory that the objects of a PDF document take while the document is loaded.
+//!
+//! The table of objects can point at one stream many times, and the index of a stream at one object
+//! many times. A few kilobytes can therefore become any number of objects.
+
+use std::cell::Cell;
+use std::panic::resume_unwind;
+
+use lopdf::{Object, ObjectId, Stream};
+
+use super::pdf::MAX_OBJECT_STREAM_BYTES;
+
+/// Maximum size of all loaded objects in memory, in bytes. An object that is loaded twice counts
+/// twice.
+pub(super) const MAX_BYTES: usize = 512 << 20;
+/// Estimated size of an entry of a dictionary besides its name and its value, in bytes.
+const ENTRY_BYTES: usize = 64;
+
+/// Payload of the panic that ends loading. The parser's filter has no other way to end it.
+pub(super) struct OverBudget;
+
+thread_local! {
+    static BYTES_LEFT: Cell<usize> = const { Cell::new(MAX_BYTES) };
+}
+
+/// Starts a new document on this thread.
+pub(super) fn reset() {
+    BYTES_LEFT.set(MAX_BYTES);
+}
+
+/// Charges an object to the document's budget. The parser calls this function for each object, and
+/// for an object stream before it parses the objects in the stream.
+///
+/// # Panics
+/// With [`OverBudget`] if the budget is exceeded, or if the objects of a stream overlap.
+pub(super) fn charge_object(id: ObjectId, object: &mut Object) -> Option<(ObjectId, Object)> {
+    charge_bytes(measure_object(object));
+    let Object::Stream(stream) = object else { return Some((id, object.clone())) };
+    if stream.dict.has_type(b"ObjStm") && has_overlapping_objects(stream) {
+        resume_unwind(Box::new(OverBudget));
+    }
+    // The parser keeps the stream itself and only tests whether there is a result.
+    Some((id, Object::Null))
+}
+
+fn charge_bytes(bytes: usize) {
+    match BYTES_LEFT.get().checked_sub(bytes) {
+        Some(left) => BYTES_LEFT.set(left),
+        None => resume_unwind(Box::new(OverBudget)),
+    }
+}
+
+/// Returns the estimated size of an object in memory, in bytes.
+fn measure_object(object: &Object) -> usize {
+    let measure_entries = |dictionary: &lopdf::Dictionary| -> usize {
+        dictionary
+            .iter()
+            .map(|(name, value)| ENTRY_BYTES + name.len() + measure_object(value))
+            .sum()
+    };
+    size_of::<Object>()
+        + match object {
+            Object::Name(bytes) | Object::String(bytes, _) => bytes.len(),
+            Object::Array(items) => items.iter().map(measure_object).sum(),
+            Object::Dictionary(dictionary) => measure_entries(dictionary),
+            Object::Stream(stream) => stream.content.len() + measure_entries(&stream.dict),
+            _ => 0,
+        }
+}
+
+/// Returns true if objects of a stream overlap. If they do not, all objects together are at most as
+/// long as the stream.
+fn has_overlapping_objects(stream: &Stream) -> bool {
+    // The parser reports a stream that it cannot decode, or that is too long.
+    let Ok(content) = stream.get_plain_content_with_limit(MAX_OBJECT_STREAM_BYTES) else {
+        return false;
+    };
+    charge_bytes(content.len());
+    let first = stream.dict.get(b"First").and_then(Object::as_i64).ok();
+    let first = first.and_then(|first| usize::try_from(first).ok());
+    let Some((index, objects)) = first.and_then(|first| content.split_at_checked(first)) else {
+        return false;
+    };
+    let index = String::from_utf8_lossy(index);
+    let numbers = index
+        .split(['\r', '\n'])
+        .flat_map(|line| line.split('%').next().unwrap_or_default().split_whitespace());
+    let offsets: Vec<usize> =
+        numbers.skip(1).step_by(2).filter_map(|offset| offset.parse().ok()).collect();
+    let ends = offsets.iter().skip(1).copied().chain([objects.len()]);
+    // An object past the end of the stream is ignored.
+    offsets.iter().zip(ends).filter(|(start, _)| **start < objects.len()).any(|(start, end)| {
+        objects
+            .get(*start..end.min(objects.len()))
+            .is_none_or(|object| *start >= end || !is_closed(object))
+    })
+}
+
+/// Returns true if every string, array and dictionary that begins in a text also ends in the text.
+fn is_closed(text: &[u8]) -> bool {
+    let mut depth = 0_usize;
+    let mut bytes = text.iter();
+    while let Some(byte) = bytes.next() {
+        match byte {
+            b'%' => {
+                bytes.find(|b| matches!(b, b'\r' | b'\n'));
+            }
+            b'(' => {
+                let mut open = 1;
+                while open > 0 {
+                    match bytes.next() {
+                        None => return false,
+                        Some(b'\\') => {
+                            bytes.next();
+                        }
+                        Some(b'(') => open += 1,
+                        Some(b')') => open -= 1,
+                        Some(_) => {}
+                    }
+                }
+            }
+            b'[' | b'<' => depth += 1,
+            b']' | b'>' => match depth.checked_sub(1) {
+                Some(outer) => depth = outer,
+                None => return false,
+            },
+            _ => {}
+        }
+    }
+    depth == 0
+}
+
+/// Returns the number of references to earlier tables of objects: the entries `Prev` and `XRefStm`
+/// whose value is not a reference to an object.
+pub(super) fn count_earlier_revisions(bytes: &[u8]) -> usize {
+    let is_space = |byte: &u8| byte.is_ascii_whitespace() || *byte == 0;
+    let slashes = bytes.iter().enumerate().filter(|(_, byte)| **byte == b'/');
+    let is_earlier = |(at, _): &(usize, &u8)| {
+        let rest = &bytes[at + 1..bytes.len().min(at + 64)];
+        let is_end = |byte: &u8| is_space(byte) || b"()<>[]{}/%".contains(byte);
+        let end = rest.iter().position(is_end).unwrap_or(rest.len());
+        let (name, value) = rest.split_at(end);
+        if !matches!(decode_name(name).as_slice(), b"Prev" | b"XRefStm") {
+            return false;
+        }
+        let mut words = value.split(is_space).filter(|word| !word.is_empty());
+        let is_number =
+            |word: Option<&[u8]>| word.is_some_and(|word| word.iter().all(u8::is_ascii_digit));
+        let is_reference = is_number(words.next())
+            && is_number(words.next())
+            && words.next().is_some_and(|word| word.starts_with(b"R"));
+        !is_reference
+    };
+    slashes.filter(is_earlier).count()
+}
+
+/// Replaces the codes (`#41`) in a name with their characters.
+fn decode_name(name: &[u8]) -> Vec<u8> {
+    let mut decoded = Vec::new();
+    let mut rest = name;
+    while let Some((byte, tail)) = rest.split_first() {
+        let code = tail.get(..2).and_then(|digits| std::str::from_utf8(digits).ok());
+        match code.filter(|_| *byte == b'#').and_then(|digits| u8::from_str_radix(digits, 16).ok())
+        {
+            Some(character) => {
+                decoded.push(character);
+                rest = &tail[2..];
+            }
+            None => {
+                decoded.push(*byte);
+                rest = tail;
+            }
+        }
+    }
+    decoded
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::pdf::pdf_to_text;
+    use super::*;
+
+    /// Returns a PDF with a page, an object stream with this index and these objects, and a table
+    /// that names the object stream `count` times.
+    fn build_bomb(index: &str, objects: &str, count: usize) -> Vec<u8> {
+        let mut pdf = b"%PDF-1.5\n".to_vec();
+        let mut offsets = Vec::new();
+        let mut stream = Stream::new(
+            lopdf::dictionary! { "Type" => "ObjStm", "N" => 1, "First" => index.len() as i64 },
+            [index, objects].concat().into_bytes(),
+        );
+        stream.compress().unwrap();
+        let filter = if stream.is_compressed() { "/Filter/FlateDecode" } else { "" };
+        let head = format!(
+            "1 0 obj <</Type/ObjStm/N 1/First {}/Length {}{filter}>> stream\n",
+            index.len(),
+            stream.content.len()
+        );
+        offsets.push(pdf.len());
+        pdf.extend([head.as_bytes(), &stream.content, b"\nendstream endobj\n"].concat());
+        for object in [
+            "2 0 obj <</Type/Catalog/Pages 3 0 R>> endobj\n",
+            "3 0 obj <</Type/Pages/Count 0/Kids[]>> endobj\n",
+        ] {
+            offsets.push(pdf.len());
+            pdf.extend(object.as_bytes());
+        }
+        let table = pdf.len();
+        pdf.extend(format!("xref\n0 {}\n0000000000 65535 f \n", count + 3).as_bytes());
+        let again = std::iter::repeat_n(offsets[0], count - 1);
+        for offset in offsets.iter().copied().chain(again) {
+            pdf.extend(format!("{offset:010} 00000 n \n").as_bytes());
+        }
+        let trailer =
+            format!("trailer <</Size {}/Root 2 0 R>>\nstartxref\n{table}\n%%EOF", count + 3);
+        pdf.extend(trailer.as_bytes());
+        pdf
+    }
+
+    #[test]
+    fn a_small_file_with_huge_objects_is_refused() {
+        let array = format!("[{}]", "0 ".repeat(1_000_000));
+        let nested = format!("{}{}{}", "[".repeat(90), "0 ".repeat(1_000_000), "]".repeat(90));
+        let once = "9 0 ".to_owned();
+        let same: String = (9..20_000).map(|id| format!("{id} 0 ")).collect();
+        let inside: String = (0..90).map(|n| format!("{} {n} ", n + 9)).collect();
+        for (index, objects, count) in
+            [(&once, &array, 1000), (&same, &array, 1), (&inside, &nested, 1)]
+        {
+            let bomb = build_bomb(index, objects, count);
+            assert!(bomb.len() < 100_000, "{}", bomb.len());
+            let error = pdf_to_text(&bomb).unwrap_err();
+            assert_eq!(error, "the PDF in memory exceeds 512 MiB; convert the file to text");
+        }
+        let small = pdf_to_text(&build_bomb(&once, &array, 1)).unwrap_err();
+        assert!(small.contains("contains no text"), "{small}");
+    }
+
+    #[test]
+    fn objects_end_where_they_are_closed() {
+        for text in ["[1 (a]\\)b) <</K <41>>>] ", "(a(b)c)", "% ]\n null", "/Name", ""] {
+            assert!(is_closed(text.as_bytes()), "{text}");
+        }
+        for text in ["[1", "1]", "(a", "(a\\)", "<</K 1>", "((a)"] {
+            assert!(!is_closed(text.as_bytes()), "{text}");
+        }
+    }
+
+    #[test]
+    fn only_offsets_of_tables_count_as_revisions() {
+        let count = |text: &str| count_earlier_revisions(text.as_bytes());
+        assert_eq!(count("<</Prev 12 0 R/Next 3 0 R>> <</Prev 7\n0\nR>>"), 0);
+        assert_eq!(count("<</Prev 120>> <</Pre#76 9/XRefStm 7>> /Previous 5 /Prev%x\n 5"), 4);
+        let revisions = "<</Prev 120>> ".repeat(16);
+        let error = pdf_to_text(format!("%PDF-1.5\n{revisions}").as_bytes()).unwrap_err();
+        assert_eq!(error, "the PDF exceeds 16 revisions; convert the file to text");
+    }
+}
