@@ -46,6 +46,7 @@ use crate::query::{
 use hqdl_database::{Database, StoreError, sqlite_message};
 use hqdl_model::Model;
 use hqdl_spec::{Spec, UnpricedModel, is_server};
+use hqdl_values::format::count_noun;
 use hqdl_values::problem::Problem;
 use hqdl_values::tokens::Tokenizer;
 use hqdl_values::usage::Usage;
@@ -263,20 +264,22 @@ impl<'a> Asker<'a> {
         let spec = request.spec;
         let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
         if !text.contains(char::is_alphanumeric) {
-            return Err(AskError::InvalidQuestion("the question is empty".to_owned()));
+            let problem = if text.is_empty() { "empty" } else { "without a word or a number" };
+            return Err(AskError::InvalidQuestion(format!("the question is {problem}")));
         }
         let tokenizer = Tokenizer::for_model(&spec.model.name);
         let max_tokens = spec.ask.context_tokens / QUESTION_SHARE;
-        // A text has at most one token per byte, so the tokens of a very long text need not be
-        // counted.
-        let tokens = if text.len() as u64 > 8 * max_tokens {
-            text.len() as u64
+        // Counting the tokens of a very long text would take long.
+        let length = if text.len() as u64 > 8 * max_tokens {
+            Some(count_noun(text.len() as u64, "byte"))
         } else {
-            tokenizer.count_tokens(&text)
+            let tokens = tokenizer.count_tokens(&text);
+            (tokens > max_tokens).then(|| format!("about {}", count_noun(tokens, "token")))
         };
-        if tokens > max_tokens {
+        if let Some(length) = length {
+            let limit = count_noun(max_tokens, "token");
             return Err(AskError::InvalidQuestion(format!(
-                "the question is too long: about {tokens} tokens; the limit is {max_tokens}"
+                "the question is too long: {length}; the limit is {limit}"
             )));
         }
         let database = Database::open(request.database)?;
