@@ -257,6 +257,10 @@ fn a_query_without_rows_is_relaxed_twice_at_most() {
     // --quiet does not hide that the rows answer another query.
     let quiet = ask(&project(&endpoint), &[QUESTION, "--quiet"]).expect_exit_code(0);
     assert_eq!(quiet.stderr, "note: no row with 'Marvel'; searched 'Marvel Comics'\n");
+    let twice = super::ask::endpoint(&[&with("M"), &marvel, &comics]);
+    let quiet = ask(&project(&twice), &[QUESTION, "--quiet"]).expect_exit_code(0);
+    let notes = "note: no row with 'M'; searched 'Marvel'\nnote: no row with 'Marvel'; searched 'Marvel Comics'\n";
+    assert_eq!(quiet.stderr, notes);
     // The rows answer another question, so there is no prose about them.
     assert_eq!(asked.lines[0]["prose_problem"], "the rows are those of a relaxed query");
     assert_eq!(endpoint.request_count(), 4);

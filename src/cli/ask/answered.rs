@@ -32,6 +32,26 @@ pub struct Answered {
 }
 
 impl Answered {
+    /// Creates the answer of a query that has run. The caller adds what it knows about the question.
+    pub(super) fn new(
+        plan: AskPlan,
+        result: QueryResult,
+        searched: String,
+        relaxed: Vec<String>,
+    ) -> Self {
+        Self {
+            question: String::new(),
+            plan,
+            result,
+            searched,
+            relaxed,
+            repairs: Vec::new(),
+            new_columns: Vec::new(),
+            prose: None,
+            writing: Usage::default(),
+        }
+    }
+
     pub fn exit_code(&self) -> u8 {
         let meta = &self.result.meta;
         if meta.values_missing == meta.values_unknown { 0 } else { INCOMPLETE }

@@ -28,7 +28,6 @@ use crate::model::{self, Model, ModelError, SetupError};
 use crate::query::{QueryError, QueryResult};
 use crate::session::Session;
 use crate::spec::{Provider, Spec};
-use crate::usage::Usage;
 
 /// Default time limit for the database's work in one pass. A query that a model wrote might never
 /// finish.
@@ -222,7 +221,6 @@ impl<'s> AskRun<'s> {
             return Ok(AskOutcome::Stopped(INTERRUPTED));
         };
         let mut relaxed: Vec<String> = Vec::new();
-        let mut relaxation: Option<String> = None;
         let mut empty: Option<Answered> = None;
         loop {
             let plan = match (written, empty.take()) {
@@ -275,32 +273,15 @@ impl<'s> AskRun<'s> {
             }
             let searched = asker.describe_search(&result.meta);
             let has_rows = !result.rows.is_empty();
-            if let Some(change) = relaxation.take() {
-                // Even with --quiet, the user must know that the rows answer another query.
-                if has_rows && self.output_options.quiet && !self.output_options.json {
-                    anstream::eprintln!("note: {}", to_single_line(&change));
-                }
-                self.print_note(&to_single_line(&change));
-                relaxed.push(change);
-            }
-            let answered = Answered {
-                question: String::new(),
-                plan,
-                result,
-                searched,
-                relaxed: relaxed.clone(),
-                repairs: Vec::new(),
-                new_columns: Vec::new(),
-                prose: None,
-                writing: Usage::default(),
-            };
+            self.print_relaxations(&relaxed, has_rows);
+            let answered = Answered::new(plan, result, searched, relaxed.clone());
             if has_rows {
                 return Ok(AskOutcome::Answered(Box::new(answered)));
             }
             let Some(next) = self.relax(asker, &answered.plan) else {
                 return Ok(AskOutcome::Answered(Box::new(empty.unwrap_or(answered))));
             };
-            relaxation = Some(ask::describe_relaxation(&answered.plan.sql, &next.sql));
+            relaxed.push(ask::describe_relaxation(&answered.plan.sql, &next.sql));
             self.print_note("the query returned no rows; the model relaxed it");
             empty.get_or_insert(answered);
             written = Written::Plan(Box::new(next));
@@ -317,6 +298,21 @@ impl<'s> AskRun<'s> {
                 self.print_note(&format!("no relaxed query was written: {message}"));
                 None
             }
+        }
+    }
+
+    /// Prints how the query that has just run differs from the one before it. `--quiet` does not
+    /// hide that rows answer another query, but only then prints the changes.
+    fn print_relaxations(&self, relaxed: &[String], has_rows: bool) {
+        let changes = match relaxed.split_last() {
+            Some(_) if self.output_options.quiet && has_rows => relaxed,
+            Some((last, _)) if !self.output_options.quiet => std::slice::from_ref(last),
+            _ => return,
+        };
+        if !self.output_options.json {
+            changes
+                .iter()
+                .for_each(|change| anstream::eprintln!("note: {}", to_single_line(change)));
         }
     }
 
