@@ -18,7 +18,7 @@ pub struct Answered {
     pub(super) question: String,
     pub(super) plan: AskPlan,
     pub(super) result: QueryResult,
-    pub(super) searched: String,
+    searched: String,
     /// Descriptions of the relaxations.
     pub(super) relaxed: Vec<String>,
     /// Queries that failed and were repaired, with their errors.
