@@ -23,7 +23,7 @@ use crate::facts::{Completion, Fact, Facts, FactsError};
 use crate::failure::Failure;
 use crate::query::connection::guard::Guard;
 use crate::spec::overrides::{Override, Overrides};
-use crate::spec::{Column, Expansion, Spec, is_server};
+use crate::spec::{Column, Expansion, Spec};
 use crate::sql::quote_name;
 use crate::value::Value;
 
@@ -288,11 +288,11 @@ fn read_source_row(
     let views = spec.expanded_views();
     let is_joined = |(e, _): &(&Expansion, usize)| e.name == expansion.name;
     let (view, joined) = views.iter().find(|(_, joined)| joined.iter().any(is_joined))?;
-    if is_server(spec.target()) {
-        return None;
-    }
     let guard = Guard::open_for_sql(spec.target(), Some(READ_TIMEOUT), interrupt.clone()).ok()?;
     let database = guard.database();
+    if database.server().is_some() {
+        return None;
+    }
     let names = expansion.key.names();
     let conditions: Vec<String> =
         names.iter().map(|name| format!("{} IS ?", quote_name(name))).collect();
@@ -307,10 +307,8 @@ fn read_source_row(
     };
     let shown = columns.into_iter().enumerate().filter(|(_, name)| is_source(name));
     let read = |(n, name): (usize, String)| {
-        let value = row.get_ref(n).ok().and_then(|value| Value::from_sqlite(value).ok());
-        let text = value.map_or("not readable".to_owned(), |value| {
-            value.to_text().map_or("NULL".to_owned(), std::borrow::Cow::into_owned)
-        });
+        let value = row.get_ref(n).map_or(Value::Null, Value::from_sqlite);
+        let text = value.to_text().map_or("NULL".to_owned(), std::borrow::Cow::into_owned);
         (name, truncate_text(&text, 200))
     };
     Some(shown.take(MAX_SOURCE_COLUMNS).map(read).collect())
