@@ -6,10 +6,9 @@ use axum::extract::{Path, Query, Request, State};
 use axum::response::Response;
 use maud::{Markup, html};
 use serde_json::Value as Json;
-use tokio::sync::watch;
 
 use super::super::api::{OverrideChange, OverrideRequest, read_provenance};
-use super::super::query::{READ_TIMEOUT, run_blocking};
+use super::super::query::run_blocking;
 use super::super::reply::HttpRefusal;
 use super::format_value;
 use super::spec::find_spec;
@@ -21,16 +20,12 @@ use crate::audit::sheet::format_cell;
 use crate::database::provenance::CellProvenance;
 use crate::facts::{Completion, Fact, Facts, FactsError};
 use crate::failure::Failure;
-use crate::query::connection::guard::Guard;
 use crate::spec::overrides::{Override, Overrides};
 use crate::spec::{Column, Expansion, Spec};
-use crate::sql::quote_name;
 use crate::value::Value;
 
 /// Maximum number of a list's values to show beside the form; the form itself offers all of them.
 const MAX_LISTED: usize = 12;
-/// Maximum number of columns of a source's row to show.
-const MAX_SOURCE_COLUMNS: usize = 30;
 /// Maximum number of past answers to show.
 const MAX_PAST_ANSWERS: usize = 20;
 
@@ -202,8 +197,6 @@ pub(super) struct CellSources {
     override_now: Option<Override>,
     /// Answers of all models and runs, latest first.
     answers: Vec<PastAnswer>,
-    /// Names and values of the other columns of the source's row.
-    source_row: Vec<(String, String)>,
 }
 
 /// An answer that a model gave for a cell.
@@ -224,10 +217,10 @@ pub(super) async fn read_cell_sources(
     let cells = read_provenance(state, address).await.unwrap_or_default();
     let (_, active_spec) = state.active_spec(Some(spec))?;
     let facts = Arc::clone(&state.context.facts);
-    let (client_guard, interrupt) = state.context.clients.begin_work();
+    let (client_guard, _) = state.context.clients.begin_work();
     let permit = state.acquire_read_permit().await?;
     run_blocking(permit, client_guard, move || {
-        let with_history = |cell| add_history(&active_spec.spec, &facts, cell, &interrupt);
+        let with_history = |cell| add_history(&active_spec.spec, &facts, cell);
         let sources: Result<Vec<CellSources>, FactsError> =
             cells.into_iter().map(with_history).collect();
         Ok(sources.map_err(Failure::from)?)
@@ -235,18 +228,16 @@ pub(super) async fn read_cell_sources(
     .await
 }
 
-/// Adds the override, the answers and the source's row of a cell.
+/// Adds the override and the answers of a cell.
 fn add_history(
     spec: &Spec,
     facts: &Facts,
     cell: CellProvenance,
-    interrupt: &watch::Receiver<bool>,
 ) -> Result<CellSources, FactsError> {
     let found = spec.expansions.iter().position(|e| e.name == cell.expansion);
     let found = found.and_then(|n| Some((n, spec.expansions[n].find_column(&cell.column)?)));
     let Some((n, at)) = found else {
-        let (answers, source_row) = (Vec::new(), Vec::new());
-        return Ok(CellSources { cell, override_now: None, answers, source_row });
+        return Ok(CellSources { cell, override_now: None, answers: Vec::new() });
     };
     let (expansion, column) = (&spec.expansions[n], &spec.expansions[n].columns[at]);
     let key: Vec<Json> = serde_json::from_str(&cell.key).unwrap_or_default();
@@ -273,51 +264,13 @@ fn add_history(
         PastAnswer { asked_at, model, text }
     };
     let answers = past.into_iter().zip(origins).rev().take(MAX_PAST_ANSWERS).map(to_answer);
-    let source_row = read_source_row(spec, expansion, &key, interrupt).unwrap_or_default();
-    Ok(CellSources { cell, override_now, answers: answers.collect(), source_row })
+    Ok(CellSources { cell, override_now, answers: answers.collect() })
 }
 
-/// Returns the columns of a row's source that are neither part of the key nor filled by a model.
-/// Returns `None` if the published view of the source cannot be read here, such as on a server.
-fn read_source_row(
-    spec: &Spec,
-    expansion: &Expansion,
-    key: &[Value],
-    interrupt: &watch::Receiver<bool>,
-) -> Option<Vec<(String, String)>> {
-    let views = spec.expanded_views();
-    let is_joined = |(e, _): &(&Expansion, usize)| e.name == expansion.name;
-    let (view, joined) = views.iter().find(|(_, joined)| joined.iter().any(is_joined))?;
-    let guard = Guard::open_for_sql(spec.target(), Some(READ_TIMEOUT), interrupt.clone()).ok()?;
-    let database = guard.database();
-    if database.server().is_some() {
-        return None;
-    }
-    let names = expansion.key.names();
-    let conditions: Vec<String> =
-        names.iter().map(|name| format!("{} IS ?", quote_name(name))).collect();
-    let (view, conditions) = (quote_name(view), conditions.join(" AND "));
-    let sql = format!("SELECT * FROM {view} WHERE {conditions} LIMIT 1");
-    let mut select = database.connection().prepare(&sql).ok()?;
-    let columns: Vec<String> = select.column_names().into_iter().map(str::to_owned).collect();
-    let mut rows = select.query(rusqlite::params_from_iter(key)).ok()?;
-    let row = rows.next().ok()??;
-    let is_source = |name: &String| {
-        !names.contains(name) && joined.iter().all(|(e, _)| e.find_column(name).is_none())
-    };
-    let shown = columns.into_iter().enumerate().filter(|(_, name)| is_source(name));
-    let read = |(n, name): (usize, String)| {
-        let value = row.get_ref(n).map_or(Value::Null, Value::from_sqlite);
-        let text = value.to_text().map_or("NULL".to_owned(), std::borrow::Cow::into_owned);
-        (name, truncate_text(&text, 200))
-    };
-    Some(shown.take(MAX_SOURCE_COLUMNS).map(read).collect())
-}
-
-/// Renders the origin of a cell's value: the model, its other answers, its past values, the
-/// passages, and the source's row.
+/// Renders the origin of a cell's value: the model, its other answers, its past values, and the
+/// passages.
 pub(super) fn render_sources(sources: &CellSources) -> Markup {
-    let CellSources { cell, override_now, answers, source_row } = sources;
+    let CellSources { cell, override_now, answers } = sources;
     let is_overridden = cell.state == "overridden";
     let shown = format_value(&cell.to_json()["value"]);
     let lines = [
@@ -342,11 +295,6 @@ pub(super) fn render_sources(sources: &CellSources) -> Markup {
             }
         }
         (render_evidence(cell))
-        @if !source_row.is_empty() {
-            details { summary { "The row" } table.why { @for (name, value) in source_row {
-                tr { th scope="row" { (name) } td { (value) } }
-            } } }
-        }
     }
 }
 
