@@ -254,9 +254,16 @@ fn a_query_without_rows_is_relaxed_twice_at_most() {
         json!(["no row with 'Marvel'; searched 'Marvel Comics'"])
     );
     assert_eq!(asked.lines[0]["rows"], json!([["Hulk"]]));
+    // --quiet does not hide that the rows answer another query.
+    let quiet = ask(&project(&endpoint), &[QUESTION, "--quiet"]).expect_exit_code(0);
+    assert_eq!(quiet.stderr, "note: no row with 'Marvel'; searched 'Marvel Comics'\n");
+    let twice = super::ask::endpoint(&[&with("M"), &marvel, &comics]);
+    let quiet = ask(&project(&twice), &[QUESTION, "--quiet"]).expect_exit_code(0);
+    let notes = "note: no row with 'M'; searched 'Marvel'\nnote: no row with 'Marvel'; searched 'Marvel Comics'\n";
+    assert_eq!(quiet.stderr, notes);
     // The rows answer another question, so there is no prose about them.
     assert_eq!(asked.lines[0]["prose_problem"], "the rows are those of a relaxed query");
-    assert_eq!(endpoint.request_count(), 2);
+    assert_eq!(endpoint.request_count(), 4);
     let all: Vec<String> = ["a", "b", "c", "d"].iter().map(|name| with(name)).collect();
     let endless = super::ask::endpoint(&all.iter().map(String::as_str).collect::<Vec<_>>());
     let asked = ask(&project(&endless), &[QUESTION]).expect_exit_code(0);
@@ -365,6 +372,9 @@ fn relaxations_share_the_amount_that_needs_no_approval() {
         endpoint.received_requests().iter().map(|r| r.body.to_string()).collect();
     assert!(bodies.iter().any(|body| body.contains("Can it fly?")), "{}", ended.stderr);
     assert!(!bodies.iter().any(|body| body.contains("Can it run?")), "{}", ended.stderr);
+    let note = "note: the relaxed query was not run: approval needed: the query may cost up to $";
+    assert!(ended.stderr.contains(note), "{}", ended.stderr);
+    assert!(!ended.stderr.contains("searched 'no'"), "{}", ended.stderr);
 }
 
 #[test]

@@ -426,6 +426,22 @@ fn an_audit_is_reviewed_cell_by_cell() {
     let undo = page(&daemon, &format!("{review}&at=1&done=0&before="));
     assert!(undo.contains("Undo the last answer"), "{undo}");
     assert!(undo.contains(">model</th>"), "{undo}");
+    // The page shows all answers about the cell, and an override with the value that it replaced.
+    assert!(!undo.contains("Past values"), "{undo}");
+    let refresh = ["materialize", "specs/x.toml", "--refresh", "eye_color"];
+    project.run_hqdl(&refresh).expect_exit_code(0);
+    let path = "/specs/x/review?table=llm&at=0";
+    let past = page(&daemon, path);
+    let (_, table) = past.split_once("Past values").unwrap();
+    assert_eq!(table.matches("<th scope=\"row\">20").count(), 2, "{table}");
+    let key: Vec<&str> =
+        past.split("<dd><strong>").skip(1).map(|p| p.split_once('<').unwrap().0).collect();
+    for value in ["Green", "Brown"] {
+        let set = ["override", "set", "specs/x.toml", "llm", key[0], key[1], "eye_color", value];
+        project.run_hqdl(&set).expect_exit_code(0);
+    }
+    let past = page(&daemon, path);
+    assert!(past.contains("Brown <span class=\"quiet\">replaced Green</span>"), "{past}");
     let set = daemon.submit_form(review, "at=0&value=").expect_status(303);
     assert!(set.headers.contains("&at=0") && !set.headers.contains("done"), "{}", set.headers);
     assert!(page(&daemon, review).contains("0 of 2</strong> sampled cells"));

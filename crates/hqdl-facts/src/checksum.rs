@@ -166,6 +166,11 @@ pub(super) const ANSWER_ROWS_SQL: &str =
     "SELECT a.id, a.entity, a.cells, a.completion, c.model, a.checksum FROM answer AS a
      LEFT JOIN completion AS c ON c.id = a.completion WHERE a.id > ?1 ORDER BY a.id";
 
+/// Selects the answer rows about an entity after a row.
+pub(super) const ENTITY_ROWS_SQL: &str =
+    "SELECT a.id, a.entity, a.cells, a.completion, c.model, a.checksum FROM answer AS a
+     LEFT JOIN completion AS c ON c.id = a.completion WHERE a.id > ?1 AND a.entity = ?2 ORDER BY a.id";
+
 /// Selects all answer rows, sorted by entity.
 pub(super) const SORTED_ANSWER_ROWS_SQL: &str =
     "SELECT a.id, a.entity, a.cells, a.completion, c.model, a.checksum FROM answer AS a

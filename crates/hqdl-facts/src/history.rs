@@ -35,6 +35,9 @@ use crate::spending::{ColumnDailyCost, HourlySpending, Totals};
 use hqdl_values::key::{ColumnIdentity, Entity, ListHash};
 use hqdl_values::usage::{SpentAmount, UnconfirmedCost};
 
+/// Maximum number of fact rows that [`Answers::facts_about`] searches on this machine.
+pub const MAX_SEARCHED_ROWS: i64 = 200_000;
+
 /// The history of all requests, answers, runs and spending.
 pub trait History:
     Answers
@@ -204,6 +207,10 @@ pub trait Answers {
         fact_row: i64,
         identity_ids: &[u32],
     ) -> Result<HashSet<Entity>, FactsError>;
+
+    /// Returns all facts about an entity, oldest first. A store on this machine, which has no index
+    /// of entities, searches only its latest [`MAX_SEARCHED_ROWS`] rows. Damaged rows are omitted.
+    fn facts_about(&self, entity: &Entity) -> Result<Vec<Fact>, FactsError>;
 }
 
 /// Checks that the stored data is undamaged.

@@ -400,6 +400,30 @@ fn a_reference_fills_the_sheet_and_the_report_shows_the_result() {
     refused.expect_exit_code(2);
 }
 
+/// The truths of a column that the spec no longer has stay in the sheet.
+#[test]
+fn an_audit_survives_the_removal_of_a_column() {
+    let (_endpoint, project) = heroes();
+    audit(&project, &["--columns", "race,gender", "--sample", "5"]).expect_exit_code(0);
+    let fill = |columns: &str, values: &str| {
+        let rows: Vec<String> = (0..HEROES).map(|n| format!("Hero {n},{values}\n")).collect();
+        let csv = format!("name,{columns}\n{}", rows.concat());
+        std::fs::write(project.path("truth.csv"), csv).unwrap();
+        let filled = audit(&project, &["--columns", "race", "--truth", "truth.csv", "--json"]);
+        assert_eq!(filled.expect_exit_code(0).lines[0]["cells"], 5);
+    };
+    fill("gender", "Female");
+    let spec = project.spec_text();
+    project.write_spec(&spec.replacen("name = \"gender\"", "name = \"sex\"", 1));
+    fill("race", "Human");
+    let report = audit(&project, &["--columns", "race", "--report", "--json"]).expect_exit_code(0);
+    assert_eq!(report.lines[0]["columns"].as_array().unwrap().len(), 1);
+    project.write_spec(&spec);
+    let text = std::fs::read_to_string(sheet(&project)).unwrap();
+    assert_eq!((text.matches(",Female,").count(), text.matches(",Human,").count() >= 5), (5, true));
+    audit(&project, &["--columns", "race", "--report"]).expect_exit_code(0);
+}
+
 /// Every change of the sheet that is not a truth is an error with its line.
 #[test]
 fn a_sheet_with_errors_is_rejected() {

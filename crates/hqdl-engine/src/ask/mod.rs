@@ -17,6 +17,7 @@ mod schema;
 mod search;
 mod values;
 
+use std::collections::HashSet;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -45,6 +46,7 @@ use crate::query::{
 use hqdl_database::{Database, StoreError, sqlite_message};
 use hqdl_model::Model;
 use hqdl_spec::{Spec, UnpricedModel, is_server};
+use hqdl_values::format::count_noun;
 use hqdl_values::problem::Problem;
 use hqdl_values::tokens::Tokenizer;
 use hqdl_values::usage::Usage;
@@ -262,20 +264,22 @@ impl<'a> Asker<'a> {
         let spec = request.spec;
         let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
         if !text.contains(char::is_alphanumeric) {
-            return Err(AskError::InvalidQuestion("the question is empty".to_owned()));
+            let problem = if text.is_empty() { "empty" } else { "without a word or a number" };
+            return Err(AskError::InvalidQuestion(format!("the question is {problem}")));
         }
         let tokenizer = Tokenizer::for_model(&spec.model.name);
         let max_tokens = spec.ask.context_tokens / QUESTION_SHARE;
-        // A text has at most one token per byte, so the tokens of a very long text need not be
-        // counted.
-        let tokens = if text.len() as u64 > 8 * max_tokens {
-            text.len() as u64
+        // Counting the tokens of a very long text would take long.
+        let length = if text.len() as u64 > 8 * max_tokens {
+            Some(count_noun(text.len() as u64, "byte"))
         } else {
-            tokenizer.count_tokens(&text)
+            let tokens = tokenizer.count_tokens(&text);
+            (tokens > max_tokens).then(|| format!("about {}", count_noun(tokens, "token")))
         };
-        if tokens > max_tokens {
+        if let Some(length) = length {
+            let limit = count_noun(max_tokens, "token");
             return Err(AskError::InvalidQuestion(format!(
-                "the question is too long: about {tokens} tokens; the limit is {max_tokens}"
+                "the question is too long: {length}; the limit is {limit}"
             )));
         }
         let database = Database::open(request.database)?;
@@ -636,28 +640,48 @@ fn describe_problem(problem: &Problem) -> String {
     parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("; ")
 }
 
-/// Describes which text literals a relaxed query drops and which it adds.
+/// Describes which text literals a relaxed query drops and which it adds, and whether it changes
+/// anything else.
 #[must_use]
 pub fn describe_relaxation(before: &str, after: &str) -> String {
-    let (old, new) = (collect_string_literals(before), collect_string_literals(after));
+    let ((old, old_rest), (new, new_rest)) = (split_literals(before), split_literals(after));
     let only = |of: &[String], without: &[String]| {
         let quoted = of.iter().filter(|t| !without.contains(t)).map(|t| format!("'{t}'"));
         quoted.collect::<Vec<_>>().join(", ")
     };
     let (dropped, added) = (only(&old, &new), only(&new, &old));
-    match (dropped.as_str(), added.as_str()) {
-        ("", "") => "no row satisfies the first query; searched with a weaker condition".to_owned(),
+    let change = match (dropped.as_str(), added.as_str()) {
+        ("", "") => {
+            return "no row satisfies the first query; searched with a weaker condition".to_owned();
+        }
         (dropped, "") => format!("no row with {dropped}; searched without it"),
         ("", added) => format!("no row satisfies the first query; searched {added}"),
         (dropped, added) => format!("no row with {dropped}; searched {added}"),
-    }
+    };
+    let is_shown = |c: &char| !c.is_whitespace();
+    let is_explained = if added.is_empty() {
+        // The condition of a dropped literal is gone, but no word or number is new.
+        let words = |rest: &str| -> HashSet<String> {
+            let is_word = |c: char| c.is_alphanumeric() || matches!(c, '_' | '.');
+            rest.split(|c| !is_word(c)).map(str::to_lowercase).collect()
+        };
+        words(&new_rest).is_subset(&words(&old_rest))
+    } else {
+        old_rest.chars().filter(is_shown).eq(new_rest.chars().filter(is_shown))
+    };
+    if is_explained { change } else { change + ", and changed another condition" }
 }
 
-/// Returns the string literals of a query.
-fn collect_string_literals(sql: &str) -> Vec<String> {
-    let mut literals = Vec::new();
+/// Returns the string literals of a query, and its other characters.
+fn split_literals(sql: &str) -> (Vec<String>, String) {
+    let (mut literals, mut rest) = (Vec::new(), String::new());
     let mut chars = sql.chars().peekable();
-    while chars.by_ref().any(|c| c == '\'') {
+    while let Some(c) = chars.next() {
+        if c != '\'' {
+            rest.push(c);
+            continue;
+        }
+        rest.push(c);
         let mut text = String::new();
         while let Some(c) = chars.next() {
             match c {
@@ -668,12 +692,36 @@ fn collect_string_literals(sql: &str) -> Vec<String> {
         }
         literals.push(text);
     }
-    literals
+    (literals, rest)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::select_source;
+    use super::{describe_relaxation, select_source};
+
+    #[test]
+    fn a_relaxation_names_all_that_changed() {
+        let query = |rest: &str| format!("SELECT a FROM t WHERE {rest}");
+        let before = query("b = 'x' AND c > 240 AND d = 'it''s'");
+        for (after, expected) in [
+            ("b = 'y' AND  c > 240 AND d = 'it''s'", "no row with 'x'; searched 'y'"),
+            (
+                "b = 'y' AND c > 200 AND d = 'it''s'",
+                "no row with 'x'; searched 'y', and changed another condition",
+            ),
+            ("c > 240 AND d = 'it''s'", "no row with 'x'; searched without it"),
+            (
+                "c > 9 AND d = 'it''s'",
+                "no row with 'x'; searched without it, and changed another condition",
+            ),
+            (
+                "b = 'x' AND c > 9 AND d = 'it''s'",
+                "no row satisfies the first query; searched with a weaker condition",
+            ),
+        ] {
+            assert_eq!(describe_relaxation(&before, &query(after)), expected);
+        }
+    }
 
     #[test]
     fn readings_differ_in_tables_or_filters() {

@@ -45,7 +45,7 @@ pub fn describe_search(database: &Database, cards: &[TableCard], meta: &Meta) ->
     let values = meta.values_asked + meta.values_reused;
     if values > 0 {
         sentence.push_str(&format!(
-            "; the model answered {} ({} now, {} missing)",
+            "; the model was asked about {}: {} now, {} without an answer",
             count_noun(values, "value"),
             format_thousands(meta.values_asked),
             format_thousands(meta.values_missing)

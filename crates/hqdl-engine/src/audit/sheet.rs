@@ -60,6 +60,9 @@ impl CellTruth {
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Sheet {
     truths: HashMap<(usize, usize), CellTruth>,
+    /// Lines of audited columns that the spec no longer has. They stay in the file, so that the
+    /// truths are not lost.
+    removed_columns: Vec<csv::StringRecord>,
 }
 
 impl Sheet {
@@ -148,6 +151,9 @@ impl Sheet {
                 writer.write_record(record).map_err(failed)?;
             }
         }
+        for record in &self.removed_columns {
+            writer.write_record(record).map_err(failed)?;
+        }
         writer.flush().map_err(|e| AuditError::in_file(path, None, io_reason(&e)))?;
         drop(writer);
         write_file(path, &text)
@@ -194,6 +200,10 @@ impl<'d> LineReader<'d> {
         let columns = self.draw.expansion_columns(self.expansion);
         let found = columns.iter().find(|(column, _)| self.expansion.columns[*column].name == name);
         let Some((column, audited)) = found.copied() else {
+            if self.draw.columns.iter().any(|column| column == name) {
+                self.sheet.removed_columns.push(record.clone());
+                return Ok(());
+            }
             return Err(format!("`{name}` is not an audited column"));
         };
         let answer = format_cell(&frame_row.answers[audited]);

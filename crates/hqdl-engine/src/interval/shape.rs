@@ -140,7 +140,7 @@ pub fn recognize_shape(
     if shape.columns.is_empty() {
         return refuse_interval(
             &core.span,
-            "the query reads no column that a model filled, so it is exact",
+            "the query reads no column of an expansion by its name; a view or a copy of one is not supported",
         );
     }
     Ok(shape)

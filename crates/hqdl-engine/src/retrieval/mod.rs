@@ -8,6 +8,7 @@
 pub mod evidence;
 mod html;
 mod pdf;
+mod pdf_budget;
 mod pdf_fonts;
 pub mod passages;
 pub mod search;

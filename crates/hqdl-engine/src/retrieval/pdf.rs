@@ -8,14 +8,15 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use lopdf::content::{Content, Operation};
 use lopdf::{DecompressError, Dictionary, Document, Error, LoadOptions, Object, ObjectId};
 
+use super::pdf_budget::{self, MAX_OBJECT_STREAM_BYTES, OverBudget};
 use super::pdf_fonts::{FontDecoder, MAX_TEXT_BYTES};
 
 /// Maximum number of pages.
 const MAX_PAGES: usize = 2_000;
 /// Maximum size of a page's content, in bytes. An operand takes up to 100 times its size in memory.
 const MAX_PAGE_BYTES: usize = 2 << 20;
-/// Maximum size of a stream that contains objects of the file, in bytes.
-const MAX_OBJECT_STREAM_BYTES: usize = 4 << 20;
+/// Maximum number of revisions. The table of objects of each one can have a million entries.
+const MAX_REVISIONS: usize = 16;
 /// Maximum size of all pages' contents and fonts, in bytes.
 const MAX_TOTAL_BYTES: usize = 64 << 20;
 /// Maximum number of operations of all pages.
@@ -34,19 +35,42 @@ const MIN_WORD_GAP: f32 = 200.0;
 /// text, or if the characters of all its fonts are unknown.
 pub fn pdf_to_text(bytes: &[u8]) -> Result<String, String> {
     // The parser is not hqdl's own, and a file from the web must not end the process.
-    catch_unwind(AssertUnwindSafe(|| extract_text(bytes)))
-        .unwrap_or_else(|_| Err(damaged_file_message()))
+    let extracted = catch_unwind(AssertUnwindSafe(|| extract_text(bytes)));
+    extracted.unwrap_or_else(|panic| match panic.downcast_ref::<OverBudget>() {
+        Some(OverBudget) => Err(limit_message("the PDF in memory", pdf_budget::MAX_BYTES >> 20, "MiB")),
+        None => Err(damaged_file_message()),
+    })
+}
+
+/// Loads a document. Only the parser's own limits apply before the first object is charged to the
+/// budget, so the number of revisions is counted first.
+fn load_document(bytes: &[u8]) -> Result<Document, String> {
+    if pdf_budget::count_earlier_revisions(bytes) >= MAX_REVISIONS {
+        return Err(limit_message("the PDF", MAX_REVISIONS, "revisions"));
+    }
+    let load = |force_reconstruct: bool| {
+        pdf_budget::reset();
+        let options = LoadOptions {
+            filter: Some(pdf_budget::charge_object),
+            force_reconstruct,
+            ..LoadOptions::with_max_decompressed_size(MAX_OBJECT_STREAM_BYTES)
+        };
+        Document::load_mem_with_options(bytes, options).map_err(|error| {
+            if is_over_limit(&error) {
+                limit_message("a stream of objects", MAX_OBJECT_STREAM_BYTES >> 20, "MiB")
+            } else {
+                damaged_file_message()
+            }
+        })
+    };
+    let document = load(false)?;
+    let has_pages = document.is_encrypted() || document.page_iter().next().is_some();
+    // With a filter, the parser does not search a document without pages for its objects.
+    Ok(if has_pages { document } else { load(true).unwrap_or(document) })
 }
 
 fn extract_text(bytes: &[u8]) -> Result<String, String> {
-    let options = LoadOptions::with_max_decompressed_size(MAX_OBJECT_STREAM_BYTES);
-    let document = Document::load_mem_with_options(bytes, options).map_err(|error| {
-        if is_over_limit(&error) {
-            limit_message("a stream of objects", MAX_OBJECT_STREAM_BYTES >> 20, "MiB")
-        } else {
-            damaged_file_message()
-        }
-    })?;
+    let document = load_document(bytes)?;
     if document.is_encrypted() {
         return Err("the PDF is encrypted".to_owned());
     }
@@ -416,6 +440,65 @@ mod tests {
             let error = pdf_to_text(&bytes).unwrap_err();
             assert!(error.starts_with(message), "{error}");
         }
+    }
+
+    /// Returns a PDF with a page, an object stream with this index and these objects, and a table
+    /// that names the object stream `count` times.
+    fn build_bomb(index: &str, objects: &str, count: usize) -> Vec<u8> {
+        let mut pdf = b"%PDF-1.5\n".to_vec();
+        let mut offsets = Vec::new();
+        let first = i64::try_from(index.len()).unwrap();
+        let mut stream = Stream::new(
+            dictionary! { "Type" => "ObjStm", "N" => 1, "First" => first },
+            [index, objects].concat().into_bytes(),
+        );
+        stream.compress().unwrap();
+        let filter = if stream.is_compressed() { "/Filter/FlateDecode" } else { "" };
+        let head = format!(
+            "1 0 obj <</Type/ObjStm/N 1/First {first}/Length {}{filter}>> stream\n",
+            stream.content.len()
+        );
+        offsets.push(pdf.len());
+        pdf.extend([head.as_bytes(), &stream.content, b"\nendstream endobj\n"].concat());
+        for object in [
+            "2 0 obj <</Type/Catalog/Pages 3 0 R>> endobj\n",
+            "3 0 obj <</Type/Pages/Count 0/Kids[]>> endobj\n",
+        ] {
+            offsets.push(pdf.len());
+            pdf.extend(object.as_bytes());
+        }
+        let table = pdf.len();
+        pdf.extend(format!("xref\n0 {}\n0000000000 65535 f \n", count + 3).as_bytes());
+        let again = std::iter::repeat_n(offsets[0], count - 1);
+        for offset in offsets.iter().copied().chain(again) {
+            pdf.extend(format!("{offset:010} 00000 n \n").as_bytes());
+        }
+        let trailer =
+            format!("trailer <</Size {}/Root 2 0 R>>\nstartxref\n{table}\n%%EOF", count + 3);
+        pdf.extend(trailer.as_bytes());
+        pdf
+    }
+
+    #[test]
+    fn a_small_file_with_huge_objects_is_refused() {
+        let array = format!("[{}]", "0 ".repeat(1_000_000));
+        let nested = format!("{}{}{}", "[".repeat(90), "0 ".repeat(1_000_000), "]".repeat(90));
+        let once = "9 0 ".to_owned();
+        let same: String = (9..20_000).map(|id| format!("{id} 0 ")).collect();
+        let inside: String = (0..90).map(|n| format!("{} {n} ", n + 9)).collect();
+        for (index, objects, count) in
+            [(&once, &array, 1000), (&same, &array, 1), (&inside, &nested, 1)]
+        {
+            let bomb = build_bomb(index, objects, count);
+            assert!(bomb.len() < 100_000, "{}", bomb.len());
+            let error = pdf_to_text(&bomb).unwrap_err();
+            assert_eq!(error, "the PDF in memory exceeds 512 MiB; convert the file to text");
+        }
+        let small = pdf_to_text(&build_bomb(&once, &array, 1)).unwrap_err();
+        assert!(small.contains("contains no text"), "{small}");
+        let revisions = "<</Prev 120>> ".repeat(16);
+        let error = pdf_to_text(format!("%PDF-1.5\n{revisions}").as_bytes()).unwrap_err();
+        assert_eq!(error, "the PDF exceeds 16 revisions; convert the file to text");
     }
 
     #[test]

@@ -7,9 +7,9 @@ use rusqlite::{OptionalExtension, params};
 use serde_json::Value as Json;
 
 use crate::FactsError;
-use crate::checksum::{ANSWER_ROWS_SQL, AnswerRow, Damage};
+use crate::checksum::{ANSWER_ROWS_SQL, AnswerRow, Damage, ENTITY_ROWS_SQL};
 use crate::completion::Completion;
-use crate::history::{Answers, Integrity};
+use crate::history::{Answers, Integrity, MAX_SEARCHED_ROWS};
 use crate::journal::dictionary::read_text;
 use crate::journal::{Journal, parse_cells};
 use crate::record::Fact;
@@ -167,5 +167,16 @@ impl Answers for Journal {
             }
             Ok(found)
         })
+    }
+
+    fn facts_about(&self, entity: &Entity) -> Result<Vec<Fact>, FactsError> {
+        let first = self.last_row_id()? - MAX_SEARCHED_ROWS;
+        let rows = self.with_connection(|c| {
+            let mut select = c.prepare_cached(ENTITY_ROWS_SQL)?;
+            let rows = select.query_map(params![first, entity.as_str()], AnswerRow::from_row)?;
+            rows.collect::<rusqlite::Result<Vec<_>>>()
+        })?;
+        let rows = rows.into_iter().filter_map(|row| parse_cells(&row.ok()?).ok());
+        Ok(rows.flatten().collect())
     }
 }

@@ -10,8 +10,9 @@ use crate::checksum::Damage;
 use crate::completion::Completion;
 use crate::history::{Answers, Integrity};
 use crate::postgres::Server;
+use crate::postgres::key::entity_key;
 use crate::postgres::link::{Link, WorkResult};
-use crate::postgres::records::{ROW_COLUMNS, StoredRow};
+use crate::postgres::records::{ROW_COLUMNS, ROWS_OF_KEYS, StoredRow};
 use crate::record::Fact;
 use hqdl_database::postgres::address::ANSWER_TIMEOUT;
 use hqdl_values::key::{ColumnIdentity, Entity};
@@ -201,6 +202,12 @@ impl Answers for Server {
             after = last.id;
             found.extend(lines.iter().filter_map(|line| Entity::parse(line.entity()).ok()));
         }
+    }
+
+    fn facts_about(&self, entity: &Entity) -> Result<Vec<Fact>, FactsError> {
+        let keys = [entity_key(entity)];
+        let rows = self.query_all(ROWS_OF_KEYS, &[&keys.as_slice()], StoredRow::from_row)?;
+        Ok(rows.iter().filter_map(StoredRow::parse_facts).flatten().collect())
     }
 }
 

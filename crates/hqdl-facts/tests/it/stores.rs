@@ -88,6 +88,7 @@ macro_rules! of_every_store {
 
 of_every_store! {
     sessions_share_records_and_history
+    all_facts_about_an_entity_are_found
     ids_are_shared_and_permanent
     one_session_at_a_time_owns_a_key_and_waiters_are_notified
     a_session_that_ends_releases_everything
@@ -193,6 +194,21 @@ fn sessions_share_records_and_history(pairs: Vec<Pair>) {
         );
         assert_eq!(one.rebuild_records().unwrap(), 3, "{what}");
         assert_eq!(values(&other.get_many(&asked).unwrap()), expected, "{what}: made again");
+    }
+}
+
+fn all_facts_about_an_entity_are_found(pairs: Vec<Pair>) {
+    for Pair { what, one, other, runtime, .. } in &pairs {
+        let run = one.history().start_run("test", "a spec").unwrap();
+        for value in ["first", "second"] {
+            runtime.block_on(one.commit_unit(unit(one, run, &["A", "B"], value))).unwrap();
+        }
+        let found = other.history().facts_about(&entity("A")).unwrap();
+        let values: Vec<String> =
+            found.iter().map(|f| f.answer.value.to_json().to_string()).collect();
+        assert_eq!(values, ["\"first\"", "\"second\""], "{what}");
+        assert!(found[0].completion < found[1].completion, "{what}");
+        assert_eq!(other.history().facts_about(&entity("Z")).unwrap(), [], "{what}");
     }
 }
 

@@ -94,7 +94,8 @@ impl OverrideEditError {
     }
 }
 
-/// Overrides a cell. `key` has the order of the key columns; `NULL` means NULL.
+/// Overrides a cell. `key` has the order of the key columns; `NULL` means NULL. If the override
+/// replaces another value, its note records that value.
 ///
 /// # Errors
 /// [`OverrideEditError`] if the spec does not have the table, the key columns or the column, if the
@@ -109,10 +110,15 @@ pub fn set_override(
     note: &str,
 ) -> Result<(), OverrideEditError> {
     let cell = find_cell(spec, table, key, column)?;
-    let line = OverrideLine { value: value.to_owned(), note: note.to_owned(), ..cell };
+    let mut line = OverrideLine { value: value.to_owned(), note: note.to_owned(), ..cell };
     let path = spec.overrides_path();
     let _lock = lock_file(&path)?;
     let before: Vec<OverrideLine> = read_lines(&path)?.into_iter().map(|(_, l)| l).collect();
+    let replaced = before.iter().find(|l| is_same_cell(l, &line) && l.value != line.value);
+    if let Some(replaced) = replaced {
+        let separator = if note.is_empty() { "" } else { "; " };
+        line.note.push_str(&format!("{separator}replaced {}", replaced.value));
+    }
     let mut lines: Vec<OverrideLine> =
         before.iter().filter(|l| !is_same_cell(l, &line)).cloned().collect();
     lines.push(line);

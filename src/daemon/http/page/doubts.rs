@@ -10,9 +10,9 @@ use serde_json::Value as Json;
 
 use super::super::api::{OverrideChange, OverrideRequest};
 use super::super::query::run_blocking;
-use super::cell::render_sources;
+use super::cell::{read_cell_sources, render_sources};
 use super::lineage::count_column_uses;
-use super::review::{read_cell_sources, render_answer_forms};
+use super::review::render_answer_forms;
 use super::{
     ErrorPage, HttpState, QueryPairs, ShownPage, format_value, percent_encode, read_form,
     redirect_to, render_page, spec_path, truncate_text,
@@ -98,13 +98,13 @@ pub(super) async fn show_doubts(
     })
     .await?;
     let expansion = &active_spec.spec.expansions[next.expansion];
-    let provenance = match &next.cell {
+    let sources = match &next.cell {
         Some(cell) => {
             let column = expansion.columns[cell.column].name.clone();
             let key = key_texts(cell).into_iter().map(|part| ("key".to_owned(), part));
             let address = [("table", expansion.name.clone()), ("column", column)];
             let address = address.map(|(n, v)| (n.to_owned(), v)).into_iter().chain(key);
-            read_cell_sources(&state, &name, address.collect()).await
+            read_cell_sources(&state, &name, address.collect()).await?
         }
         None => Vec::new(),
     };
@@ -120,7 +120,7 @@ pub(super) async fn show_doubts(
                 @match &next.cell {
                     Some(cell) => section.card {
                         (render_cell(&path, skip, expansion, cell, next.uses))
-                        @for cell in &provenance { (render_sources(cell)) }
+                        @for cell in &sources { (render_sources(cell)) }
                         p.pages {
                             @if skip > 0 { a.button href=(format!("{path}&skip={}", skip - 1)) data-key="b" { "Back" kbd { "b" } } }
                             @if skip + 1 < next.count { a.button href=(format!("{path}&skip={}", skip + 1)) data-key="s" { "Skip" kbd { "s" } } }

@@ -8,10 +8,9 @@ use axum::response::Response;
 use maud::{Markup, html};
 use serde::Deserialize;
 
-use super::super::api::read_provenance;
 use super::super::query::run_blocking;
 use super::super::reply::HttpRefusal;
-use super::cell::render_sources;
+use super::cell::{CellSources, read_cell_sources, render_sources};
 use super::{
     ErrorPage, HttpState, ShownPage, format_value, percent_encode, read_form, redirect_to,
     render_page, spec_path, truncate_text,
@@ -19,7 +18,6 @@ use super::{
 use crate::audit::sheet::{CANNOT_BE_KNOWN, format_cell, parse_truth};
 use crate::audit::{Audit, CellTruth};
 use crate::daemon::active_spec::ActiveSpec;
-use crate::database::provenance::CellProvenance;
 use crate::failure::Failure;
 use crate::spec::checker::Checker;
 use crate::spec::{Column, Expansion, Spec};
@@ -152,8 +150,8 @@ impl<'s> Review<'s> {
         address.map(|(name, value)| (name.to_owned(), value)).into_iter().chain(key).collect()
     }
 
-    /// Renders the page. `provenance` is the provenance of the shown cell.
-    fn to_page(&self, spec: &str, asked: &ReviewRequest, provenance: &[CellProvenance]) -> Markup {
+    /// Renders the page with the sources of the shown cell.
+    fn to_page(&self, spec: &str, asked: &ReviewRequest, sources: &[CellSources]) -> Markup {
         let filled = self.cells.iter().filter(|cell| self.is_filled(cell)).count();
         let path =
             format!("{}/review?table={}", spec_path(spec), percent_encode(&self.expansion.name));
@@ -164,7 +162,7 @@ impl<'s> Review<'s> {
             progress aria-label="Reviewed cells" max=(self.cells.len().max(1)) value=(filled) {}
             div.beside.review {
                 @match self.shown_position(asked) {
-                    Some(at) => (self.render_cell_section(&path, at, provenance)),
+                    Some(at) => (self.render_cell_section(&path, at, sources)),
                     None => section.card {
                         h2 { "The audit is complete" }
                         p { code { "hqdl audit " (spec) ".toml --report" } " prints the accuracy of each column; "
@@ -184,7 +182,7 @@ impl<'s> Review<'s> {
     }
 
     /// Renders a cell with buttons for its truth.
-    fn render_cell_section(&self, path: &str, at: usize, provenance: &[CellProvenance]) -> Markup {
+    fn render_cell_section(&self, path: &str, at: usize, sources: &[CellSources]) -> Markup {
         let cell = self.cells[at];
         let row = &self.audit.draw.frame[cell.row];
         let column = &self.expansion.columns[cell.column];
@@ -205,7 +203,7 @@ impl<'s> Review<'s> {
                 @if let Some(said) = &said { p.note { "Reviewed already: " strong { (said) } ". A new answer replaces it." } }
                 @if let Some(note) = truth.map(|t| t.note.as_str()).filter(|note| !note.is_empty()) { p.quiet.small { (note) } }
                 (render_answer_forms(path, &html! { input type="hidden" name="at" value=(at); }, column, &answer, true))
-                @for cell in provenance { (render_sources(cell)) }
+                @for cell in sources { (render_sources(cell)) }
                 p.pages {
                     @if at > 0 { a.button href=(go(at - 1)) data-key="b" { "Back" kbd { "b" } } }
                     @if at + 1 < self.cells.len() { a.button href=(go(at + 1)) data-key="s" { "Skip" kbd { "s" } } }
@@ -248,25 +246,15 @@ pub(super) async fn show_review(
             Ok(review.shown_position(&asked).map(|at| review.cell_address(at)))
         })
     };
-    let provenance = match address.await? {
-        Some(address) => read_cell_sources(&state, &name, address).await,
+    let sources = match address.await? {
+        Some(address) => read_cell_sources(&state, &name, address).await?,
         None => Vec::new(),
     };
     let shown = run_with_spec(&state, &name, move |active| {
         let review = Review::read(&active.spec, &asked.table)?;
-        Ok(review.to_page(&spec, &asked, &provenance))
+        Ok(review.to_page(&spec, &asked, &sources))
     });
     Ok(render_page("Review", &shown.await?))
-}
-
-/// Returns the provenance of a cell, or nothing if the cell is no longer published.
-pub(super) async fn read_cell_sources(
-    state: &HttpState,
-    spec: &str,
-    mut address: Vec<(String, String)>,
-) -> Vec<CellProvenance> {
-    address.push(("spec".to_owned(), spec.to_owned()));
-    read_provenance(state, address).await.unwrap_or_default()
 }
 
 /// Handles `POST /specs/{spec}/review?table=…`: stores the truth that a person entered, and shows

@@ -1,132 +1,39 @@
-//! Implements `hqdl ask`.
+//! Answers questions: writes, approves, runs and relaxes their queries.
 
 use std::cell::{Cell, RefCell};
-use std::io::{IsTerminal, Write};
-use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::io::IsTerminal;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value as Json, json};
 use tokio::sync::watch;
 
-use super::approve::{read_answer_or_interrupt, read_approval_or_interrupt};
-use super::failure::{APPROVAL, BUDGET, Failure, INCOMPLETE, INTERRUPTED};
-use super::input::{self, open_for_query};
-use super::progress::Progress;
-use super::propose::{self, ColumnProposal};
-use super::rows::{self, RowsFormat, RowsOut};
-use super::{ModelFlags, OutputOptions, interrupt, meta, session};
+use super::AskFlags;
+use super::answered::Answered;
+use super::plan_output::{plan_to_json, print_sql, strip_control_characters};
 use crate::ask::{
-    self, AskError, AskPlan, AskQuestion, Asker, FailedQuery, MaxCost, OtherReading,
-    ProposedColumn, Prose, SqlGenerationLimit, Turn, Written,
+    self, AskError, AskPlan, AskQuestion, Asker, MaxCost, OtherReading, ProposedColumn, Prose,
+    SqlGenerationLimit, Turn, Written,
 };
-use crate::database::Database;
+use crate::cli::OutputOptions;
+use crate::cli::approve::{read_answer_or_interrupt, read_approval_or_interrupt};
+use crate::cli::failure::{APPROVAL, BUDGET, Failure, INCOMPLETE, INTERRUPTED};
+use crate::cli::progress::Progress;
+use crate::cli::propose::ColumnProposal;
+use crate::cli::{meta, session};
 use crate::format::{count_noun, format_usd, to_single_line};
 use crate::generate::StopReason;
 use crate::model::{self, Model, ModelError, SetupError};
-use crate::query::result::json::write_json;
-use crate::query::{Dialect, Meta, QueryError, QueryResult};
+use crate::query::{QueryError, QueryResult};
 use crate::session::Session;
-use crate::spec::file::ExampleTable;
 use crate::spec::{Provider, Spec};
-use crate::spec_file;
-use crate::suggest::edit;
-use crate::usage::Usage;
 
 /// Default time limit for the database's work in one pass. A query that a model wrote might never
 /// finish.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(60);
-
-#[derive(Debug, clap::Args)]
-pub struct Options {
-    /// Question in plain words, or - to read it from stdin.
-    #[arg(value_name = "QUESTION")]
-    question: String,
-    #[command(flatten)]
-    ask: AskFlags,
-    /// Run exactly the plan with this id, which an earlier call printed.
-    #[arg(long, value_name = "PLAN_ID", conflicts_with_all = ["yes", "yes_under"])]
-    approve: Option<String>,
-    /// Print the query without running it.
-    #[arg(long)]
-    sql_only: bool,
-    /// Print how the query would run, like `hqdl explain`, without running it.
-    #[arg(long, conflicts_with = "sql_only")]
-    explain: bool,
-    /// Also answer in at most three English sentences. A model writes them from the rows, and hqdl
-    /// prints them only if their numbers and names occur in the rows that they cite, such as [1].
-    #[arg(long, conflicts_with_all = ["sql_only", "explain"])]
-    say: bool,
-    /// Add the question and its query to the spec as an [[example]]. Fails if the query returns
-    /// no rows, was relaxed, or is not in `SQLite`'s dialect.
-    #[arg(long, requires = "spec", conflicts_with_all = ["sql_only", "explain"])]
-    keep: bool,
-    /// Add the column that the model proposes to the spec. Fails if it proposes none.
-    #[arg(long, requires = "spec", conflicts_with = "sql_only")]
-    write: bool,
-}
-
-/// Flags of the commands that answer questions in plain words.
-#[derive(Debug, clap::Args)]
-pub struct AskFlags {
-    /// Spec whose tables, columns, questions and examples the model sees.
-    #[arg(long, value_name = "SPEC")]
-    pub spec: Option<PathBuf>,
-    /// Run without approval if all queries of the question cost at most this many USD in total. A
-    /// query on a database server always needs approval [default: 0].
-    #[arg(long, value_name = "USD", allow_hyphen_values = true, value_parser = super::parse_budget)]
-    yes_under: Option<f64>,
-    /// Run the query without approval, whatever it costs.
-    #[arg(long)]
-    yes: bool,
-    /// Ask the model for SQL again, even if SQL or a refusal is stored for the question.
-    #[arg(long)]
-    rewrite: bool,
-    /// Output format of the rows [default: table].
-    #[arg(long, value_enum, value_name = "FORMAT")]
-    format: Option<RowsFormat>,
-    /// Maximum number of tokens in a request for SQL [default: 4000].
-    #[arg(long, value_name = "N", allow_hyphen_values = true,
-          value_parser = super::parse_whole_number::<u64>)]
-    context_tokens: Option<u64>,
-    /// Time limit in seconds for the database's work in one pass [default: 60].
-    #[arg(long, value_name = "SECONDS", allow_hyphen_values = true, value_parser = input::parse_seconds)]
-    timeout: Option<Duration>,
-    /// Maximum total cost in USD of the question's queries.
-    #[arg(long, value_name = "USD", allow_hyphen_values = true, value_parser = super::parse_budget)]
-    budget: Option<f64>,
-    #[command(flatten)]
-    pub flags: ModelFlags,
-}
-
-impl AskFlags {
-    /// Returns the output format of the rows.
-    ///
-    /// # Errors
-    /// The failure if `--json` is combined with another format.
-    pub fn rows_format(&self, output_options: OutputOptions) -> Result<RowsFormat, Failure> {
-        if output_options.json && self.format.is_some_and(|format| format != RowsFormat::Json) {
-            return Err(Failure::wrong_input("--json and another --format", "remove one of them"));
-        }
-        Ok(self.format.unwrap_or(RowsFormat::Table))
-    }
-
-    /// Opens the spec or database. Returns the session and the path of the database to query.
-    pub fn open(
-        &self,
-        command: &str,
-        output_options: OutputOptions,
-    ) -> Result<(Session, PathBuf), Failure> {
-        let Self { spec, flags, budget, .. } = self;
-        let (mut session, target) =
-            open_for_query(spec.as_deref(), flags, *budget, command, output_options)?;
-        if let Some(tokens) = self.context_tokens {
-            session.spec.ask.context_tokens = tokens.max(ask::MIN_CONTEXT_TOKENS);
-        }
-        Ok((session, target))
-    }
-}
+/// Hint for a question for which the model wrote no query.
+const REWRITE_HINT: &str = "help: reword the question or try another model; hqdl stores the model's reply, and --rewrite asks again";
 
 /// Action that the command takes with a plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -146,101 +53,6 @@ pub enum PlanUse<'a> {
     Explain,
 }
 
-pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode, Failure> {
-    let format = options.ask.rows_format(output_options)?;
-    let text = read_question(&options.question)?;
-    let (session, target) = options.ask.open("ask", output_options)?;
-    let interrupt = interrupt::watch_ctrl_c(Some(interrupt::FINISHING));
-    let plan_use = match options {
-        Options { sql_only: true, .. } => PlanUse::PrintSql,
-        Options { explain: true, .. } => PlanUse::Explain,
-        Options { approve, say, .. } => PlanUse::Run { approved: approve.as_deref(), says: *say },
-    };
-    let ask_run = AskRun::open(&options.ask, plan_use, &session, &target, output_options)?;
-    let outcome = ask_run.ask(&text, &[], &interrupt);
-    // A plan that waits for approval must stay valid, and a new column would change the schema.
-    let waits = matches!(outcome, Err(_) | Ok(AskOutcome::Stopped(APPROVAL | INTERRUPTED)));
-    let written = match &options.ask.spec {
-        Some(spec) if options.write && !waits => {
-            let proposed = ask_run.proposed.borrow();
-            propose::write_columns(spec, &session.database, &proposed, output_options)
-        }
-        _ => Ok(()),
-    };
-    match outcome? {
-        AskOutcome::Stopped(code) => written.map(|()| ExitCode::from(code)),
-        AskOutcome::Answered(answered) => {
-            let is_open = answered.print(format, output_options)?;
-            if let (true, Some(spec)) = (options.keep, &options.ask.spec) {
-                let turn = answered.to_turn();
-                if turn.rows == 0 || !turn.can_be_example {
-                    return Err(cannot_keep_failure(turn.rows));
-                }
-                keep_example(spec, &session.database, turn, output_options)?;
-            }
-            written.map(|()| ExitCode::from(if is_open { answered.exit_code() } else { 0 }))
-        }
-    }
-}
-
-/// Returns the failure for a query that cannot be an example of its question.
-pub fn cannot_keep_failure(rows: u64) -> Failure {
-    let reason =
-        if rows == 0 { "it returned no rows" } else { "it was relaxed, or is in the dialect suql" };
-    Failure::wrong_input(
-        format!("the query was not kept, because {reason}"),
-        "add an [[example]] with a query in SQLite's dialect to the spec",
-    )
-}
-
-/// Adds a question and its query to a spec as an example, and prints a note about it.
-pub fn keep_example(
-    spec: &Path,
-    database: &Database,
-    turn: Turn,
-    output_options: OutputOptions,
-) -> Result<(), Failure> {
-    let example = ExampleTable { question: turn.question, sql: turn.sql };
-    spec_file::edit_spec(spec, database, |text| edit::add_example(text, &example))?;
-    if !output_options.quiet {
-        anstream::eprintln!("kept as an [[example]] in {}", spec.display());
-    }
-    Ok(())
-}
-
-fn read_question(text: &str) -> Result<String, Failure> {
-    if text != "-" {
-        return Ok(text.to_owned());
-    }
-    std::io::read_to_string(std::io::stdin()).map_err(|e| {
-        let reason = crate::format::io_reason(&e);
-        Failure::wrong_input(format!("cannot read stdin: {reason}"), "pass UTF-8 text")
-    })
-}
-
-/// Prints the limit on the requests for SQL and prose. Called before the first such request.
-fn announce_limit(
-    limit: SqlGenerationLimit,
-    says: bool,
-    spec: &Spec,
-    output_options: OutputOptions,
-) {
-    if output_options.quiet || spec.model.provider == Provider::Replay {
-        return;
-    }
-    let limit = match limit {
-        SqlGenerationLimit::Usd(usd) => format!("at most {}", format_usd(usd)),
-        SqlGenerationLimit::Tokens(tokens) => {
-            format!("at most {} (price unknown)", count_noun(tokens, "token"))
-        }
-    };
-    let texts = if says { "SQL and prose" } else { "SQL" };
-    anstream::eprintln!("asking {} for {texts}, {limit}", spec.model.name);
-}
-
-/// Hint for a question for which the model wrote no query.
-const REWRITE_HINT: &str = "help: reword the question or try another model; hqdl stores the model's reply, and --rewrite asks again";
-
 /// Outcome of a question.
 pub enum AskOutcome {
     Answered(Box<Answered>),
@@ -248,25 +60,6 @@ pub enum AskOutcome {
     Stopped(u8),
 }
 
-/// The rows that answer a question, and how hqdl found them.
-pub struct Answered {
-    question: String,
-    plan: AskPlan,
-    result: QueryResult,
-    searched: String,
-    /// Descriptions of the relaxations.
-    relaxed: Vec<String>,
-    /// Queries that failed and were repaired, with their errors.
-    repairs: Vec<FailedQuery>,
-    /// Columns that the model proposed, with their costs.
-    new_columns: Vec<Json>,
-    /// Answer in prose; `None` if the command did not ask for one.
-    prose: Option<Prose>,
-    /// Usage of the requests for SQL and prose.
-    writing: Usage,
-}
-
-/// USD spent by the questions of a run.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct SpentUsd {
     /// USD spent on requests for SQL.
@@ -290,7 +83,7 @@ pub struct AskRun<'s> {
     writing: (Spec, SqlGenerationLimit),
     spent: Cell<SpentUsd>,
     /// Columns that the model proposed for the latest question.
-    proposed: RefCell<Vec<ColumnProposal>>,
+    pub(super) proposed: RefCell<Vec<ColumnProposal>>,
 }
 
 impl<'s> AskRun<'s> {
@@ -453,7 +246,13 @@ impl<'s> AskRun<'s> {
                 (Ok(Some(INTERRUPTED)), _) => return Ok(AskOutcome::Stopped(INTERRUPTED)),
                 // The relaxed query was not approved, so the answer is the original query without
                 // rows.
-                (_, Some(empty)) => return Ok(AskOutcome::Answered(Box::new(empty))),
+                (refused, Some(empty)) => {
+                    if let Err(failure) = refused {
+                        let message = failure.message();
+                        self.print_note(&format!("the relaxed query was not run: {message}"));
+                    }
+                    return Ok(AskOutcome::Answered(Box::new(empty)));
+                }
                 (Ok(Some(code)), None) => return Ok(AskOutcome::Stopped(code)),
                 (Err(failure), None) => {
                     if self.output_options.json {
@@ -474,28 +273,16 @@ impl<'s> AskRun<'s> {
             }
             let searched = asker.describe_search(&result.meta);
             let has_rows = !result.rows.is_empty();
-            let answered = Answered {
-                question: String::new(),
-                plan,
-                result,
-                searched,
-                relaxed: relaxed.clone(),
-                repairs: Vec::new(),
-                new_columns: Vec::new(),
-                prose: None,
-                writing: Usage::default(),
-            };
+            self.print_relaxations(&relaxed, has_rows);
+            let answered = Answered::new(plan, result, searched, relaxed.clone());
             if has_rows {
                 return Ok(AskOutcome::Answered(Box::new(answered)));
             }
             let Some(next) = self.relax(asker, &answered.plan) else {
                 return Ok(AskOutcome::Answered(Box::new(empty.unwrap_or(answered))));
             };
-            let change = ask::describe_relaxation(&answered.plan.sql, &next.sql);
-            if !self.output_options.quiet && !self.output_options.json {
-                anstream::eprintln!("note: {}", to_single_line(&change));
-            }
-            relaxed.push(change);
+            relaxed.push(ask::describe_relaxation(&answered.plan.sql, &next.sql));
+            self.print_note("the query returned no rows; the model relaxed it");
             empty.get_or_insert(answered);
             written = Written::Plan(Box::new(next));
         }
@@ -507,12 +294,31 @@ impl<'s> AskRun<'s> {
         match asker.relax(plan) {
             Ok(next) => next,
             Err(error) => {
-                if !self.output_options.quiet {
-                    let message = self.to_failure(error).message();
-                    anstream::eprintln!("note: no relaxed query was written: {message}");
-                }
+                let message = self.to_failure(error).message();
+                self.print_note(&format!("no relaxed query was written: {message}"));
                 None
             }
+        }
+    }
+
+    /// Prints how the query that has just run differs from the one before it. `--quiet` does not
+    /// hide that rows answer another query, but only then prints the changes.
+    fn print_relaxations(&self, relaxed: &[String], has_rows: bool) {
+        let changes = match relaxed.split_last() {
+            Some(_) if self.output_options.quiet && has_rows => relaxed,
+            Some((last, _)) if !self.output_options.quiet => std::slice::from_ref(last),
+            _ => return,
+        };
+        if !self.output_options.json {
+            changes
+                .iter()
+                .for_each(|change| anstream::eprintln!("note: {}", to_single_line(change)));
+        }
+    }
+
+    fn print_note(&self, note: &str) {
+        if !self.output_options.quiet && !self.output_options.json {
+            anstream::eprintln!("note: {note}");
         }
     }
 
@@ -732,23 +538,28 @@ impl<'s> AskRun<'s> {
     }
 }
 
+/// Prints the limit on the requests for SQL and prose. Called before the first such request.
+fn announce_limit(
+    limit: SqlGenerationLimit,
+    says: bool,
+    spec: &Spec,
+    output_options: OutputOptions,
+) {
+    if output_options.quiet || spec.model.provider == Provider::Replay {
+        return;
+    }
+    let limit = match limit {
+        SqlGenerationLimit::Usd(usd) => format!("at most {}", format_usd(usd)),
+        SqlGenerationLimit::Tokens(tokens) => {
+            format!("at most {} (price unknown)", count_noun(tokens, "token"))
+        }
+    };
+    let texts = if says { "SQL and prose" } else { "SQL" };
+    anstream::eprintln!("asking {} for {texts}, {limit}", spec.model.name);
+}
+
 fn can_ask_user() -> bool {
     std::io::stdin().is_terminal() && std::io::stderr().is_terminal()
-}
-
-/// Prints a query. On a terminal, omits control characters.
-pub fn print_sql(sql: &str) {
-    let mut stdout = std::io::stdout();
-    let text =
-        if stdout.is_terminal() { strip_control_characters(sql) } else { sql.trim().to_owned() };
-    // A reader may close the pipe early.
-    let _ = writeln!(stdout, "{text}");
-}
-
-/// Removes control characters from model output, because they could change other parts of the
-/// terminal.
-fn strip_control_characters(text: &str) -> String {
-    text.trim().lines().map(to_single_line).collect::<Vec<_>>().join("\n")
 }
 
 /// Returns the failure for an error that occurred while the query ran.
@@ -762,117 +573,5 @@ fn to_run_failure(error: QueryError) -> Failure {
             exit: BUDGET,
         },
         failure => failure,
-    }
-}
-
-fn plan_to_json(plan: &AskPlan) -> Json {
-    let max_cost = match &plan.max_cost {
-        MaxCost::Nothing => json!(0.0),
-        MaxCost::Usd(usd) => json!(usd),
-        MaxCost::Unknown(_) => Json::Null,
-    };
-    json!({
-        "event": "plan", "plan": plan.id, "sql": plan.sql, "dialect": plan.dialect.name(),
-        "assumptions": plan.assumptions, "max_cost_usd": max_cost,
-        "explained": plan.explained.explained_to_json(),
-    })
-}
-
-impl Answered {
-    pub fn exit_code(&self) -> u8 {
-        let meta = &self.result.meta;
-        if meta.values_missing == meta.values_unknown { 0 } else { INCOMPLETE }
-    }
-
-    /// Returns the question with its query.
-    pub fn to_turn(&self) -> Turn {
-        Turn {
-            question: self.question.clone(),
-            sql: self.plan.sql.trim().to_owned(),
-            rows: self.result.rows.len() as u64,
-            can_be_example: self.plan.dialect == Dialect::Sqlite && self.relaxed.is_empty(),
-        }
-    }
-
-    /// Prints the rows on stdout and the searched tables on stderr. Returns false if
-    /// stdout is closed.
-    pub fn print(
-        &self,
-        format: RowsFormat,
-        output_options: OutputOptions,
-    ) -> Result<bool, Failure> {
-        if output_options.json {
-            anstream::println!("{}", self.to_json());
-            return Ok(true);
-        }
-        self.print_prose(format, output_options);
-        let mut rows = rows::new_stdout_writer(format);
-        match self.write_rows(rows.as_mut()) {
-            Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => return Ok(false),
-            Err(e) => return Err(QueryError::Output(e).into()),
-            Ok(()) => {}
-        }
-        if !output_options.quiet {
-            if self.result.rows.is_empty() {
-                anstream::eprintln!("no results: {}", self.searched);
-            } else {
-                let count = count_noun(self.result.rows.len() as u64, "row");
-                anstream::eprintln!("{count}: {}", self.searched);
-            }
-        }
-        Ok(true)
-    }
-
-    /// Prints the answer in prose: above the rows if they are a table, otherwise on stderr, so that
-    /// stdout contains only rows.
-    fn print_prose(&self, format: RowsFormat, output_options: OutputOptions) {
-        match &self.prose {
-            // A reader may close the pipe early; in that case, writing the rows fails.
-            Some(Prose::Written(text)) if format == RowsFormat::Table => {
-                let _ = writeln!(std::io::stdout(), "{text}\n");
-            }
-            Some(Prose::Written(text)) => anstream::eprintln!("{text}"),
-            Some(Prose::Missing(why)) if !output_options.quiet => {
-                anstream::eprintln!("note: no prose: {}", to_single_line(why));
-            }
-            _ => {}
-        }
-    }
-
-    pub fn write_rows(&self, out: &mut dyn RowsOut) -> std::io::Result<()> {
-        out.write_columns(&self.result.columns)?;
-        for row in &self.result.rows {
-            let values: Vec<rusqlite::types::ValueRef<'_>> = row.iter().map(Into::into).collect();
-            out.write_row(&values)?;
-        }
-        out.finish()?;
-        out.close_output(Ok(&self.result.meta.to_json())).map(drop)
-    }
-
-    fn to_json(&self) -> Json {
-        let repair = |failed: &FailedQuery| json!({ "sql": failed.sql, "error": failed.error });
-        let repairs: Vec<Json> = self.repairs.iter().map(repair).collect();
-        let usage = &self.writing;
-        let cell = |value: &rusqlite::types::Value| {
-            let mut bytes = Vec::new();
-            let _ = write_json(&mut bytes, value.into());
-            serde_json::from_slice::<Json>(&bytes).unwrap_or_default()
-        };
-        let rows: Vec<Vec<Json>> =
-            self.result.rows.iter().map(|row| row.iter().map(cell).collect()).collect();
-        let meta: &Meta = &self.result.meta;
-        let (prose, prose_problem) = match &self.prose {
-            Some(Prose::Written(text)) => (Some(text), None),
-            Some(Prose::Missing(why)) => (None, Some(why)),
-            None => (None, None),
-        };
-        json!({
-            "event": "answered", "question": self.question, "plan": self.plan.id, "sql": self.plan.sql,
-            "dialect": self.plan.dialect.name(), "assumptions": self.plan.assumptions,
-            "repairs": repairs, "relaxed": self.relaxed, "searched": self.searched,
-            "writing": { "requests": usage.requests, "cost_usd": usage.cost_usd },
-            "prose": prose, "prose_problem": prose_problem, "new_columns": self.new_columns,
-            "columns": self.result.columns, "rows": rows, "meta": meta.to_json(),
-        })
     }
 }
