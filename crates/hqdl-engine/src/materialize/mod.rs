@@ -451,7 +451,7 @@ impl<'w> Materializer<'w> {
             return Ok(true);
         }
         // Check write access before any request is paid for.
-        target.try_writing()?;
+        target.try_writing(&self.spec)?;
         if should_request {
             for (expansion, _) in self
                 .spec
