@@ -10,6 +10,7 @@ use super::failure::{Failure, WRONG_INPUT};
 use super::{OutputOptions, session};
 use crate::database::Database;
 use crate::database::keys::Keys;
+use crate::database::output;
 use crate::facts::Facts;
 use crate::overrides::Overrides;
 use crate::problem::{Problem, Problems, Severity};
@@ -127,6 +128,11 @@ fn check_spec(path: &std::path::Path, options: &Options) -> Result<(Problems, St
         problems
             .problems
             .extend(warnings.into_iter().map(|r| draft.warning_at(&location, r, help)));
+    }
+    if let Err(error) = output::check_support(spec.output.as_deref()) {
+        let location = ["database".into(), "output".into()];
+        let problem = draft.warning_at(&location, error.to_string(), error.hint());
+        problems.problems.push(Problem { severity: Severity::Error, ..problem });
     }
     if let Ok(target) = Database::open(spec.target()) {
         for (n, expansion) in spec.expansions.iter().enumerate() {

@@ -28,6 +28,11 @@ pub mod versions;
 mod view;
 pub use view::ExpandedSelect;
 
+/// Reader of the published files, for tests.
+#[cfg(feature = "parquet")]
+#[doc(hidden)]
+pub use ::parquet as parquet_format;
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -287,6 +292,16 @@ impl Database {
     /// Returns [`StoreError`] if the file is missing, locked, read-only or not a database.
     pub fn open_writable(path: &Path) -> Result<Self, StoreError> {
         let db = Self::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
+        db.target.check_writable(&db)?;
+        Ok(db)
+    }
+
+    /// Opens an `output` for a publication. A folder is created if it does not exist.
+    pub(crate) fn open_writable_output(path: &Path) -> Result<Self, StoreError> {
+        if !is_folder(path) {
+            return Self::open_writable(path);
+        }
+        let db = Self::open_folder(path)?;
         db.target.check_writable(&db)?;
         Ok(db)
     }

@@ -86,7 +86,7 @@ impl OutputTarget {
     /// Returns [`StoreError`] if the output is read-only or locked.
     pub fn try_writing(&self, spec: &Spec) -> Result<(), StoreError> {
         let check = |path: &Path| {
-            let db = Database::open_writable(path)?;
+            let db = Database::open_writable_output(path)?;
             db.target.check_names(&db, spec)
         };
         match self {
@@ -127,7 +127,7 @@ impl OutputTarget {
                 Ok(OutputDatabase { database, output: None, lock: None, stamp: None })
             }
             Self::Current(Database { path, .. }) | Self::Outdated(Database { path, .. }) => {
-                let database = Database::open_writable(path)?;
+                let database = Database::open_writable_output(path)?;
                 let stamp = database.target.attach_source(&database, source)?;
                 Ok(OutputDatabase { database, output: None, lock: None, stamp })
             }
@@ -152,8 +152,22 @@ impl OutputTarget {
     }
 }
 
+/// Checks that this build can publish into an output.
+///
+/// # Errors
+/// Returns [`StoreError::NoParquet`] if the output is a folder and hqdl was built without Parquet.
+pub fn check_support(output: Option<&Path>) -> Result<(), StoreError> {
+    match output.filter(|output| is_folder(output)) {
+        Some(folder) if cfg!(not(feature = "parquet")) => {
+            Err(StoreError::NoParquet(folder.to_owned()))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Returns the path of the database with the expanded tables (the copy, if there is one), and true
-/// if the copy is older than its database.
+/// if the copy is older than its database. For a folder of Parquet files, which hqdl does not read,
+/// returns the source.
 ///
 /// # Errors
 /// Returns [`StoreError`] if `output` is not a copy of this database.

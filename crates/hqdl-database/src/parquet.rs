@@ -236,11 +236,11 @@ impl PublishTarget for ParquetFolder {
         source: &Database,
     ) -> Result<CopyState, StoreError> {
         let Some(recorded) = read_copy_source(copy)? else { return Ok(CopyState::Outdated) };
-        let current = file_fingerprint(&source.path, &self.path.join(FOLDER_MANIFEST))?;
+        let current = file_fingerprint(&source.path, &self.path)?;
         if recorded == current {
             return Ok(CopyState::Current);
         }
-        match find_other_source(&self.path.join(FOLDER_MANIFEST), &recorded, &current) {
+        match find_other_source(&self.path, &recorded, &current) {
             Some(of) => Err(StoreError::OtherCopy { path: self.path.clone(), of }),
             None => Ok(CopyState::Outdated),
         }
@@ -251,7 +251,7 @@ impl PublishTarget for ParquetFolder {
         copy: &Database,
         source: &Database,
     ) -> Result<Option<String>, StoreError> {
-        let stamp = file_fingerprint(&source.path, &self.path.join(FOLDER_MANIFEST))?;
+        let stamp = file_fingerprint(&source.path, &self.path)?;
         refresh::attach_source(copy, source)?;
         Ok(Some(stamp))
     }
@@ -270,7 +270,10 @@ impl PublishTarget for ParquetFolder {
             return Err(StoreError::OtherSpec { path: self.path.clone(), of: of.to_owned() });
         }
         let list_tables = |e: &Expansion| {
-            e.columns.iter().filter_map(|c| Some(c.many.as_ref()?.table.clone())).collect::<Vec<_>>()
+            e.columns
+                .iter()
+                .filter_map(|c| Some(c.many.as_ref()?.table.clone()))
+                .collect::<Vec<_>>()
         };
         let tables =
             spec.expansions.iter().flat_map(|e| [vec![e.name.clone()], list_tables(e)].concat());
@@ -534,7 +537,8 @@ impl FolderPublication<'_> {
             .set_key_value_metadata(Some(metadata.to_vec()))
             .build();
         let schema = Arc::new(build_schema(&names, &types)?);
-        let mut writer = SerializedFileWriter::new(file.try_clone()?, schema, Arc::new(properties))?;
+        let mut writer =
+            SerializedFileWriter::new(file.try_clone()?, schema, Arc::new(properties))?;
         let mut group: Vec<ColumnBuffer> = types.iter().map(|t| ColumnBuffer::new(*t)).collect();
         let (mut rows, mut total, mut in_group, mut bytes) = (statement.query([])?, 0, 0, 0);
         while let Some(row) = rows.next()? {
@@ -741,7 +745,11 @@ fn find_stored_types(
             values.add(row.get_ref(n)?);
         }
     }
-    Ok(stored.iter().zip(declared).map(|(values, declared)| values.column_type(*declared)).collect())
+    Ok(stored
+        .iter()
+        .zip(declared)
+        .map(|(values, declared)| values.column_type(*declared))
+        .collect())
 }
 
 /// Returns the schema of a file. All columns are optional.
@@ -812,7 +820,9 @@ impl ColumnBuffer {
             (_, value) => {
                 let text = match value {
                     ValueRef::Text(text) => String::from_utf8_lossy(text).into_owned(),
-                    other => Value::from_sqlite(other).map_or_else(|e| e.to_string(), |v| v.to_string()),
+                    other => {
+                        Value::from_sqlite(other).map_or_else(|e| e.to_string(), |v| v.to_string())
+                    }
                 };
                 let size = text.len() + 32;
                 self.bytes.push(text.into_bytes().into());

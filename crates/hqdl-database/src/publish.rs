@@ -305,7 +305,8 @@ impl<'db> Publication<'db> {
                 written_tables.checksums.to_json(),
             ],
         )?;
-        let snapshot = written_tables.snapshot.as_ref().filter(|_| self.transfers(RowTransfer::InPlace));
+        let snapshot =
+            written_tables.snapshot.as_ref().filter(|_| self.transfers(RowTransfer::InPlace));
         self.db.store_bucket_snapshot(expansion, snapshot)
     }
 

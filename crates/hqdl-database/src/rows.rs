@@ -6,8 +6,8 @@ use rusqlite::{Connection, OptionalExtension, Statement, params, params_from_ite
 use serde_json::{Value as Json, json};
 
 use super::buckets::{BucketSnapshot, ChangedBuckets};
-use super::versions::{Checksums, PublishedCell, PublishedValue, RowVersion, bucket_of, hash_key};
 use super::target::RowTransfer;
+use super::versions::{Checksums, PublishedCell, PublishedValue, RowVersion, bucket_of, hash_key};
 use super::{Database, StoreError};
 use hqdl_spec::Expansion;
 use hqdl_values::Row;
@@ -108,7 +108,8 @@ impl<'e> ExpansionWriter<'e> {
             c.prepare("DELETE FROM hqdl_record WHERE expansion = ?1 AND key = ?2")?,
         ];
         let (is_new, before) = (checksums.is_none(), checksums.unwrap_or_default());
-        let fetched_buckets = (!is_new && db.target.row_transfer() == RowTransfer::Differences).then(BTreeSet::new);
+        let fetched_buckets =
+            (!is_new && db.target.row_transfer() == RowTransfer::Differences).then(BTreeSet::new);
         Ok(Self {
             db,
             expansion,

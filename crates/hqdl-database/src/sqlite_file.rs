@@ -240,8 +240,7 @@ fn is_unmodified(db: &Database, expansion: &Expansion, rows: i64) -> rusqlite::R
            SELECT 1 FROM sqlite_schema AS s WHERE s.name = o.name COLLATE NOCASE AND s.type = o.type)",
     )?
     .exists([name])?;
-    let was_edited =
-        c.prepare("SELECT 1 FROM hqdl_edit WHERE expansion = ?1")?.exists([name])?;
+    let was_edited = c.prepare("SELECT 1 FROM hqdl_edit WHERE expansion = ?1")?.exists([name])?;
     let tables = expansion.columns.iter().filter_map(|c| Some(&c.many.as_ref()?.table));
     let are_ours = std::iter::once(name).chain(tables).all(|t| db.is_created_by_hqdl(t));
     let count = format!("SELECT count(*) FROM {}", sql::quote_name(name));
@@ -254,8 +253,7 @@ fn is_unmodified(db: &Database, expansion: &Expansion, rows: i64) -> rusqlite::R
 /// Creates the triggers that record writes to the tables by other programs.
 fn create_edit_triggers(c: &Connection, expansion: &Expansion) -> rusqlite::Result<()> {
     let keys = expansion.key.names();
-    let list_tables =
-        expansion.columns.iter().filter_map(|c| c.many.as_ref().map(|m| &m.table));
+    let list_tables = expansion.columns.iter().filter_map(|c| c.many.as_ref().map(|m| &m.table));
     for table in std::iter::once(&expansion.name).chain(list_tables) {
         for (event, row) in [("insert", "NEW"), ("update", "NEW"), ("delete", "OLD")] {
             let name = format!("hqdl_{table}_{event}");
@@ -281,10 +279,7 @@ fn create_edit_triggers(c: &Connection, expansion: &Expansion) -> rusqlite::Resu
 }
 
 /// Returns tables and views of a copy that are neither in its database nor created by hqdl.
-fn find_user_objects(
-    source: &Database,
-    copy: &Database,
-) -> rusqlite::Result<Vec<String>> {
+fn find_user_objects(source: &Database, copy: &Database) -> rusqlite::Result<Vec<String>> {
     let sql = "SELECT name FROM sqlite_schema WHERE type IN ('table', 'view')
                AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\' AND name NOT LIKE 'hqdl\\_%' ESCAPE '\\'";
     let select_names = |sql: &str, db: &Database| -> rusqlite::Result<Vec<String>> {
