@@ -90,7 +90,7 @@ impl OutputTarget {
             db.target.check_names(&db, spec)
         };
         match self {
-            Self::InPlace(path) => check(path),
+            Self::InPlace(path) => Database::open_writable(path).map(drop),
             Self::Current(copy) | Self::Outdated(copy) => check(&copy.path),
             Self::Stale(path) if path.exists() => check(path),
             Self::Stale(path) => {
@@ -128,7 +128,8 @@ impl OutputTarget {
             }
             Self::Current(Database { path, .. }) | Self::Outdated(Database { path, .. }) => {
                 let database = Database::open_writable_output(path)?;
-                let stamp = database.target.attach_source(&database, source)?;
+                let is_outdated = matches!(self, Self::Outdated(_));
+                let stamp = database.target.attach_source(&database, source, is_outdated)?;
                 Ok(OutputDatabase { database, output: None, lock: None, stamp })
             }
             Self::Stale(output) => {

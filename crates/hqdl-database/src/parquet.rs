@@ -250,6 +250,7 @@ impl PublishTarget for ParquetFolder {
         &self,
         copy: &Database,
         source: &Database,
+        _is_outdated: bool,
     ) -> Result<Option<String>, StoreError> {
         let stamp = file_fingerprint(&source.path, &self.path)?;
         refresh::attach_source(copy, source)?;
@@ -457,9 +458,12 @@ impl FolderPublication<'_> {
     /// Writes the provenance of all cells.
     fn write_provenance(&self, local: &Connection) -> Result<(), StoreError> {
         let error = |e: rusqlite::Error| self.db.store_error_for(&e);
+        let names = "SELECT name FROM hqdl_object WHERE spec IS NOT NULL ORDER BY name";
+        let read_names = || local.prepare(names)?.query_map([], |r| r.get(0))?.collect();
+        let names: rusqlite::Result<Vec<String>> = read_names();
         let mut content = format!("{:?}", hqdl_migrations::DATABASE.last().map(|(n, _)| n));
-        for file in self.files.borrow().values() {
-            content.push_str(&file.entry.content);
+        for name in names.map_err(error)? {
+            content.push_str(&self.table_content(&name, local)?);
         }
         let content = digest(&content);
         self.write_table("hqdl_cell", &content, "SELECT * FROM hqdl_cell", None, local)?;

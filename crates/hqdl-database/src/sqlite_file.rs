@@ -96,13 +96,14 @@ impl PublishTarget for SqliteFile {
         &self,
         copy: &Database,
         source: &Database,
+        is_outdated: bool,
     ) -> Result<Option<String>, StoreError> {
-        let current = file_fingerprint(&source.path, &copy.path)?;
-        if read_copy_source(copy)?.as_ref() == Some(&current) {
+        if !is_outdated {
             return Ok(None);
         }
+        let stamp = file_fingerprint(&source.path, &copy.path)?;
         refresh::attach_source(copy, source)?;
-        Ok(Some(current))
+        Ok(Some(stamp))
     }
 
     fn refresh_rows(&self, copy: &Database) -> Result<(), StoreError> {

@@ -120,12 +120,14 @@ pub(crate) trait PublishTarget: fmt::Debug + Send {
         Err(StoreError::ForeignOutput(copy.path.clone()))
     }
 
-    /// Gives a publication into this copy access to its database. Returns a fingerprint of the
-    /// database, which the publication records, if the copy does not have it yet.
+    /// Gives a publication into this copy access to its database, if it needs the source's own
+    /// rows. Returns the fingerprint of the database that the publication must record; `None` if
+    /// the copy keeps the recorded one.
     fn attach_source(
         &self,
         _copy: &Database,
         _source: &Database,
+        _is_outdated: bool,
     ) -> Result<Option<String>, StoreError> {
         Ok(None)
     }
