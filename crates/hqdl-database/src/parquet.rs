@@ -253,6 +253,8 @@ impl PublishTarget for ParquetFolder {
         _is_outdated: bool,
     ) -> Result<Option<String>, StoreError> {
         let stamp = file_fingerprint(&source.path, &self.path)?;
+        // Migrations drop views by name, and the source can have views with the same names.
+        migrate::migrate_database(copy.connection()).map_err(|e| copy.store_error_for(&e))?;
         refresh::attach_source(copy, source)?;
         Ok(Some(stamp))
     }

@@ -136,12 +136,13 @@ impl<'db> Publication<'db> {
             .query_map([expansion], |r| Ok((r.get(0)?, r.get(1)?)))?
             .collect::<rusqlite::Result<_>>()?;
         for (name, object_type) in objects {
-            // Indexes are dropped with their tables.
+            // Indexes are dropped with their tables. An attached source can have tables with the
+            // same names.
             if (object_type == "table" || object_type == "view")
                 && self.db.is_created_by_hqdl(&name)
             {
                 c.execute_batch(&format!(
-                    "DROP {object_type} IF EXISTS {}",
+                    "DROP {object_type} IF EXISTS main.{}",
                     sql::quote_name(&name)
                 ))?;
             }
