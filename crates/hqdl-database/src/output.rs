@@ -13,7 +13,7 @@ use rusqlite::Connection;
 use rusqlite::backup::{Backup, StepResult};
 use tracing::info;
 
-use super::target::CopyState;
+use super::target::OutputState;
 use super::{BUSY_TIMEOUT, Database, StoreError, migrate};
 use hqdl_spec::{Spec, is_folder};
 
@@ -54,9 +54,9 @@ impl OutputTarget {
         }
         let copy = Database::open_output(output)?;
         Ok(match copy.target.compare_with_source(&copy, source)? {
-            CopyState::Current => Self::Current(copy),
-            CopyState::Outdated => Self::Outdated(copy),
-            CopyState::Stale => Self::Stale(output.to_owned()),
+            OutputState::Current => Self::Current(copy),
+            OutputState::Outdated => Self::Outdated(copy),
+            OutputState::Stale => Self::Stale(output.to_owned()),
         })
     }
 

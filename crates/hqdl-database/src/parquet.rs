@@ -39,7 +39,7 @@ use super::output::{
     read_copy_source, temporary_path,
 };
 use super::publish::column_affinity;
-use super::target::{CopyState, PublishTarget, PublishedObject, RowTransfer, TargetTransaction};
+use super::target::{OutputState, PublishTarget, PublishedObject, RowTransfer, TargetTransaction};
 use super::{BUSY_TIMEOUT, Database, StoreError, migrate, refresh};
 use hqdl_spec::{Catalog, Expansion, SourceRows, Spec};
 use hqdl_values::Type;
@@ -234,15 +234,15 @@ impl PublishTarget for ParquetFolder {
         &self,
         copy: &Database,
         source: &Database,
-    ) -> Result<CopyState, StoreError> {
-        let Some(recorded) = read_copy_source(copy)? else { return Ok(CopyState::Outdated) };
+    ) -> Result<OutputState, StoreError> {
+        let Some(recorded) = read_copy_source(copy)? else { return Ok(OutputState::Outdated) };
         let current = file_fingerprint(&source.path, &self.path)?;
         if recorded == current {
-            return Ok(CopyState::Current);
+            return Ok(OutputState::Current);
         }
         match find_other_source(&self.path, &recorded, &current) {
             Some(of) => Err(StoreError::OtherCopy { path: self.path.clone(), of }),
-            None => Ok(CopyState::Outdated),
+            None => Ok(OutputState::Outdated),
         }
     }
 

@@ -7,7 +7,7 @@ use rusqlite::config::DbConfig;
 
 use super::migrate::OWN_TABLES;
 use super::output::{file_fingerprint, find_other_source, read_copy_source};
-use super::target::{CopyState, PublishTarget, PublishedObject, RowTransfer, TargetTransaction};
+use super::target::{OutputState, PublishTarget, PublishedObject, RowTransfer, TargetTransaction};
 use super::view::view_sql;
 use super::{Database, StoreError, migrate, refresh};
 use hqdl_spec::{Catalog, Expansion, Spec};
@@ -68,14 +68,14 @@ impl PublishTarget for SqliteFile {
         &self,
         copy: &Database,
         source: &Database,
-    ) -> Result<CopyState, StoreError> {
+    ) -> Result<OutputState, StoreError> {
         let output = &copy.path;
         let Some(recorded) = read_copy_source(copy)? else {
             return Err(StoreError::ForeignOutput(output.clone()));
         };
         let current = file_fingerprint(&source.path, output)?;
         if recorded == current {
-            return Ok(CopyState::Current);
+            return Ok(OutputState::Current);
         }
         if let Some(of) = find_other_source(output, &recorded, &current) {
             return Err(StoreError::OtherCopy { path: output.clone(), of });
@@ -89,7 +89,7 @@ impl PublishTarget for SqliteFile {
             });
         }
         let can_refresh = refresh::can_refresh(source, copy).map_err(error)?;
-        Ok(if can_refresh { CopyState::Outdated } else { CopyState::Stale })
+        Ok(if can_refresh { OutputState::Outdated } else { OutputState::Stale })
     }
 
     fn attach_source(

@@ -40,7 +40,7 @@ pub(crate) enum RowTransfer {
 
 /// Relation of a copy (`output`) to its database.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum CopyState {
+pub(crate) enum OutputState {
     /// The copy is up to date.
     Current,
     /// The copy is older than its database, and can be updated.
@@ -116,7 +116,7 @@ pub(crate) trait PublishTarget: fmt::Debug + Send {
         &self,
         copy: &Database,
         _source: &Database,
-    ) -> Result<CopyState, StoreError> {
+    ) -> Result<OutputState, StoreError> {
         Err(StoreError::ForeignOutput(copy.path.clone()))
     }
 
