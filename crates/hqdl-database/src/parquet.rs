@@ -409,7 +409,7 @@ impl TargetTransaction for FolderPublication<'_> {
             .collect();
         types.resize(count.saturating_sub(kinds.len()), ColumnType::Text);
         types.extend(kinds);
-        self.write_table(view, &digest(&content), &select.sql, Some(&types), local)?;
+        self.write_table(view, &digest(content.as_bytes()), &select.sql, Some(&types), local)?;
         let insert = "INSERT OR REPLACE INTO hqdl_object (name, type) VALUES (?1, 'view')";
         local.execute(insert, [view]).map_err(|e| self.db.store_error_for(&e))?;
         Ok(None)
@@ -454,7 +454,7 @@ impl FolderPublication<'_> {
         let sql = "SELECT json_array(layout, checksums, inputs ->> 'journal') FROM hqdl_object
                    WHERE name = ?1";
         let content: rusqlite::Result<String> = local.query_row(sql, [expansion], |r| r.get(0));
-        Ok(digest(&content.map_err(|e| self.db.store_error_for(&e))?))
+        Ok(digest(content.map_err(|e| self.db.store_error_for(&e))?.as_bytes()))
     }
 
     /// Writes the provenance of all cells.
@@ -467,7 +467,7 @@ impl FolderPublication<'_> {
         for name in names.map_err(error)? {
             content.push_str(&self.table_content(&name, local)?);
         }
-        let content = digest(&content);
+        let content = digest(content.as_bytes());
         self.write_table("hqdl_cell", &content, "SELECT * FROM hqdl_cell", None, local)?;
         let has_evidence = local
             .prepare("SELECT 1 FROM hqdl_completion WHERE evidence IS NOT NULL")
@@ -526,7 +526,7 @@ impl FolderPublication<'_> {
         local: &Connection,
     ) -> Result<u64, WriteError> {
         let mut statement = local.prepare(select)?;
-        let names: Vec<String> = statement.column_names().into_iter().map(str::to_owned).collect();
+        let names: Vec<String> = statement.column_names().map(str::to_owned).collect();
         let types = match declared {
             Some(declared) => find_stored_types(&mut statement, declared)?,
             None => names.iter().map(|name| ColumnType::of_provenance(name)).collect(),
@@ -534,7 +534,7 @@ impl FolderPublication<'_> {
         let metadata = [
             (MARK, FORMAT.to_string()),
             ("hqdl.content", content.to_owned()),
-            ("hqdl.spec", self.spec_name(local)?),
+            ("hqdl.spec", spec_name(local)?),
         ];
         let metadata = metadata.map(|(key, value)| KeyValue::new(key.to_owned(), value));
         let properties = WriterProperties::builder()
@@ -564,21 +564,13 @@ impl FolderPublication<'_> {
         Ok(total)
     }
 
-    /// Returns the file name of the spec.
-    fn spec_name(&self, local: &Connection) -> rusqlite::Result<String> {
-        let sql = "SELECT max(spec) FROM hqdl_object";
-        let spec: Option<String> = local.query_row(sql, [], |row| row.get(0))?;
-        let name = spec.as_deref().map(Path::new).and_then(Path::file_name);
-        Ok(name.map_or_else(String::new, |name| name.to_string_lossy().into_owned()))
-    }
-
     /// Returns the bookkeeping of the tables that this publication has.
     fn read_objects(&self, local: &Connection) -> rusqlite::Result<Vec<BTreeMap<String, Json>>> {
         let mut statement = local.prepare(
             "SELECT name, type, expansion, spec, key, columns, rows, published_at, inputs, layout,
                checksums FROM hqdl_object WHERE type IN ('table', 'view') OR name = ?1",
         )?;
-        let names: Vec<String> = statement.column_names().into_iter().map(str::to_owned).collect();
+        let names: Vec<String> = statement.column_names().map(str::to_owned).collect();
         let mut rows = statement.query([COPY_SOURCE_KEY])?;
         let mut objects = Vec::new();
         while let Some(row) = rows.next()? {
@@ -612,6 +604,14 @@ impl FolderPublication<'_> {
             StoreError::File { path: path.clone(), error }
         })
     }
+}
+
+/// Returns the file name of the spec.
+fn spec_name(local: &Connection) -> rusqlite::Result<String> {
+    let sql = "SELECT max(spec) FROM hqdl_object";
+    let spec: Option<String> = local.query_row(sql, [], |row| row.get(0))?;
+    let name = spec.as_deref().map(Path::new).and_then(Path::file_name);
+    Ok(name.map_or_else(String::new, |name| name.to_string_lossy().into_owned()))
 }
 
 /// Reason why a file could not be written.
@@ -915,8 +915,8 @@ fn remove_file(path: &Path) -> Result<(), StoreError> {
     }
 }
 
-fn digest(content: impl AsRef<[u8]>) -> String {
-    blake3::hash(content.as_ref()).to_hex().as_str()[..32].to_owned()
+fn digest(content: &[u8]) -> String {
+    blake3::hash(content).to_hex().as_str()[..32].to_owned()
 }
 
 fn program_name() -> String {
