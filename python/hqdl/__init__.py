@@ -54,7 +54,8 @@ def open(
     Args:
         spec: The spec that expands the database.
         database: The database; it overrides the spec's, or is queried without a spec.
-        output: Path of the database for the published tables; it overrides the spec's.
+        output: Path of the database for the published tables, or a text that ends with a slash:
+            a folder for Parquet files; it overrides the spec's.
         model: A model's name or a ``Model``; it overrides the spec's.
         cache: The directory of the facts; by default ``HQDL_CACHE`` or the user's data
             directory, like the command's. False deletes the facts with the session.

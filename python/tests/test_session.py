@@ -53,6 +53,19 @@ def test_a_run_fills_once_and_publishes(heroes: Path, endpoint: Endpoint) -> Non
     assert sorted(rows) == [("BO",), ("CYD",)]
 
 
+def test_tables_are_published_as_parquet_files(heroes: Path, endpoint: Endpoint) -> None:
+    duckdb = pytest.importorskip("duckdb")
+    pandas = pytest.importorskip("pandas")
+    session = hqdl.open(heroes, output="files/")
+    assert session.materialize()["complete"]
+    rows = duckdb.sql("SELECT loud, size FROM 'files/llm_hero.parquet' ORDER BY name").fetchall()
+    assert rows == [("ANN", 3), ("BO", 2), ("CYD", 3)]
+    joined = pandas.read_parquet("files/hero_expanded.parquet")
+    assert joined["size"].dtype == "int64" and "height" in joined.columns
+    cells = pandas.read_parquet("files/hqdl_cell.parquet")
+    assert len(cells) == 6 and set(cells["state"]) == {"ok"}
+
+
 def test_a_query_asks_only_for_missing_values(heroes: Path, endpoint: Endpoint) -> None:
     session = hqdl.open(heroes)
     sql = "SELECT name, {{LLMMap('length', hero.name)}} AS n FROM hero WHERE height > 185"

@@ -11,6 +11,7 @@ use super::failure::{Failure, WRONG_INPUT};
 use super::{OutputOptions, session};
 use crate::database::Database;
 use crate::database::keys::Keys;
+use crate::database::output;
 use crate::facts::Facts;
 use crate::key::Fingerprint;
 use crate::overrides::Overrides;
@@ -131,6 +132,11 @@ fn check_spec(path: &std::path::Path, options: &Options) -> Result<(Problems, St
             .extend(warnings.into_iter().map(|r| draft.warning_at(&location, r, help)));
     }
     problems.problems.extend(find_shared_columns(&spec, &draft));
+    if let Err(error) = output::check_support(spec.output.as_deref()) {
+        let location = ["database".into(), "output".into()];
+        let problem = draft.warning_at(&location, error.to_string(), error.hint());
+        problems.problems.push(Problem { severity: Severity::Error, ..problem });
+    }
     if let Ok(target) = Database::open(spec.target()) {
         for (n, expansion) in spec.expansions.iter().enumerate() {
             let Some(edited) = target.build_edit_warning(expansion)? else { continue };

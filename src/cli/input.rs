@@ -16,7 +16,7 @@ use crate::model::{Model, SetupError};
 use crate::problem::Problems;
 use crate::query::{self, Dialect, Param, PlainQuery, QueryError, RefreshScope, Request};
 use crate::session::Session;
-use crate::spec::{Provider, UncheckedSpec};
+use crate::spec::{Provider, UncheckedSpec, is_folder};
 use crate::value::Value;
 
 fn build_dialect_parser() -> impl TypedValueParser<Value = Dialect> {
@@ -215,6 +215,19 @@ impl<'o> Input<'o> {
         }
     }
 
+    /// Returns the help for a table that the spec publishes, but the queried database does not have.
+    fn help_with_missing_table(&self) -> String {
+        let spec = &self.session.spec;
+        match spec.output.as_ref().filter(|output| is_folder(output)) {
+            Some(folder) => format!(
+                "hqdl publishes this table as a Parquet file into {}: read it with another tool, or publish into a database, which requests no answer again: `hqdl materialize {} --output FILE.db`",
+                folder.display(),
+                spec.path.display()
+            ),
+            None => format!("publish it first with `hqdl materialize {}`", spec.path.display()),
+        }
+    }
+
     /// Converts a query's error to the failure to print.
     pub fn to_failure(&self, error: QueryError, no_model: Option<Failure>) -> Failure {
         match (error, no_model) {
@@ -222,9 +235,7 @@ impl<'o> Input<'o> {
                 if let Some(table) = problem.message.strip_prefix("no such table: ")
                     && self.session.spec.publishes_table(table)
                 {
-                    let command =
-                        format!("`hqdl materialize {}`", self.session.spec.path.display());
-                    problem.help = Some(format!("publish it first with {command}"));
+                    problem.help = Some(self.help_with_missing_table());
                 }
                 let dialect = format!("use `--dialect {}`", self.options.dialect.name());
                 if problem.help.as_ref().is_some_and(|help| help.contains(&dialect)) {

@@ -165,7 +165,8 @@ struct ModelFlags {
     /// Database to use instead of the spec's.
     #[arg(long, value_name = "PATH")]
     db: Option<PathBuf>,
-    /// Publish into a copy of the database at this path.
+    /// Publish into a copy of the database at this path, or as Parquet files into a folder (with a
+    /// slash at its end).
     #[arg(long, value_name = "PATH")]
     output: Option<PathBuf>,
     #[command(flatten)]

@@ -54,6 +54,7 @@ guides! {
     images,
     python,
     sqlite_extension,
+    parquet,
     #[cfg_attr(not(postgres), ignore = "PostgreSQL is not installed")]
     shared_cache,
     #[cfg_attr(not(postgres), ignore = "PostgreSQL is not installed")]

@@ -486,3 +486,22 @@ name = \"size\"
     same();
     assert!(!is_analyzed());
 }
+
+/// The default build has no Parquet writer.
+#[cfg(not(feature = "parquet"))]
+#[test]
+fn a_folder_as_output_requires_a_feature() {
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "json");
+    for command in ["plan", "materialize"] {
+        let words = [command, "specs/x.toml", "--output", "expanded/"];
+        let failed = project.run_hqdl(&words).expect_exit_code(2);
+        assert!(failed.stderr.contains("`--features parquet`"), "{}", failed.stderr);
+    }
+    let database = "path = \"../data.sqlite\"";
+    project.edit_spec(database, &format!("{database}\noutput = \"../expanded/\""));
+    let failed = project.run_hqdl(&["check", "specs/x.toml"]);
+    assert!(failed.code != 0 && failed.stderr.contains("`--features parquet`"), "{failed:?}");
+    assert!(!project.path("expanded").exists());
+    assert_eq!(endpoint.request_count(), 0);
+}

@@ -12,26 +12,38 @@ pub mod clean;
 pub mod keys;
 pub mod migrate;
 pub mod output;
+#[cfg(feature = "parquet")]
+mod parquet;
 pub mod postgres;
 pub mod provenance;
 pub mod publish;
 mod refresh;
 pub mod rows;
 pub mod schema;
+mod sqlite_file;
+mod target;
 pub mod tls;
 pub mod published_state;
 pub mod versions;
 mod view;
 pub use view::ExpandedSelect;
 
+/// Reader of the published files, for tests.
+#[cfg(feature = "parquet")]
+#[doc(hidden)]
+pub use ::parquet as parquet_format;
+
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use rusqlite::types::ValueRef;
 use rusqlite::{Connection, ErrorCode, OpenFlags, ffi};
 
 use self::postgres::DatabaseServer;
-use hqdl_spec::{Expansion, is_server};
+use self::sqlite_file::SqliteFile;
+use self::target::PublishTarget;
+use hqdl_spec::{Expansion, is_folder, is_server};
 use hqdl_values::format::hide_secrets;
 
 /// Maximum time to wait for another process's lock.
@@ -95,6 +107,28 @@ pub enum StoreError {
         path: PathBuf,
         /// Tables and views of the user.
         names: String,
+    },
+    /// The output is a folder of another spec.
+    #[error("{} has the tables of another spec, {of}", path.display())]
+    OtherSpec {
+        /// Path of the folder.
+        path: PathBuf,
+        /// Path of the other spec.
+        of: String,
+    },
+    /// The output is a folder, but this program was built without Parquet.
+    #[error("{} is a folder of Parquet files, which this build of hqdl cannot write", .0.display())]
+    NoParquet(PathBuf),
+    /// The operation reads published tables, but the output is a folder.
+    #[error("{} is a folder of Parquet files, which hqdl writes but does not read", .0.display())]
+    FolderOutput(PathBuf),
+    /// A newer version of hqdl wrote the folder.
+    #[error("{} has format {format}, which this version of hqdl does not support", path.display())]
+    NewerFolder {
+        /// Path of the manifest.
+        path: PathBuf,
+        /// Version of its format.
+        format: u32,
     },
     /// The database file was replaced by another file after it was read.
     #[error("{} was replaced by another file during the run", .0.display())]
@@ -187,6 +221,14 @@ impl StoreError {
             Self::OtherCopy { .. } => {
                 "choose another `output` for this database, or delete that file"
             }
+            Self::OtherSpec { .. } => "choose another `output` for this spec",
+            Self::NoParquet(_) => {
+                "use a released program or the Python module, or build hqdl with `--features parquet`"
+            }
+            Self::FolderOutput(_) => {
+                "read the files with DuckDB, Spark, pandas or polars, or pass --output FILE.db: publishing into a database requests no answer again"
+            }
+            Self::NewerFolder { .. } => "use the hqdl that wrote it, or a newer one",
             Self::OwnObjects { .. } => "move these tables to another database, then run this again",
             Self::Replaced(_) => "run this again; all answers are kept",
             Self::Server { hint, .. } | Self::NotOnServer { hint, .. } => hint,
@@ -230,7 +272,9 @@ pub struct Database {
     file_identity: Option<(u64, u64)>,
     /// Server of the database; `None` for a file. With a server, `connection` is a private local
     /// database.
-    server: Option<Box<DatabaseServer>>,
+    server: Option<Arc<DatabaseServer>>,
+    /// Place of the published tables.
+    target: Arc<dyn PublishTarget>,
 }
 
 impl Database {
@@ -248,29 +292,36 @@ impl Database {
     /// Returns [`StoreError`] if the file is missing, locked, read-only or not a database.
     pub fn open_writable(path: &Path) -> Result<Self, StoreError> {
         let db = Self::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
-        if let Some(server) = &db.server {
-            server.try_publishing()?;
-            return Ok(db);
-        }
-        if db.connection.is_readonly("main").map_err(|e| db.store_error_for(&e))? {
-            return Err(StoreError::ReadOnly(db.path));
-        }
-        // If SQLite cannot create a journal or a lock in the directory, only a write fails. Try to
-        // write now, before any request is paid for.
-        let version: i64 = db
-            .connection
-            .query_row("PRAGMA user_version", [], |row| row.get(0))
-            .map_err(|e| db.store_error_for(&e))?;
-        let write_attempt = db
-            .connection
-            .execute_batch(&format!("BEGIN IMMEDIATE; PRAGMA user_version = {version}"));
-        let rollback = if db.connection.is_autocommit() {
-            Ok(())
-        } else {
-            db.connection.execute_batch("ROLLBACK")
-        };
-        write_attempt.and(rollback).map_err(|e| db.store_error_for(&e))?;
+        db.target.check_writable(&db)?;
         Ok(db)
+    }
+
+    /// Opens an `output` for a publication. A folder is created if it does not exist.
+    pub(crate) fn open_writable_output(path: &Path) -> Result<Self, StoreError> {
+        if !is_folder(path) {
+            return Self::open_writable(path);
+        }
+        let db = Self::open_folder(path)?;
+        db.target.check_writable(&db)?;
+        Ok(db)
+    }
+
+    /// Opens the copy that a spec names as its `output`. A folder need not exist.
+    ///
+    /// # Errors
+    /// Returns [`StoreError`] if the copy is locked, or not a copy.
+    pub(crate) fn open_output(path: &Path) -> Result<Self, StoreError> {
+        if is_folder(path) { Self::open_folder(path) } else { Self::open(path) }
+    }
+
+    #[cfg(feature = "parquet")]
+    fn open_folder(path: &Path) -> Result<Self, StoreError> {
+        parquet::open_folder(path)
+    }
+
+    #[cfg(not(feature = "parquet"))]
+    fn open_folder(path: &Path) -> Result<Self, StoreError> {
+        Err(StoreError::NoParquet(path.to_owned()))
     }
 
     /// Opens a database on a server, by its URL.
@@ -280,11 +331,13 @@ impl Database {
         // An empty path opens a private temporary database.
         let connection = Connection::open("").map_err(error)?;
         server.read_bookkeeping(&connection)?;
+        let server = Arc::new(server);
         Ok(Self {
             path: url.to_owned(),
             connection,
             file_identity: None,
-            server: Some(Box::new(server)),
+            target: server.clone(),
+            server: Some(server),
         })
     }
 
@@ -296,7 +349,11 @@ impl Database {
             return Err(StoreError::Missing(path.to_owned()));
         }
         if path.is_dir() {
-            return Err(StoreError::Directory(path.to_owned()));
+            return if path.join(output::FOLDER_MANIFEST).is_file() {
+                Self::open_folder(path)
+            } else {
+                Err(StoreError::Directory(path.to_owned()))
+            };
         }
         let error = |e: rusqlite::Error| StoreError::from_sqlite(path, &e);
         // Read the identity before opening the file, so that a later replacement is detected.
@@ -323,7 +380,8 @@ impl Database {
             result => result.map_err(error)?,
         }
         migrate::create_compatibility_view(&connection).map_err(error)?;
-        Ok(Self { path: path.to_owned(), connection, file_identity, server: None })
+        let target = Arc::new(SqliteFile);
+        Ok(Self { path: path.to_owned(), connection, file_identity, server: None, target })
     }
 
     /// Returns a number that changes when another connection writes to the database.
@@ -349,16 +407,12 @@ impl Database {
         self.server().map_or(Ok(0), DatabaseServer::change_counter)
     }
 
-    /// Copies the published cells of an expansion to the connection, if the database is on a
-    /// server.
+    /// Copies the published cells of an expansion to the connection, if it does not have them.
     ///
     /// # Errors
     /// Returns [`StoreError`] if the cells cannot be read.
     pub fn fetch_published_cells(&self, expansion: &str) -> Result<(), StoreError> {
-        match self.server().filter(|_| self.has_bookkeeping()) {
-            Some(server) => server.fetch_all_records(expansion, &self.connection),
-            None => Ok(()),
-        }
+        if self.has_bookkeeping() { self.target.fetch_all_cells(self, expansion) } else { Ok(()) }
     }
 
     /// Returns true if the file was replaced or removed.
@@ -465,6 +519,14 @@ impl Database {
     /// Returns the server; fails if the database is a file.
     fn require_server(&self) -> Result<&DatabaseServer, StoreError> {
         self.server().ok_or_else(|| StoreError::Missing(self.path.clone()))
+    }
+
+    /// Checks that SQL over this database can read the published tables.
+    ///
+    /// # Errors
+    /// Returns [`StoreError::FolderOutput`] if the tables are files in a folder.
+    pub fn check_readable(&self) -> Result<(), StoreError> {
+        self.target.check_readable()
     }
 
     /// Returns a mutable connection, needed to set its hooks.

@@ -14,6 +14,11 @@ const EARLIER_TABLES: &str = "CREATE TEMP VIEW hqdl_object AS
     FROM main.hqdl_object AS o
     LEFT JOIN main.hqdl_expansion AS e ON o.type = 'table' AND e.name = o.name";
 
+/// hqdl's own tables; the table of expansion names is the last. They are dropped together with the
+/// last expansion, after the views `hqdl_evidence` and `hqdl_cell`.
+pub(crate) const OWN_TABLES: [&str; 4] =
+    ["hqdl_edit", "hqdl_record", "hqdl_completion", "hqdl_object"];
+
 /// Migrates the bookkeeping of an expanded database to the current version.
 ///
 /// # Errors

@@ -1,7 +1,7 @@
 //! Output of a spec: the database itself, or a copy of it.
 //!
 //! If a copy is older than its database, the publishing transaction also updates the rows that
-//! differ (`refresh`). If that is not possible, hqdl creates a new copy with the new tables beside
+//! differ (`sqlite_file`). If that is not possible, hqdl creates a new copy with the new tables beside
 //! the old copy, and then replaces the old copy atomically. Until then the old copy is unchanged,
 //! even if the run is slow, fails or crashes.
 
@@ -13,10 +13,15 @@ use rusqlite::Connection;
 use rusqlite::backup::{Backup, StepResult};
 use tracing::info;
 
-use super::{BUSY_TIMEOUT, Database, StoreError, migrate, refresh};
+use super::target::OutputState;
+use super::{BUSY_TIMEOUT, Database, StoreError, migrate};
+use hqdl_spec::{Spec, is_folder};
+
+/// Name of the file with the bookkeeping of a folder of Parquet files.
+pub(super) const FOLDER_MANIFEST: &str = "hqdl.json";
 
 /// Row of `hqdl_object` with the fingerprint of a copy's source.
-const COPY_SOURCE_KEY: &str = "hqdl:copied_from";
+pub(super) const COPY_SOURCE_KEY: &str = "hqdl:copied_from";
 
 /// State of a spec's output before a run.
 #[derive(Debug)]
@@ -44,35 +49,15 @@ impl OutputTarget {
             return Err(StoreError::Reserved { path: source.path.clone(), name });
         }
         let Some(output) = output else { return Ok(Self::InPlace(source.path.clone())) };
-        if !output.exists() {
+        if !is_folder(output) && !output.exists() {
             return Ok(Self::Stale(output.to_owned()));
         }
-        let copy = Database::open(output)?;
-        let Some(recorded) = read_copy_source(&copy)? else {
-            return Err(StoreError::ForeignOutput(output.to_owned()));
-        };
-        let current = file_fingerprint(&source.path, output)?;
-        if recorded == current {
-            return Ok(Self::Current(copy));
-        }
-        let is_other_path = fingerprint_path(&recorded) != fingerprint_path(&current);
-        if is_other_path && output.with_file_name(fingerprint_path(&recorded)).exists() {
-            return Err(StoreError::OtherCopy {
-                path: output.to_owned(),
-                of: fingerprint_path(&recorded).to_owned(),
-            });
-        }
-        let user_tables = find_user_objects(source, &copy).map_err(|e| copy.store_error_for(&e))?;
-        if !user_tables.is_empty() {
-            return Err(StoreError::OwnObjects {
-                path: output.to_owned(),
-                names: user_tables.join(", "),
-            });
-        }
-        if refresh::can_refresh(source, &copy).map_err(|e| copy.store_error_for(&e))? {
-            return Ok(Self::Outdated(copy));
-        }
-        Ok(Self::Stale(output.to_owned()))
+        let copy = Database::open_output(output)?;
+        Ok(match copy.target.compare_with_source(&copy, source)? {
+            OutputState::Current => Self::Current(copy),
+            OutputState::Outdated => Self::Outdated(copy),
+            OutputState::Stale => Self::Stale(output.to_owned()),
+        })
     }
 
     /// Returns the database with the current published tables, if it exists.
@@ -99,13 +84,15 @@ impl OutputTarget {
     ///
     /// # Errors
     /// Returns [`StoreError`] if the output is read-only or locked.
-    pub fn try_writing(&self) -> Result<(), StoreError> {
+    pub fn try_writing(&self, spec: &Spec) -> Result<(), StoreError> {
+        let check = |path: &Path| {
+            let db = Database::open_writable_output(path)?;
+            db.target.check_names(&db, spec)
+        };
         match self {
-            Self::InPlace(path) => Database::open_writable(path).map(|_| ()),
-            Self::Current(copy) | Self::Outdated(copy) => {
-                Database::open_writable(&copy.path).map(|_| ())
-            }
-            Self::Stale(path) if path.exists() => Database::open_writable(path).map(|_| ()),
+            Self::InPlace(path) => Database::open_writable(path).map(drop),
+            Self::Current(copy) | Self::Outdated(copy) => check(&copy.path),
+            Self::Stale(path) if path.exists() => check(path),
             Self::Stale(path) => {
                 let file = |error| StoreError::File { path: path.clone(), error };
                 if let Some(parent) = path.parent().filter(|p| !p.as_os_str().is_empty()) {
@@ -135,15 +122,15 @@ impl OutputTarget {
 
     fn open_database(&self, source: &Database) -> Result<OutputDatabase, StoreError> {
         match self {
-            Self::InPlace(path) | Self::Current(Database { path, .. }) => {
+            Self::InPlace(path) => {
                 let database = Database::open_writable(path)?;
                 Ok(OutputDatabase { database, output: None, lock: None, stamp: None })
             }
-            Self::Outdated(Database { path, .. }) => {
-                let stamp = file_fingerprint(&source.path, path)?;
-                let database = Database::open_writable(path)?;
-                refresh::attach_source(&database, source)?;
-                Ok(OutputDatabase { database, output: None, lock: None, stamp: Some(stamp) })
+            Self::Current(Database { path, .. }) | Self::Outdated(Database { path, .. }) => {
+                let database = Database::open_writable_output(path)?;
+                let is_outdated = matches!(self, Self::Outdated(_));
+                let stamp = database.target.attach_source(&database, source, is_outdated)?;
+                Ok(OutputDatabase { database, output: None, lock: None, stamp })
             }
             Self::Stale(output) => {
                 let temporary = temporary_path(output);
@@ -166,8 +153,22 @@ impl OutputTarget {
     }
 }
 
+/// Checks that this build can publish into an output.
+///
+/// # Errors
+/// Returns [`StoreError::NoParquet`] if the output is a folder and hqdl was built without Parquet.
+pub fn check_support(output: Option<&Path>) -> Result<(), StoreError> {
+    match output.filter(|output| is_folder(output)) {
+        Some(folder) if cfg!(not(feature = "parquet")) => {
+            Err(StoreError::NoParquet(folder.to_owned()))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Returns the path of the database with the expanded tables (the copy, if there is one), and true
-/// if the copy is older than its database.
+/// if the copy is older than its database. For a folder of Parquet files, which hqdl does not read,
+/// returns the source.
 ///
 /// # Errors
 /// Returns [`StoreError`] if `output` is not a copy of this database.
@@ -175,7 +176,7 @@ pub fn find_expanded_database(
     source: &Database,
     output: Option<&Path>,
 ) -> Result<(PathBuf, bool), StoreError> {
-    let Some(output) = output.filter(|o| o.exists()) else {
+    let Some(output) = output.filter(|o| o.exists() && !is_folder(o)) else {
         return Ok((source.path.clone(), false));
     };
     match OutputTarget::inspect(source, Some(output)) {
@@ -218,11 +219,10 @@ impl OutputDatabase {
     pub fn refresh(&self) -> Result<(), StoreError> {
         let Some(stamp) = &self.stamp else { return Ok(()) };
         let connection = &self.database.connection;
-        let refreshed = refresh::refresh_rows(connection).and_then(|()| {
-            let sql = "INSERT OR REPLACE INTO hqdl_object (name, type) VALUES (?1, ?2)";
-            connection.execute(sql, [COPY_SOURCE_KEY, stamp]).map(|_| ())
-        });
-        refreshed.map_err(|e| self.database.store_error_for(&e))
+        self.database.target.refresh_rows(&self.database)?;
+        let sql = "INSERT OR REPLACE INTO hqdl_object (name, type) VALUES (?1, ?2)";
+        let recorded = connection.execute(sql, [COPY_SOURCE_KEY, stamp]).map(drop);
+        recorded.map_err(|e| self.database.store_error_for(&e))
     }
 
     /// Atomically replaces the old copy with the new one.
@@ -310,22 +310,12 @@ pub(super) fn read_copy_source(copy: &Database) -> Result<Option<String>, StoreE
     }
 }
 
-/// Returns tables and views of a copy that are neither in its database nor created by hqdl.
-pub(super) fn find_user_objects(
-    source: &Database,
-    copy: &Database,
-) -> rusqlite::Result<Vec<String>> {
-    let sql = "SELECT name FROM sqlite_schema WHERE type IN ('table', 'view')
-               AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\' AND name NOT LIKE 'hqdl\\_%' ESCAPE '\\'";
-    let select_names = |sql: &str, db: &Database| -> rusqlite::Result<Vec<String>> {
-        db.connection.prepare(sql)?.query_map([], |row| row.get(0))?.collect()
-    };
-    let source_names = select_names(sql, source)?;
-    let hqdl_names = select_names("SELECT name FROM hqdl_object", copy)?;
-    let is_known = |name: &String| {
-        source_names.iter().chain(&hqdl_names).any(|k| k.eq_ignore_ascii_case(name))
-    };
-    Ok(select_names(sql, copy)?.into_iter().filter(|name| !is_known(name)).collect())
+/// Returns the other database that a copy was made of, if the copy is not of the current database
+/// and the other one still exists.
+pub(super) fn find_other_source(output: &Path, recorded: &str, current: &str) -> Option<String> {
+    let of = fingerprint_path(recorded);
+    let is_other = of != fingerprint_path(current) && output.with_file_name(of).exists();
+    is_other.then(|| of.to_owned())
 }
 
 /// Returns a table or index of the user that has a reserved name; `None` if there is none.
@@ -335,7 +325,7 @@ fn find_reserved_name(db: &Database) -> rusqlite::Result<Option<String>> {
 }
 
 /// Returns the temporary path beside an output.
-fn temporary_path(output: &Path) -> PathBuf {
+pub(super) fn temporary_path(output: &Path) -> PathBuf {
     let mut path = output.as_os_str().to_owned();
     path.push(format!(".{}.part", std::process::id()));
     PathBuf::from(path)
@@ -343,7 +333,7 @@ fn temporary_path(output: &Path) -> PathBuf {
 
 /// Creates an empty file and locks it until the result is dropped. `SQLite` treats the file as an
 /// empty database; its own locks are independent of this one.
-fn create_locked_file(path: &Path) -> Result<File, StoreError> {
+pub(super) fn create_locked_file(path: &Path) -> Result<File, StoreError> {
     let created = File::create_new(path).inspect(|file| {
         // If the system has no file locks, the process ID in the name must suffice.
         let _ = file.try_lock();
@@ -351,31 +341,48 @@ fn create_locked_file(path: &Path) -> Result<File, StoreError> {
     created.map_err(|error| StoreError::File { path: path.to_owned(), error })
 }
 
-/// Removes temporary copies that killed processes left beside an output. A copy is removed if it is
-/// not locked and its process no longer exists.
+/// Removes temporary files that killed processes left beside an output, or in the folder that is
+/// the output. A file is removed if it is not locked and its process no longer exists.
 pub fn remove_leftovers(output: &Path) {
-    let folder = output.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let Some(name) = output.file_name().and_then(|name| name.to_str()) else { return };
+    let parent = output.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let (folder, name) = if is_folder(output) {
+        (output, None)
+    } else {
+        let Some(name) = output.file_name().and_then(|name| name.to_str()) else { return };
+        (parent, Some(name))
+    };
     for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
         let file = entry.file_name();
-        let id = file.to_str().and_then(|file| {
-            let id = file.strip_prefix(name)?.strip_prefix('.')?;
-            // The journal files of a copy contain the copy's process ID, and are removed with it.
-            let id =
-                ["-journal", "-wal", "-shm", ""].iter().find_map(|end| id.strip_suffix(end))?;
-            id.strip_suffix(".part").and_then(|id| id.parse::<u32>().ok())
-        });
-        let Some(id) = id.filter(|id| *id != std::process::id() && is_process_gone(*id)) else {
+        let Some(id) = file.to_str().and_then(|file| parse_temporary_name(file, name)) else {
             continue;
         };
+        if id == std::process::id() || !is_process_gone(id) {
+            continue;
+        }
         let path = entry.path();
-        // The copy may be locked by a process that is not visible here, for example in another
+        // The file may be locked by a process that is not visible here, for example in another
         // container.
         let is_locked = File::open(&path).map_or(true, |file| file.try_lock().is_err());
         if !is_locked && std::fs::remove_file(&path).is_ok() {
             info!(path = %path.display(), process = id, "deletes the files of a killed run");
         }
     }
+}
+
+/// Returns the process ID in the name of a temporary file: of the output with this name, or of any
+/// file in a folder of Parquet files.
+fn parse_temporary_name(file: &str, output: Option<&str>) -> Option<u32> {
+    let id = match output {
+        Some(name) => file.strip_prefix(name)?.strip_prefix('.')?,
+        None => {
+            let (name, id) = file.strip_suffix(".part")?.rsplit_once('.')?;
+            let is_ours = name == FOLDER_MANIFEST || name.ends_with(".parquet");
+            return id.parse().ok().filter(|_| is_ours);
+        }
+    };
+    // The journal files of a copy contain the copy's process ID, and are removed with it.
+    let id = ["-journal", "-wal", "-shm", ""].iter().find_map(|end| id.strip_suffix(end))?;
+    id.strip_suffix(".part")?.parse().ok()
 }
 
 /// Returns true if no process with this ID is visible.
@@ -387,7 +394,7 @@ fn is_process_gone(id: u32) -> bool {
 /// Returns a cheap fingerprint of a database file's version: path, size and modification time of
 /// the file and of its write-ahead log. The path is relative to the copy, so that the database and
 /// the copy can be moved together.
-fn file_fingerprint(path: &Path, copy: &Path) -> Result<String, StoreError> {
+pub(super) fn file_fingerprint(path: &Path, copy: &Path) -> Result<String, StoreError> {
     let file = |error| StoreError::File { path: path.to_owned(), error };
     let full_path = path.canonicalize().map_err(file)?;
     let folder = copy.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));

@@ -173,9 +173,7 @@ impl Database {
         key: &[String],
         column: &str,
     ) -> Result<Vec<CellProvenance>, StoreError> {
-        if let Some(server) = self.server() {
-            server.fetch_cells(expansion, key, self.connection())?;
-        }
+        self.target.fetch_cells(self, expansion, key)?;
         let has_evidence =
             self.connection().prepare("SELECT evidence FROM hqdl_completion").is_ok();
         let evidence = if has_evidence { EVIDENCE_SQL } else { "" };

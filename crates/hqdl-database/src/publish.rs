@@ -8,10 +8,9 @@ use std::collections::BTreeMap;
 use rusqlite::config::DbConfig;
 use serde_json::json;
 
-use super::postgres::{DatabaseServer, ServerPublication};
 use super::published_state::{PublishedState, layout_hash};
 use super::rows::{ExpansionWriter, WrittenTables};
-use super::view::view_sql;
+use super::target::{RowTransfer, TargetTransaction};
 use super::{Database, StoreError, migrate};
 use hqdl_spec::{Catalog, Expansion, Source, SourceRows, Spec};
 use hqdl_values::sql;
@@ -57,8 +56,8 @@ pub struct Publication<'db> {
     /// Whether the target is a copy. Only hqdl writes to copies.
     is_copy: bool,
     transaction: rusqlite::Transaction<'db>,
-    /// Transaction on the server, to which the tables are sent at the end; `None` for a file.
-    server: Option<ServerPublication<'db>>,
+    /// The same publication in the target.
+    target: Box<dyn TargetTransaction + 'db>,
 }
 
 impl<'db> Publication<'db> {
@@ -69,10 +68,7 @@ impl<'db> Publication<'db> {
     pub fn begin(db: &'db Database, spec: &Spec) -> Result<Self, StoreError> {
         let error = |e: rusqlite::Error| db.store_error_for(&e);
         let connection = db.connection();
-        let server = db.server().map(DatabaseServer::begin_publishing).transpose()?;
-        if let Some(server) = db.server() {
-            server.read_bookkeeping(connection)?;
-        }
+        let target = db.target.begin(db)?;
         // With foreign keys enabled, dropping a table would delete the user's rows that refer to
         // it, even though the table is recreated in the same transaction.
         connection.execute_batch("PRAGMA foreign_keys = OFF").map_err(error)?;
@@ -89,18 +85,20 @@ impl<'db> Publication<'db> {
                    SELECT 1 FROM sqlite_schema AS s WHERE s.type = 'view' AND s.name = hqdl_object.name)",
             )
             .map_err(error)?;
-        let publication = Self { db, is_copy: spec.output.is_some(), transaction, server };
+        let publication = Self { db, is_copy: spec.output.is_some(), transaction, target };
         for removed in db.removed_expansions(spec).map_err(error)? {
             publication.drop_objects(&removed).map_err(error)?;
-            if let Some(server) = &publication.server {
-                server.drop_expansion(&removed)?;
-            }
+            publication.target.drop_expansion(&removed)?;
         }
         Ok(publication)
     }
 
     pub(super) fn connection(&self) -> &rusqlite::Connection {
         &self.transaction
+    }
+
+    fn transfers(&self, transfer: RowTransfer) -> bool {
+        self.db.target.row_transfer() == transfer
     }
 
     /// Opens the tables of one expansion: the existing tables if only their rows may differ,
@@ -114,12 +112,15 @@ impl<'db> Publication<'db> {
         expansion: &'e Expansion,
         is_same_store: bool,
     ) -> Result<ExpansionWriter<'e>, StoreError> {
-        let checksums = self.db.checksums(expansion).filter(|_| is_same_store);
+        let checksums = self
+            .db
+            .checksums(expansion)
+            .filter(|_| is_same_store && !self.transfers(RowTransfer::Everything));
         let open_tables = || {
             if checksums.is_none() {
                 self.drop_objects(&expansion.name)?;
             }
-            if checksums.is_none() || self.server.is_some() {
+            if checksums.is_none() || self.transfers(RowTransfer::Differences) {
                 self.create_tables(expansion)?;
             }
             ExpansionWriter::open(self.db, self.connection(), expansion, checksums)
@@ -135,12 +136,13 @@ impl<'db> Publication<'db> {
             .query_map([expansion], |r| Ok((r.get(0)?, r.get(1)?)))?
             .collect::<rusqlite::Result<_>>()?;
         for (name, object_type) in objects {
-            // Indexes are dropped with their tables.
+            // Indexes are dropped with their tables. An attached source can have tables with the
+            // same names.
             if (object_type == "table" || object_type == "view")
                 && self.db.is_created_by_hqdl(&name)
             {
                 c.execute_batch(&format!(
-                    "DROP {object_type} IF EXISTS {}",
+                    "DROP {object_type} IF EXISTS main.{}",
                     sql::quote_name(&name)
                 ))?;
             }
@@ -164,7 +166,7 @@ impl<'db> Publication<'db> {
             .map(|(name, declared_type)| match column_affinity(declared_type.as_deref()) {
                 // Declare no type, so that values remain as the server sent them. The server casts
                 // them to its own column types.
-                _ if self.server.is_some() => sql::quote_name(name),
+                _ if self.transfers(RowTransfer::Differences) => sql::quote_name(name),
                 // An INTEGER that is the only primary key column would become the rowid, which can
                 // be neither NULL nor text.
                 "INTEGER" if names.len() == 1 => format!("{} INT", sql::quote_name(name)),
@@ -215,7 +217,7 @@ impl<'db> Publication<'db> {
         let [Source { rows: SourceRows::Table(table), .. }] = expansion.sources.as_slice() else {
             return Ok(None);
         };
-        if !self.is_copy {
+        if !self.is_copy || !self.transfers(RowTransfer::InPlace) {
             return Ok(None);
         }
         // A key is unique if it is the primary key, which may be the rowid, or has a unique index
@@ -258,14 +260,8 @@ impl<'db> Publication<'db> {
     ) -> Result<(), StoreError> {
         self.finish_local_tables(spec, written_tables, published_state, lookup)
             .map_err(|e| self.db.store_error_for(&e))?;
-        if let Some(server) = &self.server {
-            server.send_tables(
-                written_tables.expansion,
-                written_tables.is_new,
-                &self.transaction,
-            )?;
-        }
-        Ok(())
+        let WrittenTables { expansion, is_new, .. } = written_tables;
+        self.target.publish_expansion(expansion, *is_new, &self.transaction)
     }
 
     fn finish_local_tables(
@@ -281,9 +277,6 @@ impl<'db> Publication<'db> {
         for column in &expansion.columns {
             let table = column.many.as_ref().map_or(&expansion.name, |many| &many.table);
             column_tables.insert(&column.name, table);
-        }
-        if written_tables.is_new && self.server.is_none() {
-            self.create_edit_triggers(expansion)?;
         }
         let mut new_completions = Vec::new();
         for (id, delta) in written_tables.completions.iter().filter(|(_, delta)| **delta != 0) {
@@ -313,38 +306,9 @@ impl<'db> Publication<'db> {
                 written_tables.checksums.to_json(),
             ],
         )?;
-        let snapshot = written_tables.snapshot.as_ref().filter(|_| self.server.is_none());
+        let snapshot =
+            written_tables.snapshot.as_ref().filter(|_| self.transfers(RowTransfer::InPlace));
         self.db.store_bucket_snapshot(expansion, snapshot)
-    }
-
-    /// Creates the triggers that record writes to the tables by other programs.
-    fn create_edit_triggers(&self, expansion: &Expansion) -> rusqlite::Result<()> {
-        let c = &self.transaction;
-        let keys = expansion.key.names();
-        let list_tables =
-            expansion.columns.iter().filter_map(|c| c.many.as_ref().map(|m| &m.table));
-        for table in std::iter::once(&expansion.name).chain(list_tables) {
-            for (event, row) in [("insert", "NEW"), ("update", "NEW"), ("delete", "OLD")] {
-                let name = format!("hqdl_{table}_{event}");
-                let key: Vec<String> =
-                    keys.iter().map(|k| format!("quote({row}.{})", sql::quote_name(k))).collect();
-                c.execute_batch(&format!(
-                    "CREATE TRIGGER {} AFTER {event} ON {} BEGIN
-                       INSERT INTO hqdl_edit (expansion, \"table\", key) VALUES ({}, {}, {});
-                     END",
-                    sql::quote_name(&name),
-                    sql::quote_name(table),
-                    sql::quote_text(&expansion.name),
-                    sql::quote_text(table),
-                    key.join(" || ', ' || ")
-                ))?;
-                c.execute(
-                    "INSERT INTO hqdl_object (name, type, expansion) VALUES (?1, 'trigger', ?2)",
-                    [&name, &expansion.name],
-                )?;
-            }
-        }
-        Ok(())
     }
 
     /// Adjusts the number of published cells of a completion. Returns false if the completion has
@@ -409,57 +373,14 @@ impl<'db> Publication<'db> {
     /// # Errors
     /// Returns [`StoreError`] from `SQLite`.
     pub fn create_views(&self, spec: &Spec) -> Result<Vec<String>, StoreError> {
-        let error = |e: rusqlite::Error| self.db.store_error_for(&e);
         let mut warnings = Vec::new();
         for (view, joined) in spec.expanded_views() {
             if self.is_redundant_view(&joined) {
                 continue;
             }
-            if let Some(server) = &self.server {
-                warnings.extend(server.create_view(&view, &joined)?);
-                continue;
-            }
-            if self.db.table_columns(&view).is_some() && !self.db.is_created_by_hqdl(&view) {
-                warnings.push(format!("the database has a table `{view}` that hqdl did not make, so hqdl does not create a view with that name"));
-                continue;
-            }
-            let create_sql = view_sql(self.db, &view, &joined);
-            let c = &self.transaction;
-            let is_unchanged = c
-                .prepare(
-                    "SELECT 1 FROM sqlite_schema AS s JOIN hqdl_object AS o ON o.name = s.name
-                          WHERE s.type = 'view' AND o.type = 'view' AND s.name = ?1 AND s.sql = ?2",
-                )
-                .and_then(|mut s| s.exists([&view, &create_sql]));
-            if is_unchanged.map_err(error)? {
-                continue;
-            }
-            c.execute_batch(&format!("DROP VIEW IF EXISTS {}", sql::quote_name(&view)))
-                .map_err(error)?;
-            c.execute_batch(&create_sql).map_err(error)?;
-            let insert = "INSERT OR REPLACE INTO hqdl_object (name, type) VALUES (?1, 'view')";
-            c.execute(insert, [&view]).map_err(error)?;
+            warnings.extend(self.target.publish_view(&view, &joined, &self.transaction)?);
         }
-        self.drop_broken_views().map_err(error)?;
         Ok(warnings)
-    }
-
-    /// Drops hqdl's views that refer to missing tables. While such a view exists, `SQLite` cannot
-    /// rename any table or column.
-    fn drop_broken_views(&self) -> rusqlite::Result<()> {
-        let c = &self.transaction;
-        let views: Vec<String> = c
-            .prepare("SELECT name FROM hqdl_object WHERE type = 'view'")?
-            .query_map([], |row| row.get(0))?
-            .collect::<rusqlite::Result<_>>()?;
-        for view in views.iter().filter(|view| self.db.is_created_by_hqdl(view)) {
-            let name = sql::quote_name(view);
-            if c.prepare(&format!("SELECT 1 FROM {name}")).is_err() {
-                c.execute_batch(&format!("DROP VIEW {name}"))?;
-                c.execute("DELETE FROM hqdl_object WHERE type = 'view' AND name = ?1", [view])?;
-            }
-        }
-        Ok(())
     }
 
     /// Returns true if the view of a source would equal the expansion's table, because a SELECT
@@ -482,10 +403,8 @@ impl<'db> Publication<'db> {
     /// # Errors
     /// Returns [`StoreError`] if the commit fails. The old tables are then unchanged.
     pub fn commit(self) -> Result<(), StoreError> {
-        let Self { db, transaction, server, .. } = self;
-        if let Some(server) = server {
-            server.commit()?;
-        }
+        let Self { db, transaction, target, .. } = self;
+        target.commit(&transaction)?;
         transaction.commit().map_err(|e| db.store_error_for(&e))
     }
 }

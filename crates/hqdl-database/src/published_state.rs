@@ -9,7 +9,6 @@ use super::versions::Checksums;
 use super::{Database, StoreError};
 use hqdl_spec::overrides::Overrides;
 use hqdl_spec::{Catalog, Column, Expansion, Reuse, Spec};
-use hqdl_values::sql;
 
 /// Inputs, apart from the answers, that determine the values of a published table.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -131,11 +130,8 @@ impl Database {
                 [name],
                 |r| Ok((r.get(0)?, r.get(1)?, r.get(2)?)),
             )?;
-            let is_unmodified = match self.server() {
-                Some(server) => server.is_unmodified(expansion, rows).unwrap_or(false),
-                None => self.is_unmodified(expansion, rows)?,
-            };
-            if recorded_layout != layout_hash(expansion) || !is_unmodified {
+            let is_unmodified = || self.target.is_unmodified(self, expansion, rows);
+            if recorded_layout != layout_hash(expansion) || !is_unmodified().unwrap_or(false) {
                 return Ok(None);
             }
             Ok(Checksums::from_json(&sums, rows))
@@ -165,28 +161,6 @@ impl Database {
             .then(|| format!("{name}: {rows} published row{verb} edited by hand, such as ({key})")))
     }
 
-    /// Returns true if all objects of an expansion exist, belong to hqdl, and were not written by
-    /// another program.
-    fn is_unmodified(&self, expansion: &Expansion, rows: i64) -> rusqlite::Result<bool> {
-        let c = self.connection();
-        let name = &expansion.name;
-        let has_missing_object: bool = c.prepare(
-            "SELECT 1 FROM hqdl_object AS o WHERE (expansion = ?1 COLLATE NOCASE OR type = 'view')
-             AND type IN ('table', 'view', 'index', 'trigger') AND NOT EXISTS (
-               SELECT 1 FROM sqlite_schema AS s WHERE s.name = o.name COLLATE NOCASE AND s.type = o.type)",
-        )?
-        .exists([name])?;
-        let was_edited =
-            c.prepare("SELECT 1 FROM hqdl_edit WHERE expansion = ?1")?.exists([name])?;
-        let tables = expansion.columns.iter().filter_map(|c| Some(&c.many.as_ref()?.table));
-        let are_ours = std::iter::once(name).chain(tables).all(|t| self.is_created_by_hqdl(t));
-        let count = format!("SELECT count(*) FROM {}", sql::quote_name(name));
-        Ok(!has_missing_object
-            && !was_edited
-            && are_ours
-            && c.query_row(&count, [], |r| r.get::<_, i64>(0))? == rows)
-    }
-
     /// Returns the number of published rows of an expansion whose key is no longer in any source.
     #[must_use]
     pub fn count_orphans(
@@ -194,25 +168,11 @@ impl Database {
         expansion: &Expansion,
         is_known: &mut dyn FnMut(&str) -> bool,
     ) -> u64 {
-        if let Some(server) = self.server() {
-            let mut orphans = 0;
-            let result = server.for_each_key(&expansion.name, &mut |key| {
-                orphans += u64::from(!is_known(key));
-            });
-            return result.map_or(0, |()| orphans);
-        }
-        let mut count = || -> rusqlite::Result<u64> {
-            let mut statement =
-                self.connection().prepare("SELECT key FROM hqdl_record WHERE expansion = ?1")?;
-            let mut rows = statement.query([&expansion.name])?;
-            let mut orphans = 0;
-            while let Some(row) = rows.next()? {
-                let key: String = row.get(0)?;
-                orphans += u64::from(!is_known(&key));
-            }
-            Ok(orphans)
-        };
-        count().unwrap_or(0)
+        let mut orphans = 0;
+        let counted = self.target.for_each_key(self, &expansion.name, &mut |key| {
+            orphans += u64::from(!is_known(key));
+        });
+        counted.map_or(0, |()| orphans)
     }
 }
 

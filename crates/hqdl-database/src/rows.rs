@@ -6,6 +6,7 @@ use rusqlite::{Connection, OptionalExtension, Statement, params, params_from_ite
 use serde_json::{Value as Json, json};
 
 use super::buckets::{BucketSnapshot, ChangedBuckets};
+use super::target::RowTransfer;
 use super::versions::{Checksums, PublishedCell, PublishedValue, RowVersion, bucket_of, hash_key};
 use super::{Database, StoreError};
 use hqdl_spec::Expansion;
@@ -107,7 +108,8 @@ impl<'e> ExpansionWriter<'e> {
             c.prepare("DELETE FROM hqdl_record WHERE expansion = ?1 AND key = ?2")?,
         ];
         let (is_new, before) = (checksums.is_none(), checksums.unwrap_or_default());
-        let fetched_buckets = (!is_new && db.server().is_some()).then(BTreeSet::new);
+        let fetched_buckets =
+            (!is_new && db.target.row_transfer() == RowTransfer::Differences).then(BTreeSet::new);
         Ok(Self {
             db,
             expansion,
@@ -125,21 +127,17 @@ impl<'e> ExpansionWriter<'e> {
     /// Reads the records of a bucket, or of all buckets if `bucket` is `None`. Does nothing if the
     /// records are local.
     fn fetch_records(&mut self, bucket: Option<usize>) -> Result<(), StoreError> {
-        let (Some(server), Some(fetched_buckets)) = (self.db.server(), &mut self.fetched_buckets)
-        else {
-            return Ok(());
-        };
-        let to_i32 = |bucket: &usize| i32::try_from(*bucket).unwrap_or(i32::MAX);
-        let (name, connection) = (&self.expansion.name, self.db.connection());
+        let Some(fetched_buckets) = &mut self.fetched_buckets else { return Ok(()) };
+        let (db, name) = (self.db, &self.expansion.name);
         match bucket {
             Some(bucket) if fetched_buckets.contains(&bucket) => {}
             Some(bucket) if fetched_buckets.len() < MAX_FETCHED_BUCKETS => {
-                server.fetch_records(name, Some(to_i32(&bucket)), &[], connection)?;
+                db.target.fetch_records(db, name, Some(bucket), &[])?;
                 fetched_buckets.insert(bucket);
             }
             _ => {
-                let known: Vec<i32> = fetched_buckets.iter().map(to_i32).collect();
-                server.fetch_records(name, None, &known, connection)?;
+                let known: Vec<usize> = fetched_buckets.iter().copied().collect();
+                db.target.fetch_records(db, name, None, &known)?;
                 self.fetched_buckets = None;
             }
         }
@@ -205,7 +203,7 @@ impl<'e> ExpansionWriter<'e> {
             if let Some(previous_cells) = &previous_cells {
                 // A server always receives a row together with all of its lists.
                 let same = previous_cells.get(&column.name) == record.get(&column.name);
-                if same && self.db.server().is_none() {
+                if same && self.db.target.row_transfer() == RowTransfer::InPlace {
                     continue;
                 }
                 many.delete.execute(params_from_iter(&row.key))?;

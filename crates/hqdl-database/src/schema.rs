@@ -33,23 +33,8 @@ impl Catalog for Database {
         read_columns().ok().filter(|columns| !columns.is_empty())
     }
 
-    /// Returns true if hqdl created the existing table or view. If the user replaced hqdl's table,
-    /// the new table lacks the triggers that hqdl creates (and the index on tables made by older
-    /// versions).
     fn is_created_by_hqdl(&self, table: &str) -> bool {
-        if let Some(server) = self.server() {
-            return server.is_created_by_hqdl(table).unwrap_or(false);
-        }
-        let sql = "SELECT 1 FROM hqdl_object AS o
-             JOIN sqlite_schema AS s ON s.name = o.name COLLATE NOCASE AND s.type = o.type
-             WHERE o.name = ?1 AND NOT EXISTS (
-               SELECT 1 FROM hqdl_object AS m
-               WHERE o.type = 'table'
-                 AND (m.type, m.name) IN (('index', 'hqdl_' || o.name || '_key'), ('trigger', 'hqdl_' || o.name || '_insert'))
-                 AND NOT EXISTS (
-                   SELECT 1 FROM sqlite_schema AS i
-                   WHERE i.type = m.type AND i.name = m.name COLLATE NOCASE AND i.tbl_name = s.name COLLATE NOCASE))";
-        self.has_bookkeeping() && self.connection().query_row(sql, [table], |_| Ok(())).is_ok()
+        self.target.is_created_by_hqdl(self, table)
     }
 
     fn prepare_select(&self, sql: &str) -> Result<Vec<String>, String> {

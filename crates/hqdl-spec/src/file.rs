@@ -94,8 +94,8 @@ pub struct DatabaseTable {
     pub url: Option<String>,
     /// Schema for the published tables in a `PostgreSQL` database. Default: `expanded`.
     pub schema: Option<String>,
-    /// Copy of the database that hqdl publishes into, relative to the spec. Without it,
-    /// hqdl publishes into `path`.
+    /// Copy of the database that hqdl publishes into, relative to the spec, or a folder for Parquet
+    /// files, with a slash at its end. Without it, hqdl publishes into `path`.
     pub output: Option<String>,
     /// Folder of the images that the database names by path, relative to the spec. Default:
     /// the database's folder. hqdl reads no image outside of it.

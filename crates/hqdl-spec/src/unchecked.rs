@@ -286,7 +286,7 @@ impl UncheckedSpec {
         if server && self.output().is_some() {
             check.add_error(
                 &field_path("output"),
-                "hqdl cannot publish a database on a server into a file",
+                "hqdl cannot publish a database on a server into files",
                 "",
                 if self.output.is_some() {
                     "remove --output; `schema` in [database] names the schema of the published tables"
@@ -322,7 +322,15 @@ impl UncheckedSpec {
     /// Returns the database for the expanded tables, if it differs from the source.
     #[must_use]
     pub fn output(&self) -> Option<PathBuf> {
-        let stated = self.file.database.output.as_deref().map(|o| self.resolve_path(o));
+        let resolve_output = |output: &str| {
+            let mut path = self.resolve_path(output);
+            if output.ends_with(std::path::is_separator) {
+                // An empty part adds the separator again, which distinguishes a folder from a file.
+                path.push("");
+            }
+            path
+        };
+        let stated = self.file.database.output.as_deref().map(resolve_output);
         self.output.clone().or(stated).filter(|o| *o != self.database())
     }
 

@@ -2,7 +2,7 @@
 
 use super::DatabaseServer;
 use crate::StoreError;
-use crate::clean::OWN_TABLES;
+use crate::migrate::OWN_TABLES;
 use hqdl_values::sql;
 
 impl DatabaseServer {

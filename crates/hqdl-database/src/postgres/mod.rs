@@ -19,6 +19,7 @@ pub mod query;
 mod sample;
 mod layout;
 mod source;
+mod target;
 pub mod thread;
 mod values;
 mod view;
@@ -42,7 +43,6 @@ use crate::StoreError;
 use hqdl_values::sql;
 
 pub(crate) use self::catalog::to_values;
-pub(crate) use self::publication::ServerPublication;
 pub(crate) use self::source::SELECTED_COLUMN;
 
 /// Default schema of the published tables.

@@ -13,7 +13,7 @@ use super::layout::ServerTables;
 use super::values::{json_without_nul, to_parameter, value_to_parameter, without_nul};
 use super::{BATCH_ROWS, DatabaseServer, Transaction, quote_name_list};
 use crate::StoreError;
-use crate::clean::OWN_TABLES;
+use crate::migrate::OWN_TABLES;
 use crate::versions::{bucket_of, hash_key};
 use hqdl_spec::Expansion;
 use hqdl_values::sql;

@@ -39,7 +39,7 @@ pub use self::report::{ColumnReport, Report};
 use self::run::Run;
 pub use self::run::RunMode;
 use crate::audit::AuditError;
-use hqdl_database::output::{OutputTarget, remove_leftovers};
+use hqdl_database::output::{OutputTarget, check_support, remove_leftovers};
 use hqdl_database::{Database, StoreError};
 use hqdl_facts::{ExpansionRequirements, Facts, FactsError};
 use hqdl_model::generate::{Event, Listener, StopReason};
@@ -341,6 +341,7 @@ impl<'w> Materializer<'w> {
             ..Plan::default()
         };
         let (mut warnings, mut coverages) = (Vec::new(), Vec::new());
+        check_support(self.spec.output.as_deref())?;
         let target = Database::open(self.spec.target()).ok();
         for (n, expansion) in self.spec.expansions.iter().enumerate() {
             self.load_evidence(expansion)?;
@@ -451,7 +452,7 @@ impl<'w> Materializer<'w> {
             return Ok(true);
         }
         // Check write access before any request is paid for.
-        target.try_writing()?;
+        target.try_writing(&self.spec)?;
         if should_request {
             for (expansion, _) in self
                 .spec

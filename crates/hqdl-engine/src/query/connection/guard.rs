@@ -171,6 +171,7 @@ impl Guard {
         interrupt: watch::Receiver<bool>,
     ) -> Result<Self, StoreError> {
         let mut database = Database::open(path)?;
+        database.check_readable()?;
         let authorizer = Arc::new(Authorizer {
             is_locked: AtomicBool::new(false),
             denial: Mutex::new(None),

@@ -1,0 +1,193 @@
+//! Places into which hqdl publishes tables.
+//!
+//! A publication has one implementation ([`publish`](super::publish)): it writes the tables and
+//! the provenance of their cells to a `SQLite` connection. A [`PublishTarget`] makes them visible:
+//! for a `SQLite` file the connection itself is the target, a server receives the rows that differ,
+//! and a folder receives files. A new target is one file that implements the two traits, and one
+//! line in [`Database::open`], where its paths are recognized.
+//!
+//! Every target promises:
+//!
+//! - **Complete tables**: a reader sees the old or the new version of a table, never a part of one.
+//!   `SQLite` and `PostgreSQL` replace all tables of a publication at once; a folder replaces file
+//!   after file.
+//! - **Repair**: after an interrupted publication, [`PublishTarget::is_unmodified`] is true only
+//!   for tables that match the bookkeeping. The next run publishes the others again.
+//! - **Provenance**: the cells' states and origins are published with the values
+//!   (`hqdl_cell`).
+//! - **Ownership**: only objects that hqdl created are replaced or removed.
+//! - **No surprise after paying**: [`PublishTarget::check_writable`] fails before any request is
+//!   sent if the tables cannot be written.
+
+use std::fmt;
+
+use rusqlite::Connection;
+
+use super::{Database, StoreError};
+use hqdl_spec::{Expansion, Spec};
+
+/// How the rows of a publication reach a target.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum RowTransfer {
+    /// The connection is the target. Rows that differ are updated there.
+    InPlace,
+    /// The rows that differ are sent, so the connection contains only these rows, with the values
+    /// as the source has them.
+    Differences,
+    /// All rows are written again.
+    Everything,
+}
+
+/// Relation of a copy (`output`) to its database.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum OutputState {
+    /// The copy is up to date.
+    Current,
+    /// The copy is older than its database, and can be updated.
+    Outdated,
+    /// The copy must be recreated.
+    Stale,
+}
+
+/// Object of a publication: its name and its type (`table` or `view`).
+pub(crate) type PublishedObject = (String, String);
+
+/// Place of the published tables of a [`Database`].
+pub(crate) trait PublishTarget: fmt::Debug + Send {
+    /// Returns how rows reach this target.
+    fn row_transfer(&self) -> RowTransfer;
+
+    /// Returns true if hqdl created the existing table or view.
+    fn is_created_by_hqdl(&self, db: &Database, table: &str) -> bool;
+
+    /// Returns true if all objects of an expansion exist, belong to hqdl, have `rows` rows, and
+    /// were not written by another program.
+    fn is_unmodified(
+        &self,
+        db: &Database,
+        expansion: &Expansion,
+        rows: i64,
+    ) -> Result<bool, StoreError>;
+
+    /// Visits the published keys of an expansion.
+    fn for_each_key(
+        &self,
+        db: &Database,
+        expansion: &str,
+        visit: &mut dyn FnMut(&str),
+    ) -> Result<(), StoreError>;
+
+    /// Copies the records of one bucket, or of all buckets that are not in `known`, to the
+    /// connection, if it does not have them.
+    fn fetch_records(
+        &self,
+        _db: &Database,
+        _expansion: &str,
+        _bucket: Option<usize>,
+        _known: &[usize],
+    ) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    /// Copies all published cells of an expansion to the connection, if it does not have them.
+    fn fetch_all_cells(&self, _db: &Database, _expansion: &str) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    /// Copies at most 20 rows of cells whose key begins with `key` to the connection, if it does
+    /// not have them.
+    fn fetch_cells(
+        &self,
+        _db: &Database,
+        _expansion: &str,
+        _key: &[String],
+    ) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    /// Checks that SQL over the connection can read the published tables.
+    fn check_readable(&self) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    /// Compares a copy with its database. Fails if updating or recreating the copy would destroy
+    /// other data.
+    fn compare_with_source(
+        &self,
+        copy: &Database,
+        _source: &Database,
+    ) -> Result<OutputState, StoreError> {
+        Err(StoreError::ForeignOutput(copy.path.clone()))
+    }
+
+    /// Gives a publication into this copy access to its database, if it needs the source's own
+    /// rows. Returns the fingerprint of the database that the publication must record; `None` if
+    /// the copy keeps the recorded one.
+    fn attach_source(
+        &self,
+        _copy: &Database,
+        _source: &Database,
+        _is_outdated: bool,
+    ) -> Result<Option<String>, StoreError> {
+        Ok(None)
+    }
+
+    /// Updates the source's own rows in a copy, in the current transaction, if the copy has them.
+    fn refresh_rows(&self, _copy: &Database) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    /// Checks that tables can be written. Changes no table.
+    fn check_writable(&self, db: &Database) -> Result<(), StoreError>;
+
+    /// Checks that no object of the user has the name of an object of this spec, if a spec that was
+    /// checked against the source's catalog can still have such names.
+    fn check_names(&self, _db: &Database, _spec: &Spec) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    /// Begins a publication, and excludes other publishers until it ends.
+    fn begin<'t>(&'t self, db: &'t Database)
+    -> Result<Box<dyn TargetTransaction + 't>, StoreError>;
+
+    /// Removes the given objects of a spec and their bookkeeping. If `is_last` is true, removes all
+    /// of hqdl's objects. Returns true if nothing of the target is left.
+    fn clean(
+        &self,
+        db: &Database,
+        source: &Database,
+        spec: &Spec,
+        objects: &[PublishedObject],
+        is_last: bool,
+    ) -> Result<bool, StoreError>;
+}
+
+/// A publication into a target, which leaves the target unchanged unless it is committed. `local`
+/// is the connection to which the publication wrote its tables.
+pub(crate) trait TargetTransaction {
+    /// Removes the tables of an expansion that is no longer in the spec.
+    fn drop_expansion(&self, _expansion: &str) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    /// Publishes the tables of an expansion, whose bookkeeping is complete. `is_new` is true if the
+    /// connection has all of its rows.
+    fn publish_expansion(
+        &self,
+        expansion: &Expansion,
+        is_new: bool,
+        local: &Connection,
+    ) -> Result<(), StoreError>;
+
+    /// Publishes the rows of a source joined with its expansions. Returns a warning if the view's
+    /// name is already in use.
+    fn publish_view(
+        &self,
+        view: &str,
+        joined: &[(&Expansion, usize)],
+        local: &Connection,
+    ) -> Result<Option<String>, StoreError>;
+
+    /// Makes the publication visible. The caller then commits the local transaction.
+    fn commit(self: Box<Self>, local: &Connection) -> Result<(), StoreError>;
+}
