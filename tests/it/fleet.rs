@@ -576,6 +576,39 @@ fn answers_are_kept_while_the_server_is_unreachable() {
     assert_eq!(asked.len(), CELLS);
 }
 
+/// A file with an answer that waits for the server and is damaged costs only this answer.
+#[test]
+#[cfg_attr(not(postgres), ignore = "PostgreSQL is not installed")]
+fn a_damaged_unsent_answer_is_requested_again() {
+    let endpoint = truthful_endpoint();
+    endpoint.add_fault(Fault::Latency(Duration::from_millis(100)), Frequency::Always);
+    let server = Server::start_server();
+    let cache = server.create_database();
+    let one = machine(&endpoint, &heroes_spec());
+    let running = start(&one, &cache, "6", &ROWS);
+    endpoint.wait_for(7);
+    server.crash();
+    running.wait_for_exit().expect_exit_code(5);
+    server.restart();
+    let id = sql_at(&cache, "SELECT cache FROM hqdl.head")[0][0].clone().unwrap();
+    let found = std::process::Command::new("find")
+        .arg(one.path("."))
+        .args(["-path", &format!("*{id}/unsent/*.answer")])
+        .output()
+        .unwrap();
+    let found = String::from_utf8(found.stdout).unwrap();
+    let unsent: Vec<&str> = found.lines().collect();
+    assert!(unsent.len() > 1, "{found}");
+    let bytes = std::fs::read(unsent[0]).unwrap();
+    std::fs::write(unsent[0], &bytes[..bytes.len() / 2]).unwrap();
+    let ended = run(&one, &cache, "60", &ROWS).expect_exit_code(0);
+    assert!(ended.stderr.contains("damaged"), "{}", ended.stderr);
+    assert_eq!(check_cells(&one), complete());
+    let twice = asked(&endpoint).values().filter(|n| **n > 1).count();
+    assert_eq!(twice, 3 * COLUMN_NAMES.len(), "the cells of one request");
+    assert!(!run(&one, &cache, "60", &ROWS).expect_exit_code(0).stderr.contains("damaged"));
+}
+
 #[test]
 #[cfg_attr(not(postgres), ignore = "PostgreSQL is not installed")]
 fn facts_move_to_a_server_and_back_unchanged() {

@@ -360,6 +360,11 @@ impl Link {
         }
     }
 
+    /// Shows a message to the user.
+    pub(super) fn report_status(&self, message: &str) {
+        (self.on_status)(message);
+    }
+
     /// Records a failure and returns true if the outage has lasted longer than the retry timeout.
     fn record_outage(&self, failure: &TemporaryFailure) -> bool {
         let mut outage = self.lock_outage();
