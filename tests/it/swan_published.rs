@@ -349,7 +349,10 @@ fn calls_read_the_stored_true_values() {
             [FORMULA_1, hidden].concat(),
             [
                 ("{{LLMMap('Provide the race date.', races.name, races.year)}}", "races"),
-                ("{{LLMMap('Provide the latitude based on location (float).', circuits.location, circuits.name)}}", "circuits"),
+                (
+                    "{{LLMMap('Provide the latitude based on location (float).', circuits.location, circuits.name)}}",
+                    "circuits",
+                ),
                 ("{{LLMMap('Provide the date of birth.', constructors.name)}}", "constructors"),
             ],
         ),
@@ -357,9 +360,18 @@ fn calls_read_the_stored_true_values() {
             "european_football_2",
             [EUROPEAN_FOOTBALL_2, two_spellings].concat(),
             [
-                ("{{LLMMap('Provide the player height (int).', Player.player_name, Player.weight)}}", "Player"),
-                ("{{LLMMap('Is the player preferred foot left?', Player.player_name, Player.weight)}}", "Player"),
-                ("{{LLMMap('Provide the 3 letters team short name.', Team.team_long_name)}}", "Team"),
+                (
+                    "{{LLMMap('Provide the player height (int).', Player.player_name, Player.weight)}}",
+                    "Player",
+                ),
+                (
+                    "{{LLMMap('Is the player preferred foot left?', Player.player_name, Player.weight)}}",
+                    "Player",
+                ),
+                (
+                    "{{LLMMap('Provide the 3 letters team short name.', Team.team_long_name)}}",
+                    "Team",
+                ),
             ],
         ),
     ] {
@@ -373,7 +385,8 @@ fn calls_read_the_stored_true_values() {
         let mut draft = benchmark.parse_spec().unwrap();
         draft.set_database(path.clone());
         let (spec, _) = draft.check(&hqdl::database::Database::open(&path).unwrap()).unwrap();
-        let (asking, reading) = (Facts::open_temporary().unwrap(), Facts::open_temporary().unwrap());
+        let (asking, reading) =
+            (Facts::open_temporary().unwrap(), Facts::open_temporary().unwrap());
         let model = Arc::new(TrueValues::read(benchmark, &gold).unwrap());
         let run = |facts: &Facts, sql: &str| {
             let model = Arc::clone(&model) as Arc<dyn hqdl::model::Model>;
@@ -393,7 +406,9 @@ fn calls_read_the_stored_true_values() {
             let (stored, meta) = run(&reading, &query(call));
             assert_eq!(stored, rows, "{call:?}");
             assert_eq!((meta.values_asked, meta.passes.len()), (0, 1), "{call:?}");
-            assert!(meta.sql.contains("LEFT JOIN"), "{}", meta.sql);
+            // Not all keys of `llm_people` are in one table.
+            let is_joined = meta.sql.contains("LEFT JOIN");
+            assert_eq!(is_joined, call.1 != "constructors", "{}", meta.sql);
         }
     }
 }
