@@ -71,6 +71,9 @@ pub(super) struct RunResult {
     pub(super) columns: Option<Vec<ColumnReport>>,
     pub(super) report: Option<Json>,
     pub(super) published: bool,
+    /// Whether the tables came from another cache. The run replaced them if it published, and
+    /// otherwise left them unchanged for this reason.
+    pub(super) had_other_tables: bool,
     /// Number of required values that were already known.
     pub(super) reused: u64,
     pub(super) complete: bool,

@@ -64,6 +64,9 @@ pub(super) struct RunOrder {
     pub(super) timeout: Option<Duration>,
     /// Whether the run may ask the model. If not, it publishes the known values and plans the rest.
     pub(super) spend: bool,
+    /// Whether the run fails if the published tables come from another cache. Otherwise it replaces
+    /// them.
+    pub(super) keep_other_tables: bool,
 }
 
 /// Progress of a run, shared with the event loop.
@@ -219,6 +222,14 @@ fn execute_run(
         Ok(materializer) => materializer,
         Err(failure) => return Err(guard_failure(&guard).unwrap_or_else(|| failure.into())),
     };
+    let other_table = materializer.find_table_of_other_cache()?;
+    if let (Some(table), true) = (other_table, order.keep_other_tables) {
+        let failure = other_cache_failure(table, &spec);
+        return Ok(RunResult {
+            had_other_tables: true,
+            ..to_failed_result(failure, FollowUp::Hold)
+        });
+    }
     let command = format!("daemon {}", order.name);
     // When the run sends its first request, it has read all keys. Release the guard then, so that
     // an interrupted run still publishes its answers.
@@ -257,6 +268,7 @@ fn execute_run(
         columns: has_columns.then(|| report.columns.iter().flatten().cloned().collect()),
         report: Some(report.to_json(0.0)),
         published: report.published,
+        had_other_tables: report.published && other_table.is_some(),
         reused: report.reused,
         complete: report.is_complete(),
         interrupted,
@@ -276,6 +288,7 @@ fn without_spending(order: &RunOrder) -> RunOrder {
         budget: order.budget,
         timeout: order.timeout,
         spend: false,
+        keep_other_tables: order.keep_other_tables,
     }
 }
 
@@ -316,6 +329,7 @@ fn to_failed_result(failure: Failure, follow_up: FollowUp) -> RunResult {
         columns: None,
         report: None,
         published: false,
+        had_other_tables: false,
         reused: 0,
         complete: false,
         interrupted: false,
@@ -334,6 +348,17 @@ pub(super) fn guard_failure(guard: &Guard) -> Option<Failure> {
         ),
         other => other.into(),
     })
+}
+
+/// Returns the failure of a run that would publish over another process again and again.
+fn other_cache_failure(table: &str, spec: &Spec) -> Failure {
+    Failure::wrong_input(
+        format!(
+            "another process publishes `{table}` in {} from another cache, so this daemon leaves the tables unchanged",
+            spec.target().display()
+        ),
+        "use the same --cache for both, or give each its own `output`; a run that you request publishes here again",
+    )
 }
 
 fn bug_failure() -> Failure {

@@ -28,6 +28,11 @@ const SECONDS_PER_DAY: i64 = 86_400;
 /// After a run, the next one waits for this multiple of its duration, so that a database that
 /// changes constantly does not keep the daemon busy.
 const REST_FACTOR: u32 = 4;
+/// If tables of another cache replace this daemon's tables within this multiple of a run's duration,
+/// another process publishes the same tables. It may be a daemon that rests between its runs.
+const CONTEST_FACTOR: u32 = 5 * REST_FACTOR;
+/// Shortest time in which replaced tables show another publisher.
+const SHORTEST_CONTEST: Duration = Duration::from_secs(600);
 
 pub(super) struct SpecState {
     pub(super) name: String,
@@ -58,11 +63,30 @@ pub(super) struct SpecState {
     pending_cause: Option<Cause>,
     requested_runs: VecDeque<RequestedRun>,
     rests_until: Option<Instant>,
+    other_cache: Option<OtherCache>,
     columns: Arc<Vec<ColumnReport>>,
     plan: Option<Arc<serde_json::Value>>,
     cascades: Arc<serde_json::Value>,
     last_run: Option<u64>,
     has_run: bool,
+}
+
+/// Tables of another cache that a run found in the output.
+enum OtherCache {
+    /// The run replaced them. If they come back before this time, another process publishes them.
+    ReplacedUntil(Instant),
+    /// Another process publishes them, so runs that no user requested leave them unchanged.
+    Contested,
+}
+
+impl OtherCache {
+    /// Returns true if a run must not replace tables of another cache.
+    fn is_contested(&self) -> bool {
+        match self {
+            Self::ReplacedUntil(time) => *time > Instant::now(),
+            Self::Contested => true,
+        }
+    }
 }
 
 /// A hold on a spec: while it lasts, the spec sends no requests without a client's approval.
@@ -132,6 +156,7 @@ impl SpecState {
             pending_cause: None,
             requested_runs: VecDeque::new(),
             rests_until: None,
+            other_cache: None,
             columns: Arc::default(),
             plan: None,
             cascades: Arc::default(),
@@ -264,6 +289,7 @@ impl SpecState {
     ) -> Option<RunStart> {
         let active_spec = Arc::clone(self.active_spec.as_ref().filter(|_| self.running.is_none())?);
         let name = self.name.clone();
+        let is_contested = self.other_cache.as_ref().is_some_and(OtherCache::is_contested);
         let order = move |id, cause, selection, budget, timeout, spend| RunOrder {
             id,
             name,
@@ -273,6 +299,8 @@ impl SpecState {
             budget,
             timeout,
             spend,
+            keep_other_tables: is_contested
+                && matches!(cause, Cause::Files | Cause::Retry | Cause::NewDay),
         };
         if let Some(requested) = self.requested_runs.pop_front() {
             // A client's request counts as approval.
@@ -321,6 +349,13 @@ impl SpecState {
         self.last_run = is_listed.then_some(ended.id).or(self.last_run);
         let took = Duration::from_secs_f64(ended.seconds.max(0.0));
         self.rests_until = Some(now + took * REST_FACTOR);
+        if ended.had_other_tables {
+            self.other_cache = Some(if ended.published {
+                OtherCache::ReplacedUntil(now + SHORTEST_CONTEST.max(took * CONTEST_FACTOR))
+            } else {
+                OtherCache::Contested
+            });
+        }
         if let Some(columns) = ended.columns {
             self.columns = Arc::new(columns);
             self.has_run = true;

@@ -523,3 +523,47 @@ fn a_deleted_copy_is_recreated_without_requests() {
     let none = json!({ "db": db, "sql": "SELECT count(*) FROM llm" });
     daemon.post("/v1/query", &none).expect_status(400);
 }
+
+/// Two daemons with different caches publish the same tables: after a few runs, one of them reports
+/// it and leaves the tables unchanged, until a client requests a run.
+#[test]
+fn daemons_with_different_caches_do_not_replace_each_others_tables_forever() {
+    for output in ["", "\noutput = \"../copy.sqlite\""] {
+        let endpoint = truthful_endpoint();
+        let project = heroes_project(&endpoint, "csv");
+        let text = project.spec_text();
+        project.write_spec(&text.replace("data.sqlite\"", &format!("data.sqlite\"{output}")));
+        let first = Daemon::start(&project, &[]);
+        first.wait_until_idle("complete");
+        let second = Daemon::start(&project, &["--cache", "other"]);
+        let reports = |daemon: &Daemon| {
+            let held = daemon.spec_status()["held"].clone();
+            held.as_str().is_some_and(|why| why.contains("publishes `llm`"))
+        };
+        wait_until("one reports the other", || reports(&first) || reports(&second));
+        let file = if output.is_empty() { "data.sqlite" } else { "copy.sqlite" };
+        let inputs = || project.query_rows_of(file, "SELECT inputs, published_at FROM hqdl_object");
+        let before = inputs();
+        // A change of the source causes runs of both, and neither takes the tables again.
+        let sql = "INSERT INTO hero (name, full_name) VALUES ('New', 'Newcomer')";
+        project.execute_sql(sql);
+        let held = if reports(&first) { &first } else { &second };
+        let other = if reports(&first) { &second } else { &first };
+        other.wait_until_idle("complete");
+        let is_there = "SELECT count(*) FROM llm WHERE name = 'New'";
+        wait_until("the other publishes the new row", || {
+            project.query_rows_of(file, is_there) == [[json!(1)]]
+        });
+        std::thread::sleep(Duration::from_millis(1500));
+        assert!(reports(held) && !reports(other));
+        let journal = |rows: &[Vec<Json>]| {
+            let inputs = rows.iter().find_map(|row| row[0].as_str()).unwrap().to_owned();
+            serde_json::from_str::<Json>(&inputs).unwrap()["journal"].clone()
+        };
+        assert_eq!(journal(&inputs()), journal(&before));
+        // A requested run publishes, and then the other daemon reports it.
+        held.post("/v1/runs", &json!({ "spec": "x" })).expect_status(202);
+        wait_until("the other reports it", || reports(other));
+        assert_ne!(journal(&inputs()), journal(&before));
+    }
+}

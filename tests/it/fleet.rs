@@ -411,6 +411,33 @@ fn answers_during_an_outage_survive_a_kill() {
     assert_once(&endpoint);
 }
 
+/// If the server does not notice that a connection has ended in the middle of a transaction, the
+/// transaction's locks must not block the other processes.
+#[test]
+#[cfg_attr(not(postgres), ignore = "PostgreSQL is not installed")]
+fn locks_of_a_half_open_connection_are_released() {
+    let endpoint = truthful_endpoint();
+    let proxy = Proxy::new_to_port(postgres::shared_server().port());
+    let direct = postgres::create_database();
+    let [one, other] = [machine(&endpoint, &heroes_spec()), machine(&endpoint, &heroes_spec())];
+    run(&one, &direct, "60", &["--limit", "1"]).expect_exit_code(0);
+    let held = postgres::HeldLock::acquire_by(&direct, "BEGIN; SELECT 1 FROM hqdl.head FOR UPDATE");
+    let killed = start(&one, &proxy.database_url(&direct), "60", &ROWS);
+    let is_in_transaction = || {
+        let sql = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()
+            AND wait_event_type = 'Lock' AND query LIKE '%FROM hqdl.head FOR UPDATE'";
+        sql_at(&direct, sql)[0][0].as_deref() == Some("1")
+    };
+    wait_until("it waits for the lock in a transaction", is_in_transaction);
+    // The server receives nothing more from the killed process, not even the end of the connection.
+    proxy.half_open(0);
+    killed.send_signal("KILL");
+    killed.wait_for_exit();
+    drop(held);
+    run(&other, &direct, "12", &ROWS).expect_exit_code(0);
+    assert_eq!(check_cells(&other), complete());
+}
+
 /// Ways in which the connection to the server breaks, in turn.
 const BREAKS: [fn(&Proxy); 4] = [
     |proxy| proxy.sever(80),
@@ -547,6 +574,39 @@ fn answers_are_kept_while_the_server_is_unreachable() {
     let asked = asked(&endpoint);
     assert!(answered > 0 && asked.values().all(|n| *n == 1), "{answered}: {asked:?}");
     assert_eq!(asked.len(), CELLS);
+}
+
+/// A file with an answer that waits for the server and is damaged costs only this answer.
+#[test]
+#[cfg_attr(not(postgres), ignore = "PostgreSQL is not installed")]
+fn a_damaged_unsent_answer_is_requested_again() {
+    let endpoint = truthful_endpoint();
+    endpoint.add_fault(Fault::Latency(Duration::from_millis(100)), Frequency::Always);
+    let server = Server::start_server();
+    let cache = server.create_database();
+    let one = machine(&endpoint, &heroes_spec());
+    let running = start(&one, &cache, "6", &ROWS);
+    endpoint.wait_for(7);
+    server.crash();
+    running.wait_for_exit().expect_exit_code(5);
+    server.restart();
+    let id = sql_at(&cache, "SELECT cache FROM hqdl.head")[0][0].clone().unwrap();
+    let found = std::process::Command::new("find")
+        .arg(one.path("."))
+        .args(["-path", &format!("*{id}/unsent/*.answer")])
+        .output()
+        .unwrap();
+    let found = String::from_utf8(found.stdout).unwrap();
+    let unsent: Vec<&str> = found.lines().collect();
+    assert!(unsent.len() > 1, "{found}");
+    let bytes = std::fs::read(unsent[0]).unwrap();
+    std::fs::write(unsent[0], &bytes[..bytes.len() / 2]).unwrap();
+    let ended = run(&one, &cache, "60", &ROWS).expect_exit_code(0);
+    assert!(ended.stderr.contains("damaged"), "{}", ended.stderr);
+    assert_eq!(check_cells(&one), complete());
+    let twice = asked(&endpoint).values().filter(|n| **n > 1).count();
+    assert_eq!(twice, 3 * COLUMN_NAMES.len(), "the cells of one request");
+    assert!(!run(&one, &cache, "60", &ROWS).expect_exit_code(0).stderr.contains("damaged"));
 }
 
 #[test]

@@ -8,7 +8,7 @@ use serde_json::{Value as Json, json};
 use crate::increments::Changing;
 use hqdl_testkit::daemon::{Daemon, wait_until};
 use hqdl_testkit::endpoint::{Endpoint, Fault, Frequency};
-use hqdl_testkit::postgres::{self, Server, sql_at};
+use hqdl_testkit::postgres::{self, HeldLock, Server, sql_at};
 use hqdl_testkit::project::{
     COLUMN_NAMES, CommandResult, HERO_COUNT, HEROES, MODEL, Project, RunningCommand, heroes_spec,
     true_value, truthful_endpoint,
@@ -549,15 +549,8 @@ fn a_killed_publisher_leaves_the_previous_tables() {
     let before = one(&url, all);
     for table in ["hqdl_record", "hqdl_completion", "hqdl_object", "llm_power"] {
         sql_at(&url, &format!("UPDATE hero SET full_name = '{table}' WHERE name = 'Zed'"));
-        let runtime = tokio::runtime::Runtime::new().unwrap();
-        let holder = runtime.block_on(async {
-            let (client, connection) =
-                tokio_postgres::connect(&url, tokio_postgres::NoTls).await.unwrap();
-            tokio::spawn(connection);
-            let lock = format!("BEGIN; LOCK TABLE expanded.{table} IN SHARE ROW EXCLUSIVE MODE");
-            client.batch_execute(&lock).await.unwrap();
-            client
-        });
+        let lock = format!("BEGIN; LOCK TABLE expanded.{table} IN SHARE ROW EXCLUSIVE MODE");
+        let holder = HeldLock::acquire_by(&url, &lock);
         let running = start(&project, &[]);
         wait_until("it waits for the lock", || {
             one(&url, "SELECT count(*) FROM pg_locks WHERE NOT granted AND relation IS NOT NULL")
@@ -567,13 +560,32 @@ fn a_killed_publisher_leaves_the_previous_tables() {
         running.wait_for_exit();
         assert_eq!(one(&url, all), before, "{table}");
         drop(holder);
-        drop(runtime);
     }
     let asked = endpoint.request_count();
     project.run_materialize(&[]).expect_exit_code(0);
     assert_eq!(endpoint.request_count(), asked);
     let after = one(&url, all);
     assert!(after.contains("llm_power") && !after.contains("Zedsson"), "{after}");
+}
+
+/// If the server does not notice that a publisher's connection has ended, its transaction must end
+/// by itself. Otherwise its lock would exclude all publishers.
+#[test]
+#[cfg_attr(not(postgres), ignore = "PostgreSQL is not installed")]
+fn a_publishing_transaction_limits_its_idle_time() {
+    let endpoint = truthful_endpoint();
+    let (project, url) = project(&endpoint);
+    project.run_materialize(&[]).expect_exit_code(0);
+    let check = "CREATE FUNCTION is_limited() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+          IF current_setting('idle_in_transaction_session_timeout') = '0' THEN RAISE 'unlimited'; END IF;
+          RETURN new;
+        END $$;
+        CREATE TRIGGER is_limited BEFORE INSERT OR UPDATE ON expanded.llm
+          FOR EACH ROW EXECUTE FUNCTION is_limited();
+        UPDATE hero SET full_name = 'Nina' WHERE name = 'Zed'";
+    sql_at(&url, check);
+    project.run_materialize(&[]).expect_exit_code(0);
+    assert_eq!(one(&url, "SELECT full_name FROM expanded.llm WHERE name = 'Zed'"), "Nina");
 }
 
 /// A source is dropped while its cells are requested, and a server is killed and restarted: the

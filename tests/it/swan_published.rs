@@ -4,7 +4,10 @@
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use hqdl::facts::Facts;
+use hqdl::query::{QueryResult, Request};
 use hqdl::swan::compare;
 use rusqlite::{Connection, OpenFlags};
 use serde_json::{Value as Json, json};
@@ -330,6 +333,83 @@ fn published_true_values_equal_those_of_a_run() {
         let views = "SELECT name, sql FROM sqlite_schema WHERE type = 'view' ORDER BY name";
         let rows = |db| hqdl_testkit::project::query_rows(db, views).unwrap();
         assert_eq!(rows(&direct), rows(&run), "{name}");
+    }
+}
+
+/// The score of a BlendSQL run stores the true values once, so that its queries read the published
+/// tables, also for cells without a value, and request nothing.
+#[test]
+fn calls_read_the_stored_true_values() {
+    let hidden = "UPDATE drivers SET code = NULL WHERE driverId % 2 = 0";
+    let two_spellings = "INSERT INTO Team VALUES (91, 1091, 91, 'Zagłębie', 'ZAG'), (92, 1092, 92, ' Zagłębie ', 'OTH');
+        INSERT INTO Player (id, player_name) VALUES (900, '?');";
+    for (name, sql, calls) in [
+        (
+            "formula_1",
+            [FORMULA_1, hidden].concat(),
+            [
+                ("{{LLMMap('Provide the race date.', races.name, races.year)}}", "races"),
+                (
+                    "{{LLMMap('Provide the latitude based on location (float).', circuits.location, circuits.name)}}",
+                    "circuits",
+                ),
+                ("{{LLMMap('Provide the date of birth.', constructors.name)}}", "constructors"),
+            ],
+        ),
+        (
+            "european_football_2",
+            [EUROPEAN_FOOTBALL_2, two_spellings].concat(),
+            [
+                (
+                    "{{LLMMap('Provide the player height (int).', Player.player_name, Player.weight)}}",
+                    "Player",
+                ),
+                (
+                    "{{LLMMap('Is the player preferred foot left?', Player.player_name, Player.weight)}}",
+                    "Player",
+                ),
+                (
+                    "{{LLMMap('Provide the 3 letters team short name.', Team.team_long_name)}}",
+                    "Team",
+                ),
+            ],
+        ),
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        let gold = dir.path().join(format!("{name}.sqlite"));
+        Connection::open(&gold).unwrap().execute_batch(&sql).unwrap();
+        let args = ["prepare", "--bird", ".", "--out", "prepared"];
+        swan(dir.path(), &args).expect_exit_code(0);
+        let path = dir.path().join(format!("prepared/{name}.sqlite"));
+        let benchmark = hqdl::swan::Benchmark::find_by_name(name).unwrap();
+        let mut draft = benchmark.parse_spec().unwrap();
+        draft.set_database(path.clone());
+        let (spec, _) = draft.check(&hqdl::database::Database::open(&path).unwrap()).unwrap();
+        let (asking, reading) =
+            (Facts::open_temporary().unwrap(), Facts::open_temporary().unwrap());
+        let model = Arc::new(TrueValues::read(benchmark, &gold).unwrap());
+        let run = |facts: &Facts, sql: &str| {
+            let model = Arc::clone(&model) as Arc<dyn hqdl::model::Model>;
+            let request = Request { model: Some(model), ..Request::new(&spec, &path, facts, sql) };
+            let mut result = QueryResult::default();
+            let meta = hqdl::query::run(&request, &mut result).unwrap();
+            (compare::to_rows(&result), meta)
+        };
+        // Before the tables are there, the queries ask for the cells.
+        let query = |(call, table): &(&str, &str)| {
+            format!("SELECT rowid, {call}, typeof({call}) FROM {table} ORDER BY 1")
+        };
+        let asked: Vec<_> = calls.iter().map(|call| run(&asking, &query(call))).collect();
+        model.store_and_publish(&spec, &reading).unwrap();
+        for (call, (rows, meta)) in calls.iter().zip(asked) {
+            assert!(meta.values_asked > 0, "{call:?}");
+            let (stored, meta) = run(&reading, &query(call));
+            assert_eq!(stored, rows, "{call:?}");
+            assert_eq!((meta.values_asked, meta.passes.len()), (0, 1), "{call:?}");
+            // Not all keys of `llm_people` are in one table.
+            let is_joined = meta.sql.contains("LEFT JOIN");
+            assert_eq!(is_joined, call.1 != "constructors", "{}", meta.sql);
+        }
     }
 }
 

@@ -38,6 +38,7 @@ pub use run::run;
 pub use score::{RunScore, score_run};
 
 use hqdl_database::StoreError;
+use hqdl_facts::FactsError;
 use hqdl_model::SetupError;
 use hqdl_spec::ReadError;
 
@@ -63,6 +64,9 @@ pub enum SwanError {
     /// A database cannot be used.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// The facts of a run cannot be used.
+    #[error(transparent)]
+    Facts(#[from] FactsError),
     /// The spec cannot be read.
     #[error(transparent)]
     Spec(#[from] ReadError),
@@ -95,6 +99,7 @@ impl SwanError {
                 "check that the file and its directory can be read and written, then run this again"
             }
             Self::Store(error) => error.hint(),
+            Self::Facts(error) => error.hint(),
             Self::Spec(_) | Self::Model(_) | Self::Interrupted => "",
         }
     }

@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
+use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use rusqlite::{Connection, OpenFlags};
@@ -14,8 +15,9 @@ use hqdl_database::keys::{KeyRow, Keys};
 use hqdl_database::publish::Publication;
 use hqdl_database::published_state::PublishedState;
 use hqdl_database::versions::{PublishedCell, PublishedValue};
-use hqdl_database::{Database, StoreError};
-use hqdl_model::{Model, ModelError, Reply, ReplyFuture};
+use hqdl_database::{Database, StoreError, current_timestamp};
+use hqdl_facts::{CommitUnit, Completion, Fact, Facts, Outcome, RunId};
+use hqdl_model::{Model, ModelError, Reply, ReplyFuture, choose_models};
 use hqdl_prompt::{Prompt, Question};
 use hqdl_spec::checker::Checker;
 use hqdl_spec::overrides::Overrides;
@@ -62,39 +64,108 @@ impl TrueValues {
     /// which every answer is true.
     ///
     /// # Errors
-    /// [`StoreError`] if a source cannot be read, or the tables cannot be written.
-    pub fn publish_tables(&self, spec: &Spec) -> Result<(), StoreError> {
+    /// [`SwanError`] if a source cannot be read, or the tables cannot be written.
+    pub fn publish_tables(&self, spec: &Spec) -> Result<(), SwanError> {
+        self.publish_answers(spec, None)
+    }
+
+    /// Stores the true values as facts, and publishes the spec's tables from them. Queries then read
+    /// the tables, as after a run in which every answer is true.
+    ///
+    /// # Errors
+    /// [`SwanError`] if a source cannot be read, or the facts or the tables cannot be written.
+    pub fn store_and_publish(&self, spec: &Spec, facts: &Facts) -> Result<(), SwanError> {
+        let command = "store the true values";
+        let run = facts.history().start_run(command, &spec.full_path())?;
+        self.publish_answers(spec, Some((facts, run)))?;
+        Ok(facts.history().finish_run(run, Outcome::Complete)?)
+    }
+
+    fn publish_answers(
+        &self,
+        spec: &Spec,
+        store: Option<(&Facts, RunId)>,
+    ) -> Result<(), SwanError> {
         let database = &Database::open_writable(spec.target())?;
         let publication = Publication::begin(database, spec)?;
         for (n, expansion) in spec.expansions.iter().enumerate() {
-            let mut keys: Vec<KeyRow> = Vec::new();
-            let mut add_key = |key: &KeyRow| {
-                keys.push(key.clone());
-                Ok::<(), rusqlite::Error>(())
-            };
-            Keys::collect(database, expansion, None)?
-                .for_each(&mut add_key)
-                .map_err(|e| database.store_error_for(&e))?;
-            let checkers: Vec<Checker> = expansion.columns.iter().map(Checker::new).collect();
-            // All spellings of an entity share the answers to the first spelling.
-            let mut first_answers: HashMap<&Entity, Vec<Answer>> = HashMap::new();
-            let mut tables = publication.open_tables(expansion, false)?;
-            for key in &keys {
-                let answers = || self.answer_key(expansion, &checkers, key);
-                if key.has_other_spellings {
-                    let answers = first_answers.entry(&key.entity).or_insert_with(answers);
-                    tables.write_row(&key.row, &to_published_cells(key, answers))?;
-                } else {
-                    tables.write_row(&key.row, &to_published_cells(key, &answers()))?;
-                }
+            let rows = self.answer_all_keys(database, expansion)?;
+            let mut position = Default::default();
+            if let Some((facts, run)) = store {
+                self.store_facts(spec, expansion, &rows, (facts, run))?;
+                position = facts.history().journal_position()?;
             }
-            let state =
-                PublishedState::current(spec, n, NAME, &Overrides::default(), Default::default());
+            let mut tables = publication.open_tables(expansion, false)?;
+            for (key, answers) in &rows {
+                tables.write_row(&key.row, &to_published_cells(key, answers))?;
+            }
+            let state = PublishedState::current(spec, n, NAME, &Overrides::default(), position);
             publication
                 .finish_expansion(spec, &tables.finish(None), &state, &mut |_| Vec::new())?;
         }
         publication.create_views(spec)?;
-        publication.commit()
+        Ok(publication.commit()?)
+    }
+
+    /// Returns the keys of an expansion, each with its answers, one per column. All spellings of an
+    /// entity have the answers to the first one.
+    fn answer_all_keys(
+        &self,
+        database: &Database,
+        expansion: &Expansion,
+    ) -> Result<Vec<(KeyRow, Rc<Vec<Answer>>)>, StoreError> {
+        let checkers: Vec<Checker> = expansion.columns.iter().map(Checker::new).collect();
+        let mut first_answers: HashMap<Entity, Rc<Vec<Answer>>> = HashMap::new();
+        let mut rows = Vec::new();
+        let mut add_key = |key: &KeyRow| {
+            let answers = || Rc::new(self.answer_key(expansion, &checkers, key));
+            let answers = if key.has_other_spellings {
+                Rc::clone(first_answers.entry(key.entity.clone()).or_insert_with(answers))
+            } else {
+                answers()
+            };
+            rows.push((key.clone(), answers));
+            Ok::<(), rusqlite::Error>(())
+        };
+        Keys::collect(database, expansion, None)?
+            .for_each(&mut add_key)
+            .map_err(|e| database.store_error_for(&e))?;
+        Ok(rows)
+    }
+
+    /// Stores the answers to an expansion's keys in one transaction.
+    fn store_facts(
+        &self,
+        spec: &Spec,
+        expansion: &Expansion,
+        rows: &[(KeyRow, Rc<Vec<Answer>>)],
+        (facts, run): (&Facts, RunId),
+    ) -> Result<(), SwanError> {
+        let history = facts.history();
+        let requirements =
+            choose_models(spec, Some(self), expansion).requirements(history, expansion)?;
+        let stored = rows.iter().filter(|(key, _)| key.is_first_spelling).map(|(key, answers)| {
+            let columns = key.entity_requested_columns.iter().zip(&**answers).enumerate();
+            let requested = columns.filter(|(_, (is_requested, _))| **is_requested);
+            let fact = |(column, (_, answer)): (usize, (&bool, &Answer))| {
+                requirements.for_column(column).build_fact(column, answer.clone())
+            };
+            (key.entity.clone(), requested.filter_map(fact).collect::<Vec<Fact>>())
+        });
+        let stored: Vec<(Entity, Vec<Fact>)> = stored.collect();
+        let completion = Completion {
+            run,
+            model: history.model_id(NAME)?,
+            asked_at: current_timestamp(),
+            cells: stored.iter().map(|(_, cells)| cells.len() as u64).sum(),
+            ..Completion::default()
+        };
+        let unit = CommitUnit { completion, facts: stored, ..CommitUnit::default() };
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .map_err(|e| SwanError::file(facts.dir(), e))?;
+        Ok(runtime.block_on(facts.commit_unit(unit))?)
     }
 
     /// Returns the stored answers to a key, one per column.

@@ -162,22 +162,27 @@ pub fn try_all<'q>(
     })
 }
 
-/// An advisory lock, released on drop.
+/// A lock that a connection of its own holds, released on drop.
 pub struct HeldLock {
     _runtime: tokio::runtime::Runtime,
     _client: tokio_postgres::Client,
 }
 
 impl HeldLock {
-    /// Acquires the session-level lock with this number.
+    /// Acquires the session-level advisory lock with this number.
     pub fn acquire(url: &str, number: i64) -> Self {
+        Self::acquire_by(url, &format!("SELECT pg_advisory_lock({number})"))
+    }
+
+    /// Acquires the locks of these statements, such as `BEGIN; SELECT … FOR UPDATE`.
+    pub fn acquire_by(url: &str, sql: &str) -> Self {
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
         let runtime = runtime.unwrap();
         let client = runtime.block_on(async {
             let (client, connection) = tokio_postgres::connect(url, NoTls).await.unwrap();
             tokio::spawn(connection);
-            client.simple_query(&format!("SELECT pg_advisory_lock({number})")).await.unwrap();
+            client.simple_query(sql).await.unwrap();
             client
         });
         Self { _runtime: runtime, _client: client }

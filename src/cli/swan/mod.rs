@@ -41,6 +41,7 @@ impl From<SwanError> for Failure {
         match error {
             SwanError::Spec(error) => error.into(),
             SwanError::Model(error) => error.into(),
+            SwanError::Facts(error) => error.into(),
             SwanError::Interrupted => Self::interrupted(),
             other => Self::wrong_input(other.to_string(), other.hint()),
         }

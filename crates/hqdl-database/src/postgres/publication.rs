@@ -63,7 +63,11 @@ impl DatabaseServer {
     pub(crate) fn begin_publishing(&self) -> Result<ServerPublication<'_>, StoreError> {
         let transaction = self.begin_transaction("ISOLATION LEVEL READ COMMITTED READ WRITE")?;
         let lock = "SELECT pg_catalog.pg_advisory_xact_lock($1, pg_catalog.hashtext($2))";
-        self.execute_batch("SET LOCAL lock_timeout = '60s'")?;
+        // If the connection ends without the server's notice, the lock would exclude all publishers.
+        // The limit is longer than a run writes its local tables.
+        self.execute_batch(
+            "SET LOCAL lock_timeout = '60s'; SET LOCAL idle_in_transaction_session_timeout = '10min'",
+        )?;
         self.query_rows(lock, &[&PUBLISH_LOCK, &self.schema])?;
         self.execute_batch("SET LOCAL lock_timeout = '10s'; SET LOCAL hqdl.publishing = 'on'")?;
         self.migrate_schema()?;

@@ -8,6 +8,7 @@ use super::{MaterializeError, Materializer, RunMode};
 use hqdl_database::Database;
 use hqdl_database::buckets::BucketSnapshot;
 use hqdl_database::keys::Keys;
+use hqdl_database::output::OutputTarget;
 use hqdl_database::published_state::PublishedState;
 use hqdl_database::versions::Checksums;
 use hqdl_facts::FactsError;
@@ -140,6 +141,23 @@ impl<'w> Materializer<'w> {
             None => true,
         };
         Ok(state.journal == journal && has_last_completion)
+    }
+
+    /// Returns the name of a published table that comes from another cache, if there is one.
+    ///
+    /// # Errors
+    /// Returns [`MaterializeError`] if the output or the facts cannot be read.
+    pub fn find_table_of_other_cache(&self) -> Result<Option<&str>, MaterializeError> {
+        let target = OutputTarget::inspect(self.database, self.spec.output.as_deref())?;
+        let Some(published) = target.previous_database(self.database) else { return Ok(None) };
+        let journal = self.facts.history().journal_id()?;
+        let is_from_other_cache = |expansion: &&Expansion| {
+            published
+                .published_state(&self.spec, &expansion.name)
+                .is_some_and(|state| state.journal != journal)
+        };
+        let found = self.spec.expansions.iter().find(is_from_other_cache);
+        Ok(found.map(|expansion| expansion.name.as_str()))
     }
 
     /// Returns the last completion of the fact store, with its description.

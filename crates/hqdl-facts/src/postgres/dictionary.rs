@@ -9,7 +9,7 @@ use crate::FactsError;
 use crate::history::Dictionary;
 use crate::postgres::Server;
 use crate::postgres::copy;
-use crate::postgres::link::{Client, WorkResult};
+use crate::postgres::link::{Client, LIMIT_IDLE_TIME, WorkResult};
 use hqdl_values::key::{ColumnIdentity, ListHash};
 
 pub(super) type Parameter<'v> = &'v (dyn ToSql + Sync);
@@ -146,7 +146,13 @@ impl Server {
         self.link.block_on(self.link.with_client(|mut client: Client| async move {
             let all = client.transaction().await?;
             let sql = "SELECT result FROM hqdl.call WHERE token = $1";
-            if let Some(done) = all.query_typed_opt(sql, &with_types(&[&token])).await? {
+            let of_token = with_types(&[&token]);
+            let (_, done) = tokio::try_join!(
+                biased;
+                all.batch_execute(LIMIT_IDLE_TIME),
+                all.query_typed_opt(sql, &of_token)
+            )?;
+            if let Some(done) = done {
                 return Ok(done.try_get(0)?);
             }
             let result = work(&all).await?;

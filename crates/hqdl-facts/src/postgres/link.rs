@@ -29,6 +29,10 @@ const RETRY_PAUSES: [Duration; 2] = [Duration::from_millis(50), Duration::from_s
 /// Begins a transaction whose statements are all sent at once. If a proxy loses the COMMIT, the
 /// server releases the locks after five seconds.
 pub(super) const BEGIN: &str = "BEGIN; SET LOCAL idle_in_transaction_session_timeout = 5000";
+/// The same limit for a transaction that has begun. Every transaction sends it before it locks
+/// anything: if the connection breaks without the server's notice, the server would otherwise hold
+/// the locks for hours, and no process could commit.
+pub(super) const LIMIT_IDLE_TIME: &str = "SET LOCAL idle_in_transaction_session_timeout = 5000";
 /// Callback for messages about an outage: when it begins and when it ends.
 pub type StatusCallback = Arc<dyn Fn(&str) + Send + Sync>;
 
@@ -354,6 +358,11 @@ impl Link {
             let again = if was.is_refusal { "works again" } else { "can be reached again" };
             (self.on_status)(&format!("the cache {} {again}", self.display_url));
         }
+    }
+
+    /// Shows a message to the user.
+    pub(super) fn report_status(&self, message: &str) {
+        (self.on_status)(message);
     }
 
     /// Records a failure and returns true if the outage has lasted longer than the retry timeout.

@@ -5,7 +5,7 @@ use hqdl_migrations::POSTGRES;
 use tokio_postgres::{GenericClient, IsolationLevel};
 
 use crate::FactsError;
-use crate::postgres::link::{Client, Link, WorkError, WorkResult};
+use crate::postgres::link::{Client, LIMIT_IDLE_TIME, Link, WorkError, WorkResult};
 
 /// Version of the last migration.
 const LATEST_VERSION: i32 = POSTGRES[POSTGRES.len() - 1].0;
@@ -50,7 +50,8 @@ async fn apply_migrations(link: &Link, mut client: Client) -> WorkResult<()> {
     // Each statement must see what was committed while this process waited for the lock.
     let all = client.build_transaction().isolation_level(IsolationLevel::ReadCommitted);
     let all = all.start().await?;
-    all.batch_execute(&format!("SELECT pg_advisory_xact_lock({MIGRATION_LOCK})")).await?;
+    let lock = format!("{LIMIT_IDLE_TIME}; SELECT pg_advisory_xact_lock({MIGRATION_LOCK})");
+    all.batch_execute(&lock).await?;
     // Another process may have migrated the schema in the meantime.
     let done = read_version(link, &*all).await?;
     let mut statements = String::new();

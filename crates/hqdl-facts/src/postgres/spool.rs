@@ -3,7 +3,7 @@
 
 use std::fs;
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -65,10 +65,10 @@ impl Server {
         for path in files.flatten().map(|file| file.path()) {
             let whole = path.extension().is_some_and(|e| e == "answer");
             let Some(bytes) = whole.then(|| fs::read(&path).ok()).flatten() else { continue };
-            let spooled: SpooledUnit = serde_json::from_slice(&bytes).map_err(|e| {
-                let error = std::io::Error::other(format!("the answer cannot be read: {e}"));
-                FactsError::File { path: path.clone(), error }
-            })?;
+            let Ok(spooled) = serde_json::from_slice::<SpooledUnit>(&bytes) else {
+                self.set_damaged_file_aside(&path);
+                continue;
+            };
             let unit = Arc::new(TaggedUnit { token: spooled.token, unit: spooled.unit });
             match self.commit_units(&[unit]).await {
                 Ok(()) => drop(fs::remove_file(path)),
@@ -78,6 +78,18 @@ impl Server {
             }
         }
         Ok(())
+    }
+
+    /// Renames a file that contains no answer, so that it does not block the others.
+    fn set_damaged_file_aside(&self, path: &Path) {
+        let aside = path.with_extension("damaged");
+        // Another process may have renamed it already.
+        if fs::rename(path, &aside).is_ok() {
+            self.link.report_status(&format!(
+                "an answer that was waiting for the server is damaged, so its cells are requested again: {}",
+                aside.display()
+            ));
+        }
     }
 
     fn spool_dir(&self) -> PathBuf {

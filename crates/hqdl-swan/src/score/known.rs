@@ -57,15 +57,20 @@ pub(crate) fn find_faults(
     let overrides = SpecOverrides { database: Some(database), ..SpecOverrides::default() };
     let session =
         Session::open(draft, &overrides, Cache::Temporary).map_err(|p| broken(p.render(false)))?;
+    let facts = session.facts().map_err(|e| broken(e.to_string()))?;
     let mut spec = session.spec.clone();
-    if header.mode == Mode::Hqdl {
-        spec.expansions.retain(|e| is_read_by(e, questions));
-        model.publish_tables(&spec)?;
+    match header.mode {
+        Mode::Hqdl => {
+            spec.expansions.retain(|e| is_read_by(e, questions));
+            model.publish_tables(&spec)?;
+        }
+        // A query with calls reads a published table only if the facts have its values.
+        Mode::Blendsql => model.store_and_publish(&spec, facts)?,
     }
     let run = BenchmarkRun {
         spec,
         database: &session.database,
-        facts: session.facts().map_err(|e| broken(e.to_string()))?,
+        facts,
         model: Arc::clone(&model) as Arc<_>,
         questions,
         mode: header.mode,

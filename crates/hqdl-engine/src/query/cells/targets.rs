@@ -246,6 +246,17 @@ impl TargetExpansion {
         !asks_about_documents(&self.expansion) || self.documents.request_document_if_missing(entity)
     }
 
+    /// Reads the records of entities at once, so that looking up their cells reads none.
+    ///
+    /// # Errors
+    /// Returns [`FactsError`] if the facts cannot be read.
+    pub fn load_records(&mut self, entities: &[usize], facts: &Facts) -> Result<(), FactsError> {
+        let texts: Vec<Entity> = entities.iter().map(|n| self.entities.entity(*n)).collect();
+        let records = facts.get_many(&texts.iter().collect::<Vec<_>>())?;
+        self.recent_records = entities.iter().copied().zip(records).collect();
+        Ok(())
+    }
+
     /// Returns a cell, and looks it up on first use.
     ///
     /// # Errors

@@ -1,8 +1,10 @@
 //! The distinct values of a column, if the values of all keys are known. A question may name such a
 //! value even if the column has no value list.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
+use rusqlite::Row;
 use rusqlite::types::{Value as Sql, ValueRef};
 
 use crate::query::cells::canonical_bytes::write_canonical_bytes;
@@ -16,6 +18,8 @@ use hqdl_values::value::Value;
 
 /// Alias of an expansion's source.
 const SOURCE: &str = "hqdl_source";
+/// Number of entities whose facts are read at once.
+const BATCH_ENTITIES: usize = 256;
 
 /// Returns the distinct values of a spec column, which is given by the positions of its expansion
 /// and of the column in the expansion. Returns `None` if the value of any key is unknown.
@@ -39,7 +43,7 @@ pub(in crate::query) fn read_stored_values(
     target.load_contexts(guard.path())?;
     let overrides = Overrides::read(request.spec)?;
     let facts = request.facts.with_latest();
-    let mut values: Vec<String> = Vec::new();
+    let mut found = StoredValues::default();
     let sources = expansion.sources.iter().enumerate();
     for (n, source) in sources.filter(|(_, s)| s.columns.contains(&column)) {
         // If each source has only a part of the key, the other columns are NULL.
@@ -63,39 +67,70 @@ pub(in crate::query) fn read_stored_values(
         let failed = |e: rusqlite::Error| guard.query_error(&e, &sql);
         let mut statement = guard.connection().prepare(&sql).map_err(failed)?;
         let mut rows = statement.query([]).map_err(failed)?;
-        while let Some(row) = rows.next().map_err(failed)? {
-            let parts: Vec<ValueRef<'_>> = (0..expansion.key.names().len())
-                .map(|n| row.get_ref(n).unwrap_or(ValueRef::Null))
-                .collect();
-            let key: Result<Vec<Value>, _> = parts.iter().map(|p| Value::from_sqlite(*p)).collect();
-            let Ok(key) = key else { continue };
-            let is_null_key = match part {
-                Some(_) => key.iter().all(|v| *v == Value::Null),
-                None => key.first() == Some(&Value::Null),
-            };
-            if is_null_key {
-                continue;
+        let mut entities = Vec::with_capacity(BATCH_ENTITIES);
+        loop {
+            let row = rows.next().map_err(failed)?;
+            let is_end = row.is_none();
+            if let Some(row) = row {
+                entities.extend(read_entity(row, part.is_some(), &mut target));
             }
-            let mut canonical_bytes = Vec::new();
-            write_canonical_bytes(&parts, &mut canonical_bytes);
-            let Some(entity) = target.intern_values(&canonical_bytes) else { continue };
-            let mut counts = Counts::default();
-            match target.look_up_cell(entity, column, facts, Some(&overrides), &mut counts)? {
-                Cell::Known(Sql::Null) => {}
-                Cell::Known(value) => {
-                    let text = match value {
-                        Sql::Text(text) => text.clone(),
-                        Sql::Integer(i) => i.to_string(),
-                        Sql::Real(r) => r.to_string(),
-                        Sql::Null | Sql::Blob(_) => continue,
-                    };
-                    if !values.contains(&text) {
-                        values.push(text);
+            if is_end || entities.len() == BATCH_ENTITIES {
+                target.load_records(&entities, facts)?;
+                for entity in entities.drain(..) {
+                    let mut counts = Counts::default();
+                    let overrides = Some(&overrides);
+                    match target.look_up_cell(entity, column, facts, overrides, &mut counts)? {
+                        Cell::Known(value) => found.add_value(value),
+                        _ => return Ok(None),
                     }
                 }
-                _ => return Ok(None),
+            }
+            if is_end {
+                break;
             }
         }
     }
-    Ok(Some(values))
+    Ok(Some(found.texts))
+}
+
+/// Distinct values, in the order of their first occurrence.
+#[derive(Default)]
+struct StoredValues {
+    texts: Vec<String>,
+    known: HashSet<String>,
+}
+
+impl StoredValues {
+    fn add_value(&mut self, value: &Sql) {
+        let text = match value {
+            Sql::Text(text) => text.clone(),
+            Sql::Integer(i) => i.to_string(),
+            Sql::Real(r) => r.to_string(),
+            Sql::Null | Sql::Blob(_) => return,
+        };
+        if self.known.insert(text.clone()) {
+            self.texts.push(text);
+        }
+    }
+}
+
+/// Returns the entity of a source's row; `None` if the row identifies none. `has_part` is true if the
+/// source has only some of the key's columns.
+fn read_entity(row: &Row<'_>, has_part: bool, target: &mut TargetExpansion) -> Option<usize> {
+    let parts: Vec<ValueRef<'_>> = (0..target.expansion.key.names().len())
+        .map(|n| row.get_ref(n).unwrap_or(ValueRef::Null))
+        .collect();
+    let key: Result<Vec<Value>, _> = parts.iter().map(|p| Value::from_sqlite(*p)).collect();
+    let key = key.ok()?;
+    let is_null_key = if has_part {
+        key.iter().all(|v| *v == Value::Null)
+    } else {
+        key.first() == Some(&Value::Null)
+    };
+    if is_null_key {
+        return None;
+    }
+    let mut canonical_bytes = Vec::new();
+    write_canonical_bytes(&parts, &mut canonical_bytes);
+    target.intern_values(&canonical_bytes)
 }

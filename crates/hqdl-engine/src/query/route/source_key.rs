@@ -372,14 +372,18 @@ impl SourceEvaluator<'_> {
                 .join(", ")
         };
         let groups: Vec<String> = (1..=args.len()).map(|n| format!("a{n}")).collect();
+        // A group has several keys if a part has several values, or is NULL in some of its rows.
+        let differs = (1..=keys.len())
+            .map(|n| format!("min(k{n}) <> max(k{n}) OR count(k{n}) NOT IN (0, count(*))"));
         let duplicates_sql = format!(
-            "SELECT 1 FROM (SELECT DISTINCT {}, {} FROM {} AS hq_of WHERE {} IS NOT NULL) \
-             AS hq_twice GROUP BY {} HAVING count(*) > 1 LIMIT 1",
+            "SELECT 1 FROM (SELECT {}, {} FROM {} AS hq_of WHERE {} IS NOT NULL) \
+             AS hq_twice GROUP BY {} HAVING {} LIMIT 1",
             numbered(&args, "a"),
             numbered(&keys, "k"),
             self.source.relation.to_sql(),
             args[0],
-            groups.join(", ")
+            groups.join(", "),
+            differs.collect::<Vec<_>>().join(" OR ")
         );
         Ok(value_provider.query_values(&duplicates_sql, 1)?.is_none_or(|found| found.is_empty()))
     }
