@@ -55,21 +55,7 @@ impl SpecCheck<'_> {
                     "",
                 );
             }
-            let mut seen = HashSet::new();
-            for (n, argument) in table.arguments.iter().enumerate() {
-                let argument_path = join_path(&field_path("arguments"), &[n.into()]);
-                if !is_name(argument) {
-                    let message = format!("`{argument}` cannot be the name of an argument");
-                    self.add_error(&argument_path, &message, "expected letters, digits and _", "");
-                } else if !seen.insert(argument.to_lowercase()) {
-                    self.add_error(
-                        &argument_path,
-                        &format!("`{argument}` occurs twice"),
-                        "",
-                        "name each argument once",
-                    );
-                }
-            }
+            self.check_argument_names(&field_path("arguments"), &table.arguments);
             for slot in table.split_question() {
                 let TemplateSlot::Argument(slot) = slot else { continue };
                 if table.arguments.iter().any(|a| a == slot) {
@@ -104,6 +90,24 @@ impl SpecCheck<'_> {
             }
         }
         tables.to_vec()
+    }
+
+    fn check_argument_names(&mut self, path: &[Step], arguments: &[String]) {
+        let mut seen = HashSet::new();
+        for (n, argument) in arguments.iter().enumerate() {
+            let argument_path = join_path(path, &[n.into()]);
+            if !is_name(argument) {
+                let message = format!("`{argument}` cannot be the name of an argument");
+                self.add_error(&argument_path, &message, "expected letters, digits and _", "");
+            } else if !seen.insert(argument.to_lowercase()) {
+                self.add_error(
+                    &argument_path,
+                    &format!("`{argument}` occurs twice"),
+                    "",
+                    "name each argument once",
+                );
+            }
+        }
     }
 
     fn check_ingredient_search(

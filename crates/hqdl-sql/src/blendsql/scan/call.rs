@@ -1,5 +1,7 @@
 //! Builds a call from its arguments: the question, the values and the options of the answer.
 
+use std::ops::Range;
+
 use crate::blendsql::argument::{self, span_of_tokens};
 use crate::blendsql::ingredients::keyword::{KEYWORDS, find_keyword};
 use crate::blendsql::ingredients::{Arguments, IngredientRef, Keyword, Subject};
@@ -54,16 +56,6 @@ pub(in crate::blendsql) fn build_call(sql: &str, scanned: ScannedCall) -> Result
     });
     let mut values: Vec<Argument> =
         collected.value.into_iter().chain(left).chain(right).chain(positional).collect();
-    let row_list = match &collected.options {
-        Some(Choices::RowList(span)) => Some(span.clone()),
-        _ => None,
-    };
-    if let Some(span) = row_list.clone().filter(|_| ingredient.subject() != Subject::Value) {
-        let message = format!("the options of `{}` are a list for each row", ingredient.name());
-        return Err(SqlError::new(span, message, "one list is expected here").with_help(
-            "write options=(SELECT value FROM json_each(…)); LLMMap accepts a list for each row",
-        ));
-    }
     scanned.ingredient.validate_arguments(&Arguments {
         question: &question,
         values: &values,
@@ -71,12 +63,10 @@ pub(in crate::blendsql) fn build_call(sql: &str, scanned: ScannedCall) -> Result
         close_span: scanned.close.span(),
     })?;
     let is_question_computed = !collected.question_values.is_empty();
-    for (n, value) in collected.question_values.into_iter().enumerate() {
-        values.push(value);
-        let name = format!("{{value_{}}}", values.len());
-        question = question.replace(&format!("{SLOT}{n}{SLOT}"), &name);
+    add_named_values(collected.question_values, &mut question, &mut values);
+    if let Some(Choices::RowList(span)) = &collected.options {
+        values.push(row_list_value(ingredient, span)?);
     }
-    values.extend(row_list.map(Argument::Sql));
     if let (Some(fixed_type), Some(stated)) =
         (ingredient.fixed_return_type(), collected.return_type)
         && (stated.is_list || stated.scalar != fixed_type)
@@ -125,6 +115,26 @@ pub(in crate::blendsql) fn build_call(sql: &str, scanned: ScannedCall) -> Result
     })
 }
 
+/// Adds the values that a question names to the values of the call.
+fn add_named_values(named: Vec<Argument>, question: &mut String, values: &mut Vec<Argument>) {
+    for (n, value) in named.into_iter().enumerate() {
+        values.push(value);
+        let name = format!("{{value_{}}}", values.len());
+        *question = question.replace(&format!("{SLOT}{n}{SLOT}"), &name);
+    }
+}
+
+/// Returns the options of each row as a value of the call.
+fn row_list_value(ingredient: IngredientRef, span: &Range<usize>) -> Result<Argument, SqlError> {
+    if ingredient.subject() == Subject::Value {
+        return Ok(Argument::Sql(span.clone()));
+    }
+    let message = format!("the options of `{}` are a list for each row", ingredient.name());
+    Err(SqlError::new(span.clone(), message, "one list is expected here").with_help(
+        "write options=(SELECT value FROM json_each(…)); LLMMap accepts a list for each row",
+    ))
+}
+
 /// Arguments of a call that have been parsed so far.
 #[derive(Default)]
 struct CallParts {
@@ -142,7 +152,7 @@ struct CallParts {
     regex: Option<String>,
     narrow: Option<u32>,
     blocking: BlockingArguments,
-    model: Option<(String, std::ops::Range<usize>)>,
+    model: Option<(String, Range<usize>)>,
     image: bool,
     /// Instructions to the model, appended to the question.
     appended: Vec<String>,
@@ -378,8 +388,8 @@ fn split_concatenation(tokens: &[Token]) -> Vec<&[Token]> {
             Lexeme::Symbol(b'(' | b'[' | b'{') => depth += 1,
             Lexeme::Symbol(b')' | b']' | b'}') => depth = depth.saturating_sub(1),
             Lexeme::Symbol(b'|') if depth == 0 => {
-                let is_second = |next: &&Token| next.is_symbol(b'|') && next.start == token.end;
-                if tokens.get(n + 1).filter(is_second).is_some() {
+                let is_second = |next: &Token| next.is_symbol(b'|') && next.start == token.end;
+                if tokens.get(n + 1).is_some_and(is_second) {
                     operands.push(tokens.get(begins..n).unwrap_or_default());
                     begins = n + 2;
                 }
