@@ -49,12 +49,35 @@ question = "Which of {rows} is the {quality}?"
 arguments = ["rows", "quality"]
 of = "rows"
 
+[[ingredient]]
+name = "Lookup"
+question = "{question}"
+arguments = ["question"]
+of = "rows"
+search = { values = "docs.body", k = 1 }
+
+[[ingredient]]
+name = "Born"
+question = "{question}"
+arguments = ["question", "thing"]
+search = { values = "SELECT body FROM docs", k = 1 }
+type = "text"
+
+[[ingredient]]
+name = "Nearest"
+question = "Which title fits {thing}?"
+arguments = ["thing"]
+search = { values = "docs.body", k = 2, as = "options" }
+examples = [["pear", "Pears are green."]]
+example_outputs = ["Pears are green."]
+
 [[expansion]]
 name = "llm"
 source = "t"
 key = ["name"]
 [[expansion.column]]
 name = "origin"
+questions = ["Where is it from?", { ask = "Is it from {value}?", sql = "origin = {value}" }]
 "#;
 
 const THINGS: &str = "CREATE TABLE t (name TEXT, day TEXT);
@@ -195,7 +218,10 @@ fn missing_arguments_are_reported_with_their_location() {
         ("TableSummary('t', modle='large')", "did you mean `model`?"),
         ("TableSummary('t', left_on=name)", "question, value"),
         ("TableSummary('What?', name, t)", "has no arguments after question, table"),
-        ("DT(day, start='last week')", "`start` of `DT` is not a day"),
+        ("DT(day, start='next week')", "`start` of `DT` is not a day"),
+        ("Born('When?')", "`Born` needs `thing`"),
+        ("Born(name, name)", "`Born` needs a text as its question"),
+        ("Lookup('Who?', name)", "`Lookup` has no arguments after question"),
         ("TableSummary()", "`TableSummary` needs a table"),
     ] {
         let ended = query(&project, &format!("SELECT {{{{{call}}}}} FROM t")).expect_exit_code(2);
@@ -312,4 +338,82 @@ fn a_question_about_one_value_is_asked_at_temperature_0_if_possible() {
     endpoint.add_fault(Fault::RejectsParameters(&["temperature"]), Frequency::Always);
     assert_eq!(asked("Large?"), [Some(json!(0.0)), None, None, None]);
     assert_eq!(asked("Sweet?"), [None, None, None]);
+}
+
+/// The searches of `BlendSQL` are ingredients with names of their own.
+#[test]
+fn an_ingredient_of_a_spec_searches_for_the_value_or_the_question() {
+    let endpoint = Endpoint::start_answering(|column, row| {
+        let context = row.context.first().or(row.key.get(1)).cloned().unwrap_or_default();
+        match column.about.split(' ').next() {
+            Some("Which") => "Apples are red.".into(),
+            _ => context,
+        }
+    });
+    let project = project(&endpoint);
+    let apples = r#"["Apples are red."]"#;
+    assert_eq!(
+        rows(
+            &project,
+            "SELECT name, {{Born('When was it born?', thing='t::name')}} FROM t LIMIT 1"
+        ),
+        json!([["apple", apples]])
+    );
+    assert_eq!(
+        rows(&project, "SELECT {{Nearest(t.name)}} FROM t ORDER BY name"),
+        json!([["Apples are red."], [null], [null]])
+    );
+    let shown =
+        endpoint.requests_to("gpt-4o-mini").last().unwrap().question.columns[0].about.clone();
+    assert!(shown.contains("Examples: \"pear\" has the answer \"Pears are green.\""), "{shown}");
+    let found = rows(&project, "SELECT {{Lookup('What are plums like?')}}");
+    assert!(found[0][0].as_str().unwrap().contains("Plums are blue."), "{found}");
+    let filled = "WITH x AS (SELECT 'plums' AS c) SELECT {{Lookup('What are {} like?', x.c)}}";
+    let found = rows(&project, filled);
+    let first: Json = serde_json::from_str(found[0][0].as_str().unwrap()).unwrap();
+    assert_eq!(first["rows"], json!([["plums"]]), "the value is the first context");
+    let explained = project.run_hqdl(&["explain", "--spec", "specs/x.toml", filled]);
+    assert!(explained.stdout.contains("'words'"), "{}", explained.stdout);
+}
+
+/// A column does not answer a question that has other examples, or whose list or text is different
+/// for each row.
+#[test]
+fn a_column_answers_only_the_question_that_it_lists() {
+    let endpoint = endpoint();
+    let project = project(&endpoint);
+    for (call, why) in [
+        ("LLMMap('Where is ' || 'it from?', t.name)", "\"Where is it from?\""),
+        ("LLMMap('Where is it from?', t.name, examples=[])", "\"Where is it from?\""),
+        ("LLMMap('Where is it from?', t.name, examples=[('pear', 'Asia')])", "no column"),
+        (
+            "LLMMap('Where is it from?', t.name, options=json_array('Asia', t.day))",
+            "its options are a list for each row",
+        ),
+        ("LLMMap('Is it from ' || t.day || '?', t.name)", "its question is different for each row"),
+    ] {
+        let sql = format!("SELECT {{{{{call}}}}} FROM t");
+        let explained = project.run_hqdl(&["explain", "--spec", "specs/x.toml", &sql]);
+        assert!(explained.stdout.contains(why), "{call}: {}", explained.stdout);
+    }
+    assert_eq!(endpoint.request_count(), 0);
+}
+
+#[test]
+fn a_search_of_an_ingredient_is_checked() {
+    let endpoint = endpoint();
+    for (search, problem) in [
+        (r#"{ values = "docs" }"#, "are neither a column nor a query"),
+        (r#"{ values = "docs.body", by = "sound" }"#, "sound"),
+        (r#"{ values = "docs.body", k = -1 }"#, "-1"),
+        (r#"{ values = "docs.body", n = 1 }"#, "`n`"),
+        (r#"{ values = "docs.body", as = "options" }"#, "asks about rows"),
+    ] {
+        let spec = SPEC
+            .replace(r#"search = { values = "docs.body", k = 1 }"#, &format!("search = {search}"));
+        let project = Project::new(&endpoint, THINGS, &spec);
+        let ended = query(&project, "SELECT {{IsFruit(name)}} FROM t").expect_exit_code(2);
+        assert!(ended.stderr.contains(problem), "{search}: {}", ended.stderr);
+    }
+    assert_eq!(endpoint.request_count(), 0);
 }

@@ -6,12 +6,16 @@
 //! two letters different, same first letter, same digits). Every change is recorded. Values are
 //! never matched by meaning.
 
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
 use serde_json::Value as Json;
 
 use super::unified::{UNIFIED_NOTE, WordDecisions};
 use super::value_list::{ALIAS_NOTE, ValueIndex};
-use super::{Column, Type};
+use super::{Column, Type, ValueList};
 use hqdl_values::cell::{Answer, CellValue, OMITTED_PREFIX, State};
+use hqdl_values::key::ListHash;
 use hqdl_values::value::Value;
 
 /// Answers that mean "unknown", in upper or lower case, unless the column or `[model]` defines
@@ -50,6 +54,8 @@ pub struct Checker {
     year_part: Option<usize>,
     /// Position of the key column whose text must contain the value.
     container_part: Option<usize>,
+    /// Position of the key column whose JSON list contains the allowed values of a row.
+    list_part: Option<usize>,
 }
 
 impl Checker {
@@ -74,13 +80,14 @@ impl Checker {
                 .map(|words| words.iter().map(|w| w.trim().to_lowercase()).collect()),
             year_part: column.year,
             container_part: column.part_of,
+            list_part: column.one_of,
         }
     }
 
     /// Completes an answer from the key of its row; `key_part` returns a part of the key.
     ///
-    /// A date without a year receives the year of the key, and a value that must be part of a key
-    /// text is checked against that text.
+    /// A date without a year receives the year of the key. A value that must be part of a key
+    /// text, or in a list of the key, is checked against it.
     #[must_use]
     pub fn complete_from_key<'k>(
         &self,
@@ -89,6 +96,9 @@ impl Checker {
     ) -> Answer {
         if let Some(text) = self.container_part.and_then(&key_part) {
             return restrict_to_text(text, answer);
+        }
+        if let Some(json) = self.list_part.and_then(&key_part) {
+            return self.restrict_to_list(json, answer);
         }
         let read_date = || {
             let year = key_part(self.year_part?)?;
@@ -99,6 +109,24 @@ impl Checker {
             Some(Answer::ok(CellValue::One(value)).with_repair_note(note, raw))
         };
         read_date().unwrap_or(answer)
+    }
+
+    /// Checks an answer against the elements of a JSON list, as if they were the column's values.
+    fn restrict_to_list(&self, json: &str, answer: Answer) -> Answer {
+        let items: Vec<Json> = serde_json::from_str(json).unwrap_or_default();
+        let values: Vec<String> = items
+            .iter()
+            .filter_map(|item| Value::from_json(item).canonical_text().map(Cow::into_owned))
+            .collect();
+        let list = ValueList { hash: ListHash::new(&values), values, open: false };
+        let index = ValueIndex::new(&list, &BTreeMap::new());
+        let listed = Self { value_index: Some(index), list_part: None, ..self.clone() };
+        match (&answer.raw, &answer.value) {
+            (Some(raw), _) if self.is_many => listed.check_items(&split_stored_items(raw)),
+            (Some(raw), _) => listed.check_text(raw),
+            (None, CellValue::Nothing) => answer,
+            (None, value) => listed.check_json(&value.to_json()),
+        }
     }
 
     /// Returns the model's decisions about words outside the list, if the column uses them.
@@ -205,6 +233,9 @@ impl Checker {
     /// `None` if the answer does not change.
     #[must_use]
     pub fn recheck_answer(&self, answer: &Answer) -> Option<Answer> {
+        if self.list_part.is_some() {
+            return None;
+        }
         let recheck_text =
             |raw: &str| if raw.is_empty() { self.check_empty_text() } else { self.check_text(raw) };
         if self.depends_on_alias(answer) {

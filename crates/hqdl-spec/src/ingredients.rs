@@ -32,6 +32,84 @@ pub struct IngredientTable {
     pub options: Option<Vec<Literal>>,
     /// Model that answers the question: the NAME of a `[model.NAME]`. Default: `[model]`.
     pub model: Option<String>,
+    /// Values with their answers, which the model sees with each question.
+    pub examples: Option<Vec<[Literal; 2]>>,
+    /// Answers, which the model sees as examples of the form of an answer.
+    pub example_outputs: Option<Vec<Literal>>,
+    /// Search whose results the model sees with each question.
+    pub search: Option<SearchTable>,
+}
+
+/// A search by the value or the question of a call.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[schemars(extend("additionalProperties" = false))]
+pub struct SearchTable {
+    /// Values that are searched: `table.column`, or a SELECT with one column.
+    pub values: String,
+    /// Number of values to find.
+    #[serde(default = "default_search_count")]
+    pub k: u32,
+    /// Similarity by which the values are ranked.
+    #[serde(default)]
+    pub by: SearchBy,
+    /// Role of the values in the question.
+    #[serde(default, rename = "as")]
+    pub role: SearchRole,
+}
+
+fn default_search_count() -> u32 {
+    5
+}
+
+impl SearchTable {
+    /// Splits `table.column`. Returns `None` for a SELECT.
+    #[must_use]
+    pub fn column(&self) -> Option<(&str, &str)> {
+        let (table, column) = self.values.trim().split_once('.')?;
+        (is_name(table) && is_name(column)).then_some((table, column))
+    }
+}
+
+/// Similarity by which a search ranks values.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum SearchBy {
+    /// Words that a value shares with the text; sends no request.
+    #[default]
+    Words,
+    /// Similarity of the embeddings.
+    Embeddings,
+    /// Sum of both reciprocal ranks.
+    Both,
+}
+
+impl SearchBy {
+    /// Returns the name used in queries and specs.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Words => "words",
+            Self::Embeddings => "embeddings",
+            Self::Both => "both",
+        }
+    }
+
+    /// Returns the similarity with this name.
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Self> {
+        [Self::Words, Self::Embeddings, Self::Both].into_iter().find(|by| by.name() == name)
+    }
+}
+
+/// Role of the values that a search finds.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum SearchRole {
+    /// The model sees the values next to the value that the question is about.
+    #[default]
+    Context,
+    /// The answer is one of the values.
+    Options,
 }
 
 /// Subject of a call.
@@ -55,6 +133,20 @@ pub enum TemplateSlot<'q> {
 }
 
 impl IngredientTable {
+    /// Returns the position of the argument that the question is about. If the question is the
+    /// first argument alone, it is about the second one.
+    #[must_use]
+    pub fn subject_position(&self) -> usize {
+        let slots = self.split_question();
+        let is_first = |slot: &TemplateSlot<'_>| {
+            *slot == TemplateSlot::Argument(self.arguments.first().map_or("", String::as_str))
+        };
+        let is_blank = |slot: &TemplateSlot<'_>| matches!(slot, TemplateSlot::Text(text) if text.trim().is_empty());
+        let is_question =
+            slots.iter().any(is_first) && slots.iter().all(|slot| is_first(slot) || is_blank(slot));
+        usize::from(is_question && self.arguments.len() > 1)
+    }
+
     /// Splits the question at its slots.
     #[must_use]
     pub fn split_question(&self) -> Vec<TemplateSlot<'_>> {

@@ -519,6 +519,7 @@ impl Column {
             year: None,
             range: None,
             part_of: None,
+            one_of: None,
             keeps_items: false,
             pattern: None,
             example: None,
@@ -641,6 +642,9 @@ pub struct Column {
     /// identity.
     #[serde(default)]
     pub part_of: Option<usize>,
+    /// Position of the key column whose JSON list contains the allowed values of a row.
+    #[serde(default)]
+    pub one_of: Option<usize>,
     /// Whether the list keeps each item at its position, including duplicates and NULLs. The list
     /// of a one-to-many column is a set. Not part of the column's identity.
     #[serde(default)]

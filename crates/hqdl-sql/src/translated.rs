@@ -144,6 +144,12 @@ pub struct TextTooLong(pub Range<usize>);
 pub struct Edits(Vec<(Range<usize>, EditText)>);
 
 impl Edits {
+    /// Returns true if an edit replaces exactly this range.
+    #[must_use]
+    pub fn covers(&self, span: &Range<usize>) -> bool {
+        self.0.iter().any(|(edited, _)| edited == span)
+    }
+
     /// Returns true if there is no edit.
     #[must_use]
     pub fn is_empty(&self) -> bool {

@@ -56,8 +56,10 @@ pub fn answer_cell(column: &AskedColumn, row: &AskedRow) -> Json {
         let call = call.strip_suffix(instruction).unwrap_or(call);
         let combining = " (Each text answers this about a part of the texts: combine the answers.)";
         let call = call.strip_suffix(combining).unwrap_or(call);
-        // Remove the descriptions of labels after the question.
-        let call = call.split(" Labels: ").next().unwrap_or(call);
+        // Remove the descriptions of labels, the examples, and the name of the list of a row.
+        let call = [" Labels: ", " Examples: ", " Answers look like ", " Choose from {"]
+            .iter()
+            .fold(call, |call, end| call.split(end).next().unwrap_or(call));
         let scale = " (a number from 0 to 10; 10 is the best)";
         let call = call.strip_suffix(scale).unwrap_or(call);
         let (name, parameter) = call.split_once(':').unwrap_or((call, ""));

@@ -7,7 +7,7 @@ use hqdl::spec::file::{
     ExampleTable, ExpansionTable, KindTable, LimitsTable, ManyTable, ModelTable, OtherModelTable,
     QuestionTable, RoutingTable, ShotsTable, SourceTable, ValuesTable,
 };
-use hqdl::spec::ingredients::IngredientTable;
+use hqdl::spec::ingredients::{IngredientTable, SearchTable};
 use hqdl::spec::{LongPromptPrice, PriceTable};
 use serde_json::Value as Json;
 
@@ -103,7 +103,7 @@ fn examples_of_fields_are_valid() {
     let mut tables = spec_examples();
     read!(tables: DatabaseTable, ModelTable, OtherModelTable, PriceTable, LimitsTable, EmbeddingsTable,
         RoutingTable, ExpansionTable, SourceTable, ShotsTable, ColumnTable, ValuesTable, ManyTable,
-        QuestionTable, IngredientTable, KindTable, LongPromptPrice, AskTable, ExampleTable,
+        QuestionTable, IngredientTable, SearchTable, KindTable, LongPromptPrice, AskTable, ExampleTable,
         EvidenceTable, EscalateTable);
     assert!(tables.is_empty(), "{tables:?}");
 }

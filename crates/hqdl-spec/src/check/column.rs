@@ -86,6 +86,7 @@ impl SpecCheck<'_> {
             year: self.check_year(&field_path("year"), e, c),
             range: self.check_range(&field_path("range"), c),
             part_of: None,
+            one_of: None,
             keeps_items: false,
             pattern: None,
             example: None,

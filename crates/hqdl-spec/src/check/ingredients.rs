@@ -3,7 +3,9 @@
 use std::collections::HashSet;
 
 use super::{SpecCheck, join_path};
-use crate::ingredients::{IngredientTable, TemplateSlot, is_name};
+use crate::ingredients::{
+    AskedOf, IngredientTable, SearchRole, SearchTable, TemplateSlot, is_name,
+};
 use crate::schema_check::Step;
 use hqdl_sql::blendsql::ingredients;
 use hqdl_values::problem::find_nearest;
@@ -53,21 +55,7 @@ impl SpecCheck<'_> {
                     "",
                 );
             }
-            let mut seen = HashSet::new();
-            for (n, argument) in table.arguments.iter().enumerate() {
-                let argument_path = join_path(&field_path("arguments"), &[n.into()]);
-                if !is_name(argument) {
-                    let message = format!("`{argument}` cannot be the name of an argument");
-                    self.add_error(&argument_path, &message, "expected letters, digits and _", "");
-                } else if !seen.insert(argument.to_lowercase()) {
-                    self.add_error(
-                        &argument_path,
-                        &format!("`{argument}` occurs twice"),
-                        "",
-                        "name each argument once",
-                    );
-                }
-            }
+            self.check_argument_names(&field_path("arguments"), &table.arguments);
             for slot in table.split_question() {
                 let TemplateSlot::Argument(slot) = slot else { continue };
                 if table.arguments.iter().any(|a| a == slot) {
@@ -89,6 +77,9 @@ impl SpecCheck<'_> {
                     "list them, or remove `options`",
                 );
             }
+            if let Some(search) = &table.search {
+                self.check_ingredient_search(&field_path("search"), table, search);
+            }
             if let Some(model) = table.model.as_ref().filter(|m| !models.contains(&m.as_str())) {
                 self.add_error(
                     &field_path("model"),
@@ -99,5 +90,57 @@ impl SpecCheck<'_> {
             }
         }
         tables.to_vec()
+    }
+
+    fn check_argument_names(&mut self, path: &[Step], arguments: &[String]) {
+        let mut seen = HashSet::new();
+        for (n, argument) in arguments.iter().enumerate() {
+            let argument_path = join_path(path, &[n.into()]);
+            if !is_name(argument) {
+                let message = format!("`{argument}` cannot be the name of an argument");
+                self.add_error(&argument_path, &message, "expected letters, digits and _", "");
+            } else if !seen.insert(argument.to_lowercase()) {
+                self.add_error(
+                    &argument_path,
+                    &format!("`{argument}` occurs twice"),
+                    "",
+                    "name each argument once",
+                );
+            }
+        }
+    }
+
+    fn check_ingredient_search(
+        &mut self,
+        path: &[Step],
+        table: &IngredientTable,
+        search: &SearchTable,
+    ) {
+        let name = &table.name;
+        let values = search.values.trim();
+        let is_select = values.get(..6).is_some_and(|word| word.eq_ignore_ascii_case("select"));
+        if search.column().is_none() && !is_select {
+            self.add_error(
+                &join_path(path, &["values".into()]),
+                &format!("the values that `{name}` searches are neither a column nor a query"),
+                "expected table.column",
+                "write documents.text, or SELECT text FROM documents WHERE …",
+            );
+        }
+        if search.role == SearchRole::Options
+            && (table.of == AskedOf::Rows || table.options.is_some())
+        {
+            let message = if table.options.is_some() {
+                format!("`{name}` has two lists of options")
+            } else {
+                format!("`{name}` asks about rows, so a search cannot find its options")
+            };
+            self.add_error(
+                &join_path(path, &["as".into()]),
+                &message,
+                "",
+                "write as = \"context\"",
+            );
+        }
     }
 }

@@ -1,6 +1,8 @@
 //! Parses the arguments that describe a call's answer: `return_type`, `quantifier`, `regex`,
 //! `example_outputs`.
 
+use serde_json::Value as Json;
+
 use super::argument::{is_null_word, span_of_tokens};
 use super::lexer::{Lexeme, Token};
 use super::{Choices, Quantifier, ReturnType, SqlError, choices};
@@ -146,6 +148,81 @@ pub(super) fn parse_examples(sql: &str, tokens: &[Token]) -> Result<Option<Strin
     };
     let values: Vec<String> = values.iter().map(ToString::to_string).collect();
     Ok(Some(format!("Answers look like these: {}.", values.join("; "))))
+}
+
+/// Parses `examples=` into an instruction to the model: a list of pairs, a dictionary, or a list of
+/// dictionaries with `value` and `answer`.
+pub(super) fn parse_answered_examples(
+    sql: &str,
+    tokens: &[Token],
+) -> Result<Option<String>, SqlError> {
+    if is_null_word(sql, tokens) {
+        return Ok(None);
+    }
+    let pairs =
+        parse_python_literal(sql, tokens).and_then(|examples| read_example_pairs(&examples));
+    let Some(pairs) = pairs else {
+        return Err(SqlError::new(
+            span_of_tokens(tokens),
+            "hqdl cannot parse the examples",
+            "expected values with their answers",
+        )
+        .with_help("write examples=[('value', 'answer'), …] or examples={'value': 'answer', …}"));
+    };
+    if pairs.is_empty() {
+        return Ok(None);
+    }
+    let pairs: Vec<String> =
+        pairs.iter().map(|(value, answer)| format!("{value} has the answer {answer}")).collect();
+    Ok(Some(format!("Examples: {}.", pairs.join("; "))))
+}
+
+/// Returns the value and the answer of each example, as JSON.
+fn read_example_pairs(examples: &Json) -> Option<Vec<(String, String)>> {
+    let pair = |value: &Json, answer: &Json| {
+        let is_answer = !answer.is_object() && !answer.is_null();
+        is_answer.then(|| (value.to_string(), answer.to_string()))
+    };
+    match examples {
+        Json::Object(fields) => {
+            let pairs = fields.iter().map(|(value, answer)| pair(&value.as_str().into(), answer));
+            pairs.collect()
+        }
+        Json::Array(items) => {
+            let pairs = items.iter().map(|item| match item {
+                Json::Array(parts) => match parts.as_slice() {
+                    [value, answer] => pair(value, answer),
+                    _ => None,
+                },
+                Json::Object(fields) if fields.len() == 2 => {
+                    pair(fields.get("value")?, fields.get("answer")?)
+                }
+                _ => None,
+            });
+            pairs.collect()
+        }
+        _ => None,
+    }
+}
+
+/// Parses a literal of Python or JSON; a tuple becomes a list.
+fn parse_python_literal(sql: &str, tokens: &[Token]) -> Option<Json> {
+    let mut json = String::new();
+    for (token, next) in tokens.iter().zip(tokens.iter().skip(1).map(Some).chain([None])) {
+        let closes = |next: &Token| [b')', b']', b'}'].into_iter().any(|b| next.is_symbol(b));
+        match token.lexeme {
+            Lexeme::Text | Lexeme::Quoted => {
+                json.push_str(&Json::from(token.unquoted_text(sql)).to_string());
+            }
+            Lexeme::Symbol(b'(') => json.push('['),
+            Lexeme::Symbol(b')') => json.push(']'),
+            // A comma before a closing bracket is allowed.
+            Lexeme::Symbol(b',') if next.is_some_and(closes) => {}
+            Lexeme::Word if token.is_word(sql, "None") => json.push_str("null"),
+            _ => json.push_str(&token.text(sql).to_ascii_lowercase()),
+        }
+    }
+    serde_json::from_str(&json).ok()
 }
 
 /// Returns true if the value is `True` or `1`, with or without quotes.

@@ -1,4 +1,4 @@
-//! Parses `options=`: a list, a column or a query.
+//! Parses `options=`: a list, a column, a query, or a function that returns a list for each row.
 
 use super::argument::{
     bare_query_error, begins_query, is_name, is_null_word, parse_legacy_column, span_of_tokens,
@@ -8,7 +8,8 @@ use super::lexer::{Lexeme, Token};
 use super::{Choices, SqlError};
 use hqdl_values::value::Value;
 
-const HELP: &str = "options are a list ('a', 'b'), a column t.c, or a query (SELECT …)";
+const HELP: &str =
+    "options are a list ('a', 'b'), a column t.c, a query (SELECT …), or for each row search(…)";
 
 /// Parses the value of `options=`. Returns `None` for `None` and `NULL`.
 pub(super) fn parse_choices(sql: &str, tokens: &[Token]) -> Result<Option<Choices>, SqlError> {
@@ -34,6 +35,9 @@ pub(super) fn parse_choices(sql: &str, tokens: &[Token]) -> Result<Option<Choice
     if layers > 0 {
         return parse_list(sql, tokens, inside).map(Some);
     }
+    if is_function(sql, tokens) {
+        return Ok(Some(Choices::RowList(span_of_tokens(tokens))));
+    }
     Err(match tokens {
         [text] if text.lexeme == Lexeme::Text => {
             // Legacy `BlendSQL` list syntax: elements separated by semicolons. A list with a single
@@ -54,6 +58,17 @@ pub(super) fn parse_choices(sql: &str, tokens: &[Token]) -> Result<Option<Choice
         )
         .with_help(HELP),
     })
+}
+
+/// Returns true if the tokens are the call of a function: of SQL, or one that asks a question.
+fn is_function(sql: &str, tokens: &[Token]) -> bool {
+    match tokens {
+        [call] => call.lexeme == Lexeme::Call && !call.text(sql).starts_with('{'),
+        [name, arguments @ ..] => {
+            name.lexeme == Lexeme::Word && strip_parens(arguments).0 > 0 && arguments.len() > 2
+        }
+        [] => false,
+    }
 }
 
 /// Parses a column, in legacy syntax or as a name.

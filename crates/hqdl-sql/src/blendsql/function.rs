@@ -11,7 +11,7 @@ use super::ingredients::{
 use super::lexer::{Brackets, Lexeme, Token};
 use super::macros::{WrittenArgument, macro_ingredient};
 use super::scan::{Scanner, scan_query};
-use super::{Argument, Call, SqlError, Subject};
+use super::{Argument, Call, SqlError, Subject, answer_arguments};
 
 /// Name of `nearest(text, table.column, k)`.
 pub const NEAREST: &str = "nearest";
@@ -89,8 +89,12 @@ impl Scanner<'_> {
             let arguments = arguments.into_iter().map(WrittenArgument::from_tokens);
             return self.build_macro_function(call, (word, paren), arguments.collect()).map(Some);
         }
+        let return_type = match (ingredient.name(), arguments.as_slice()) {
+            ("answer", [_, _, tokens]) => answer_arguments::parse_return_type(self.sql, tokens)?,
+            _ => None,
+        };
         let (values, question) = self.function_arguments(ingredient, &arguments, &span)?;
-        Ok(Some(Call { question, values, ..call }))
+        Ok(Some(Call { question, values, return_type, ..call }))
     }
 
     /// Splits a function's arguments into the values and the question.
@@ -107,12 +111,14 @@ impl Scanner<'_> {
             error.with_help(match name {
                 "embed" => "write embed(text)",
                 "similarity" => "write similarity(text, 'another text')",
-                _ => "write answer(text, 'question') or summary(text)",
+                _ => "write answer(text, 'question'), answer(text, 'question', 'int') or summary(text)",
             })
         };
         let (texts, question) = match (name, arguments) {
             ("summary", [_]) => (arguments, SUMMARY_QUESTION.to_owned()),
-            ("answer", [text, question]) => (slice::from_ref(text), self.parse_question(question)?),
+            ("answer", [text, question] | [text, question, _]) => {
+                (slice::from_ref(text), self.parse_question(question)?)
+            }
             ("embed", [_]) | ("similarity", [_, _]) => (arguments, String::new()),
             ("summary" | "embed", _) => return Err(usage_error("expected one text")),
             ("similarity", _) => return Err(usage_error("expected two texts")),

@@ -68,6 +68,8 @@ pub struct Call {
     pub span: Range<usize>,
     /// The question; for a join its criteria, which may be empty.
     pub question: String,
+    /// Whether the question is an expression, whose values are among `values`.
+    pub is_question_computed: bool,
     /// Arguments other than the question. Map: the value asked about, then context columns. Answer:
     /// the text, or the array of texts. Qa and Validate: the contexts in order, and the values for
     /// the `{}` placeholders. Join: left and right column.
@@ -85,6 +87,9 @@ pub struct Call {
     /// Join: number of right-hand candidates that the model sees for each left-hand value, chosen
     /// by similarity. `None` to show all candidates.
     pub narrow: Option<u32>,
+    /// Join: minimum trigram similarity of the pairs that the model is asked about, from 0 to 1.
+    /// All other pairs do not match. `None` to ask about all pairs.
+    pub min_similarity: Option<f64>,
     /// Model requested by the call, with the byte range of the argument.
     pub model: Option<(String, Range<usize>)>,
     /// Map: whether the first value is an image, which hqdl sends to the model.
@@ -106,6 +111,7 @@ impl Call {
             ingredient,
             span: 0..0,
             question: String::new(),
+            is_question_computed: false,
             values: Vec::new(),
             options: None,
             return_type: None,
@@ -113,6 +119,7 @@ impl Call {
             quantifier: None,
             regex: None,
             narrow: None,
+            min_similarity: None,
             model: None,
             is_image: false,
             tuning: Vec::new(),
@@ -128,6 +135,23 @@ impl Call {
         match &self.macro_call {
             Some(written) => written.name.start > self.span.start,
             None => ingredients::all_ingredients().contains(&self.ingredient),
+        }
+    }
+
+    /// Returns true if the expression at `span` is the list of the call's options, for each row.
+    #[must_use]
+    pub fn has_row_list(&self, sql: &str, span: &Range<usize>) -> bool {
+        match &self.macro_call {
+            None => matches!(&self.options, Some(Choices::RowList(list)) if list == span),
+            Some(written) => written.arguments.iter().any(|argument| {
+                let keyword = argument.keyword.map(|keyword| keyword.text(sql));
+                let is_options = keyword.is_none_or(|keyword| {
+                    ["options", "labels", "options_searcher"]
+                        .iter()
+                        .any(|name| name.eq_ignore_ascii_case(keyword))
+                });
+                is_options && argument.span() == *span
+            }),
         }
     }
 
@@ -193,6 +217,9 @@ pub enum Choices {
     },
     /// The rows of a query: the byte range inside its parentheses.
     Query(Range<usize>),
+    /// The elements of a JSON list that an expression returns for each row: the byte range of the
+    /// expression. The expression is also the last of the call's values.
+    RowList(Range<usize>),
 }
 
 /// The type of a call's answer.

@@ -30,6 +30,7 @@ fn format_call(sql: &str, call: &Call) -> String {
             format!("options {column} of {table} <{}>", &sql[span.clone()])
         }
         Choices::Query(span) => format!("options query <{}>", &sql[span.clone()]),
+        Choices::RowList(span) => format!("options of each row <{}>", &sql[span.clone()]),
     }));
     parts.extend(call.return_type.map(|r| {
         let name = r.scalar.name();
@@ -865,7 +866,7 @@ fn assert_valid_spans(sql: &str, call: &Call) {
         })
         .collect();
     spans.extend(call.options.iter().filter_map(|options| match options {
-        Choices::Column { span, .. } | Choices::Query(span) => Some(span),
+        Choices::Column { span, .. } | Choices::Query(span) | Choices::RowList(span) => Some(span),
         Choices::List(_) => None,
     }));
     for span in spans {

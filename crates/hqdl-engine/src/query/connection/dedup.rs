@@ -182,8 +182,8 @@ fn find_root(parents: &mut [usize], mut n: usize) -> usize {
 type Trigrams = Vec<[char; 3]>;
 
 /// Trigrams of the texts that were compared, because each text is compared with many others.
-#[derive(Default)]
-struct TrigramCache {
+#[derive(Debug, Default)]
+pub(in crate::query) struct TrigramCache {
     by_text: HashMap<String, Trigrams>,
 }
 
@@ -194,7 +194,7 @@ impl TrigramCache {
     /// Returns the share of trigrams that two texts have in common, from 0 to 1. As in
     /// `PostgreSQL`'s `pg_trgm`, each word is in lower case, padded with two spaces before and one
     /// space after.
-    fn compute_similarity(&mut self, a: &str, b: &str) -> f64 {
+    pub(in crate::query) fn compute_similarity(&mut self, a: &str, b: &str) -> f64 {
         if self.by_text.len() > MAX_CACHED {
             self.by_text.clear();
         }

@@ -30,6 +30,12 @@ impl CallRuntime {
         } {
             return Ok(None);
         }
+        let list = expansion.columns.get(column).and_then(|column| column.one_of);
+        if let Some(list) = list.and_then(|list| values.get(list))
+            && !has_options(*list)?
+        {
+            return Ok(None);
+        }
         for (name, value) in expansion.key.names().iter().zip(values) {
             if let Some(media) = media_type(*value).filter(|_| !expansion.is_image(name)) {
                 return Err(function_error(media.refusal_reason()));
@@ -129,6 +135,22 @@ impl CallRuntime {
             .intern_entity(&canonical_bytes, || Row { key, context: contexts });
         self.data.contexts.remember_entity(id, entity);
         Ok(entity)
+    }
+}
+
+/// Returns true if the options of a row, which are a JSON list, are not empty. NULL is an empty list.
+fn has_options(list: ValueRef<'_>) -> rusqlite::Result<bool> {
+    let items: Option<Vec<serde_json::Value>> = match list {
+        ValueRef::Null => Some(Vec::new()),
+        ValueRef::Text(json) => serde_json::from_slice(json).ok(),
+        _ => None,
+    };
+    match items {
+        Some(items) => Ok(items.iter().any(|item| !item.is_null())),
+        None => Err(function_error(
+            "the options of a row are not a JSON list: pass search(…), json_array(…) or \
+             json_group_array(…)",
+        )),
     }
 }
 

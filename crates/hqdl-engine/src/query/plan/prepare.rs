@@ -118,6 +118,9 @@ impl<'r, 'a> Engine<'r, 'a> {
             Contexts::new(request),
         );
         runtime.data.overrides = overrides;
+        for (pairs, join) in runtime.data.joins.iter_mut().zip(&calls.joins) {
+            pairs.min_similarity = join.min_similarity;
+        }
         runtime.settings.is_recursive = parsed.calls_in_recursive_ctes();
         let runtime = Arc::new(Mutex::new(runtime));
         register_functions(guard.connection(), &runtime)

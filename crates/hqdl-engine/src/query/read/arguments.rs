@@ -21,6 +21,8 @@ pub(super) struct MacroNode<'t> {
     pub scope: &'t Scope<'t>,
     /// Whether the call is a whole result column.
     pub is_result_column: bool,
+    /// Whether the call is the list of another call's options, for each row.
+    pub is_option_list: bool,
 }
 
 /// Names of an argument; messages use the first one.

@@ -58,7 +58,7 @@ impl MacroNode<'_> {
         let values = match self.value_source(of.unwrap_or(value))? {
             ValueSource::Query(query) => EditText::concat([
                 "(WITH hq_values(hq_value) AS ".into(),
-                query.into(),
+                query,
                 format!(" SELECT DISTINCT {TRIMMED_FUNCTION}(hq_value) AS v FROM hq_values WHERE {TRIMMED_FUNCTION}(hq_value) IS NOT NULL)").into(),
             ]),
             ValueSource::Column { column, table } => format!(

@@ -26,8 +26,7 @@ use crate::query::read::arguments::{ArgumentNames, MacroNode};
 use crate::query::read::{dedup, extract, labels, nearest, rank};
 use crate::query::request::Request;
 use crate::query::request::error::QueryError;
-use hqdl_spec::Literal;
-use hqdl_spec::ingredients::{AskedOf, IngredientTable, TemplateSlot};
+use hqdl_spec::ingredients::{AskedOf, IngredientTable};
 use hqdl_sql::blendsql::ingredients::{self, EmbedFunction, Ingredient, SimilarityFunction};
 use hqdl_sql::blendsql::macros::{MacroSuffix, WrittenArgument};
 use hqdl_sql::blendsql::normalize::SourceQuery;
@@ -38,7 +37,6 @@ use hqdl_sql::{EditText, Edits};
 use hqdl_values::format::name_all;
 use hqdl_values::problem::find_nearest;
 use hqdl_values::sql;
-use hqdl_values::value::Value;
 
 /// Functions that are calls without braces.
 const FUNCTIONS: [&str; 6] = ["answer", "summary", "embed", "similarity", NEAREST, SEARCH];
@@ -144,7 +142,8 @@ pub(in crate::query) fn expand_macros(
             let Some(written) = &calls[n].macro_call else { return };
             let is_result_column = columns.contains(&n);
             let (text, call) = (source.text.as_str(), &calls[n]);
-            let node = MacroNode { text, call, written, scope, is_result_column };
+            let is_option_list = calls.iter().any(|outer| outer.has_row_list(text, &call.span));
+            let node = MacroNode { text, call, written, scope, is_result_column, is_option_list };
             match node.expand_macro(request) {
                 Ok(found) => edits.extend(found),
                 Err(error) if failed.as_ref().is_none_or(|(at, _)| call.span.start < *at) => {
@@ -328,7 +327,7 @@ impl Macro<'_> {
 }
 
 /// Returns the return type of an ingredient of the spec, as a call would name it.
-fn return_type_name(own: &IngredientTable) -> Option<String> {
+pub(super) fn return_type_name(own: &IngredientTable) -> Option<String> {
     if own.kind.is_none() && !own.list {
         return None;
     }
@@ -429,103 +428,8 @@ impl MacroNode<'_> {
         call
     }
 
-    /// Returns the edits for an ingredient of the spec.
-    fn rewrite_spec_ingredient(&self, own: &IngredientTable) -> Result<Edits, QueryError> {
-        let names: Vec<[&str; 1]> = own.arguments.iter().map(|a| [a.as_str()]).collect();
-        let arguments: Vec<ArgumentNames<'_>> = names.iter().map(<[&str; 1]>::as_slice).collect();
-        // All other arguments belong to LLMMap or LLMQA.
-        let (given, _) = self.match_arguments(&arguments)?;
-        if let Some(lacking) = given.iter().position(Option::is_none) {
-            let lacking = &own.arguments[lacking];
-            let keywords = self.written.arguments.iter().filter_map(|p| p.keyword);
-            let unknown = keywords.map(|keyword| keyword.text(self.text));
-            let help = unknown.clone().find_map(|word| {
-                find_nearest(lacking, [word])
-                    .map(|near| format!("did you mean `{lacking}=` instead of `{near}=`?"))
-            });
-            let help = help.unwrap_or_else(|| format!("it takes {}", own.arguments.join(", ")));
-            return Err(self.error_at_name(
-                format!("`{}` needs `{lacking}`", own.name),
-                "in this call",
-                &help,
-            ));
-        }
-        // In the question, replace a literal argument with its text, and any other argument with a
-        // slot.
-        let mut edits = Edits::default();
-        let mut names: Vec<String> = Vec::new();
-        let literal = |at: usize| {
-            let is_asked_about = own.of == AskedOf::Values && at == 0;
-            given[at].filter(|_| !is_asked_about)?.literal_content(self.text)
-        };
-        let shown = (0..given.len()).filter(|at| literal(*at).is_none()).count();
-        let mut nth = 0;
-        for (at, piece) in given.iter().enumerate() {
-            let Some(piece) = piece else { continue };
-            if let Some(words) = literal(at) {
-                let name = own.arguments.get(at).map_or("", String::as_str);
-                let asks_with = |slot: &TemplateSlot<'_>| *slot == TemplateSlot::Argument(name);
-                if !own.split_question().iter().any(asks_with) {
-                    return Err(self.error_at_name(
-                        format!("the question of `{}` has no slot for a text", own.name),
-                        "in this call",
-                        &format!("write {{{name}}} in its question, or pass a column"),
-                    ));
-                }
-                names.push(words);
-                edits.replace(piece.full_span(), "");
-                continue;
-            }
-            nth += 1;
-            let name = match (own.of, nth) {
-                (AskedOf::Values, 1) => "{value}".to_owned(),
-                (AskedOf::Values, n) => format!("{{value_{n}}}"),
-                (AskedOf::Rows, _) if shown == 1 => "{context}".to_owned(),
-                (AskedOf::Rows, n) => format!("{{context_{n}}}"),
-            };
-            names.push(name);
-            // Remove the keyword, which LLMMap and LLMQA do not know.
-            if piece.keyword.is_some() {
-                edits.replace(piece.full_span().start..piece.span().start, "");
-            }
-        }
-        let question: String = own
-            .split_question()
-            .into_iter()
-            .map(|slot| match slot {
-                TemplateSlot::Text(words) => words.to_owned(),
-                TemplateSlot::Argument(name) => {
-                    let at = own.arguments.iter().position(|a| a == name);
-                    at.and_then(|at| names.get(at)).cloned().unwrap_or_default()
-                }
-            })
-            .collect();
-        edits.replace(self.head_span(), self.spec_ingredient_head(own, &question));
-        Ok(edits)
-    }
-
-    /// Returns the head of the call that replaces an ingredient of the spec.
-    fn spec_ingredient_head(&self, own: &IngredientTable, question: &str) -> String {
-        let ingredient = match own.of {
-            AskedOf::Values => "LLMMap",
-            AskedOf::Rows => "LLMQA",
-        };
-        let mut call = format!("{ingredient}({}, ", sql::quote_text(question));
-        if let Some(kind) = return_type_name(own).filter(|_| !self.has_return_type()) {
-            call.push_str(&format!("return_type='{kind}', "));
-        }
-        if let Some(options) = own.options.as_ref().filter(|_| !self.has_keyword("options")) {
-            let options: Vec<String> = options.iter().map(literal_to_sql).collect();
-            call.push_str(&format!("options=({},), ", options.join(", ")));
-        }
-        if let Some(model) = own.model.as_ref().filter(|_| !self.has_keyword("model")) {
-            call.push_str(&format!("model={}, ", sql::quote_text(model)));
-        }
-        call
-    }
-
     /// Returns true if the call sets its return type.
-    fn has_return_type(&self) -> bool {
+    pub(super) fn has_return_type(&self) -> bool {
         self.has_keyword("return_type") || self.has_keyword("output_type")
     }
 
@@ -614,50 +518,5 @@ impl MacroNode<'_> {
         let end = format!(" SELECT json_group_array(hq_text) FROM hq_document), {question})");
         edits.replace(place.end..call.end, end);
         Ok(edits)
-    }
-
-    /// Rewrites a date filter as plain SQL, which makes no request.
-    fn rewrite_date_filter(&self) -> Result<Edits, QueryError> {
-        let [value, start, end] = self.match_all_arguments([&["value"], &["start"], &["end"]])?;
-        let Some(value) = value else { return Err(self.missing_argument_error("a column")) };
-        let mut parts = Vec::new();
-        for (keyword, piece, sign) in [("start", start, ">="), ("end", end, "<=")] {
-            let Some(piece) = piece else { continue };
-            let day =
-                piece.literal_content(self.text).filter(|d| d.parse::<jiff::civil::Date>().is_ok());
-            let Some(day) = day else {
-                return Err(QueryError::in_sql(
-                    format!("`{keyword}` of `DT` is not a day"),
-                    Some(piece.span()),
-                    "expected a text such as '2024-01-31'",
-                    "",
-                ));
-            };
-            // `date` drops the time, so that times on the end date are included.
-            let day = sql::quote_text(&day);
-            let end = format!(") {sign} {day}");
-            parts.push(EditText::concat(["date(".into(), self.value_sql(value), end.into()]));
-        }
-        if parts.is_empty() {
-            let help = "write for example {{DT(t.day, start='2024-01-01', end='2024-01-31')}}";
-            let message = "`DT` needs `start=` or `end=`".to_owned();
-            return Err(self.error_at_name(message, "in this call", help));
-        }
-        let condition = EditText::join(parts, " AND ");
-        let mut edits = Edits::default();
-        let written = EditText::concat(["(".into(), condition, ")".into()]);
-        edits.replace(self.call.span.clone(), written);
-        Ok(edits)
-    }
-}
-
-/// Returns an option as an SQL literal.
-fn literal_to_sql(literal: &Literal) -> String {
-    match literal {
-        Literal::Boolean(true) => "1".to_owned(),
-        Literal::Boolean(false) => "0".to_owned(),
-        Literal::Integer(i) => i.to_string(),
-        Literal::Real(r) => Value::Real(*r).to_string(),
-        Literal::Text(text) => sql::quote_text(text),
     }
 }

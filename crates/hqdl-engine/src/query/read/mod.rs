@@ -3,6 +3,7 @@
 
 pub mod arguments;
 pub mod classify;
+mod dates;
 mod dedup;
 mod extract;
 mod labels;
@@ -11,6 +12,7 @@ mod nearest;
 pub mod one_row;
 mod rank;
 mod reduce;
+mod spec_ingredients;
 
 use std::path::Path;
 

@@ -6,10 +6,9 @@
 //! | `search(u.d, x, 3)` | `(SELECT hq_search(v, x, 3, 'words', NULL) FROM (SELECT DISTINCT u.d AS v FROM u))` |
 //! | `nearest(x, (SELECT …), 3)` | the same, over the rows of the query |
 
-use std::ops::Range;
-
 use crate::query::read::arguments::{ArgumentNames, MacroNode};
 use crate::query::request::error::QueryError;
+use hqdl_spec::ingredients::{SearchBy, SearchTable};
 use hqdl_sql::blendsql::SEARCH;
 use hqdl_sql::blendsql::lexer::{Lexeme, Token};
 use hqdl_sql::blendsql::macros::WrittenArgument;
@@ -31,20 +30,51 @@ pub(super) const SEARCH_USAGE: (&str, &str) = (
 
 /// Source of the values that a call compares.
 pub(super) enum ValueSource {
-    /// Byte range of a query in parentheses.
-    Query(Range<usize>),
+    /// A query in parentheses.
+    Query(EditText),
     /// A column and its table.
     Column { column: String, table: String },
 }
 
 impl ValueSource {
+    /// Returns the values that a spec names: a query, or `table.column`.
+    pub(super) fn from_search(search: &SearchTable) -> Self {
+        let query = match search.column() {
+            None => format!("({})", search.values.trim()),
+            Some((table, column)) => {
+                let (table, column) = (sql::quote_name(table), sql::quote_name(column));
+                // SQLite reads an unknown name in double quotes as a text unless its table is
+                // named.
+                format!("(SELECT {table}.{column} FROM {table})")
+            }
+        };
+        Self::Query(query.into())
+    }
+
+    /// Returns a query for the `k` values that match a text best, as a JSON list.
+    pub(super) fn search_sql(&self, text: EditText, k: EditText, by: SearchBy) -> EditText {
+        let similarity = match by {
+            SearchBy::Words => "NULL".into(),
+            SearchBy::Embeddings | SearchBy::Both => similarity_sql(text.clone(), k.clone()),
+        };
+        self.aggregate_sql(EditText::concat([
+            format!("{SEARCH_AGGREGATE}(hq_value, ").into(),
+            text,
+            ", ".into(),
+            k,
+            format!(", {}, ", sql::quote_text(by.name())).into(),
+            similarity,
+            ")".into(),
+        ]))
+    }
+
     /// Returns a query that evaluates an aggregate over the distinct values, which are named
     /// `hq_value`.
     fn aggregate_sql(&self, aggregate: EditText) -> EditText {
         match self {
             Self::Query(query) => EditText::concat([
                 "(WITH hq_values(hq_value) AS ".into(),
-                query.clone().into(),
+                query.clone(),
                 " SELECT ".into(),
                 aggregate,
                 " FROM (SELECT DISTINCT hq_value FROM hq_values))".into(),
@@ -66,6 +96,11 @@ impl MacroNode<'_> {
         } else {
             self.write_nearest()?
         };
+        // A query as options would be evaluated once, not for each row.
+        let written = match self.is_option_list {
+            true => EditText::concat(["json(".into(), written, ")".into()]),
+            false => written,
+        };
         let mut edits = Edits::default();
         edits.replace(self.call.span.clone(), written);
         Ok(edits)
@@ -80,7 +115,7 @@ impl MacroNode<'_> {
         };
         let aggregate = EditText::concat([
             format!("{NEAREST_AGGREGATE}(hq_value, ").into(),
-            similarity_sql(text, k),
+            similarity_sql(text.span().into(), k.span().into()),
             ", ".into(),
             k.span().into(),
             ")".into(),
@@ -96,29 +131,16 @@ impl MacroNode<'_> {
             return Err(self.missing_argument_error(needed));
         };
         let by_text = by.map_or(Some("words".to_owned()), |by| by.text_content(self.text));
-        let similarity = match by_text.as_deref() {
-            Some("words") => "NULL".into(),
-            Some("embeddings" | "both") => similarity_sql(text, k),
-            _ => {
-                return Err(QueryError::in_sql(
-                    "`search` cannot search by this",
-                    by.map(WrittenArgument::span),
-                    "expected 'words', 'embeddings' or 'both'",
-                    "",
-                ));
-            }
-        };
-        let by = sql::quote_text(&by_text.unwrap_or_default());
-        let aggregate = EditText::concat([
-            format!("{SEARCH_AGGREGATE}(hq_value, ").into(),
-            text.span().into(),
-            ", ".into(),
-            k.span().into(),
-            format!(", {by}, ").into(),
-            similarity,
-            ")".into(),
-        ]);
-        Ok(self.value_source(values)?.aggregate_sql(aggregate))
+        let by = by_text.as_deref().and_then(SearchBy::from_name).ok_or_else(|| {
+            QueryError::in_sql(
+                "`search` cannot search by this",
+                by.map(WrittenArgument::span),
+                "expected 'words', 'embeddings' or 'both'",
+                "",
+            )
+        })?;
+        let source = self.value_source(values)?;
+        Ok(source.search_sql(text.span().into(), k.span().into(), by))
     }
 
     /// Returns the error for values that come from a column of a subquery or table function.
@@ -135,7 +157,7 @@ impl MacroNode<'_> {
     /// Returns the values that an argument names: a column or a query.
     pub(super) fn value_source(&self, values: &WrittenArgument) -> Result<ValueSource, QueryError> {
         if let Some(query) = values.query_span(self.text) {
-            return Ok(ValueSource::Query(query));
+            return Ok(ValueSource::Query(query.into()));
         }
         if let Some((table, column)) = values.column_names(self.text) {
             let table = match self.scope.find_source(&table) {
@@ -168,12 +190,12 @@ impl MacroNode<'_> {
 
 /// Returns SQL for the similarity of a value to a text. The SQL yields NULL if `k` is 0, so that no
 /// text is embedded.
-fn similarity_sql(text: &WrittenArgument, k: &WrittenArgument) -> EditText {
+fn similarity_sql(text: EditText, k: EditText) -> EditText {
     EditText::concat([
         "CASE WHEN (".into(),
-        k.span().into(),
+        k,
         ") > 0 THEN similarity(".into(),
-        text.span().into(),
+        text,
         ", hq_value) END".into(),
     ])
 }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use crate::query::cells::call_target::parse_canonical_number;
 use crate::query::request::error::QueryError;
 use hqdl_spec::{Column, Type, ValueList};
+use hqdl_sql::blendsql::ingredients::{AnswerFunction, Ingredient};
 use hqdl_sql::blendsql::parse::ParsedQuery;
 use hqdl_sql::blendsql::usage::{CallUsage, ComparedWith, Key};
 use hqdl_sql::blendsql::{Call, Quantifier, Subject, yes_no};
@@ -202,8 +203,9 @@ pub(in crate::query) fn yes_no_words(call: &Call, usage: &CallUsage) -> Option<[
     {
         return None;
     }
-    // The call is cast to a type other than text.
-    if usage.stated_type.is_some() {
+    // The call is cast to a type other than text, or `answer` names its type.
+    let has_type = call.return_type.is_some() && call.ingredient.name() == AnswerFunction.name();
+    if usage.stated_type.is_some() || has_type {
         return None;
     }
     let mut yes_no = yes_no::DEFAULT_ANSWERS.map(str::to_owned);

@@ -20,16 +20,11 @@ impl Ingredient for LlmJoin {
     }
 
     fn accepts_keyword(&self, keyword: Keyword) -> bool {
-        matches!(
-            keyword,
-            Keyword::Left
-                | Keyword::Right
-                | Keyword::Narrow
-                | Keyword::Question
-                | Keyword::Model
-                | Keyword::Shots
-                | Keyword::Tuning
-        )
+        keyword.is_of_join()
+            || matches!(
+                keyword,
+                Keyword::Question | Keyword::Model | Keyword::Shots | Keyword::Tuning
+            )
     }
 
     fn question_position(&self) -> usize {

@@ -2,6 +2,17 @@
 
 use super::Ingredient;
 
+impl Keyword {
+    /// Returns true if only joins accept the keyword.
+    #[must_use]
+    pub fn is_of_join(self) -> bool {
+        matches!(
+            self,
+            Self::Left | Self::Right | Self::Narrow | Self::Block | Self::Threshold | Self::Exact
+        )
+    }
+}
+
 /// Meaning of a keyword argument.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Keyword {
@@ -31,6 +42,14 @@ pub enum Keyword {
     Image,
     /// Example answers for the prompt.
     Examples,
+    /// Example values with their answers for the prompt.
+    AnsweredExamples,
+    /// Similarity by which a join selects the pairs that it asks about.
+    Block,
+    /// Minimum similarity of the pairs that a join asks about.
+    Threshold,
+    /// Whether a join asks about all pairs.
+    Exact,
     /// Whether to ask for a long answer.
     LongAnswer,
     /// Example rows for the prompt; only a spec can have them.
@@ -40,7 +59,7 @@ pub enum Keyword {
 }
 
 /// Current and former keywords with their meaning.
-pub(in crate::blendsql) const KEYWORDS: [(&str, Keyword); 36] = [
+pub(in crate::blendsql) const KEYWORDS: [(&str, Keyword); 40] = [
     ("question", Keyword::Question),
     ("join_criteria", Keyword::Question),
     ("value", Keyword::Value),
@@ -62,13 +81,17 @@ pub(in crate::blendsql) const KEYWORDS: [(&str, Keyword); 36] = [
     ("few_shot", Keyword::Shots),
     ("num_few_shot_examples", Keyword::Shots),
     ("example_outputs", Keyword::Examples),
+    ("examples", Keyword::AnsweredExamples),
+    ("block", Keyword::Block),
+    ("threshold", Keyword::Threshold),
+    ("exact", Keyword::Exact),
     ("max_tokens", Keyword::Tuning),
     ("model", Keyword::Model),
     ("image", Keyword::Image),
     ("context_formatter", Keyword::Tuning),
     ("list_options_in_prompt", Keyword::Tuning),
-    ("options_searcher", Keyword::Tuning),
-    ("context_searcher", Keyword::Tuning),
+    ("options_searcher", Keyword::Options),
+    ("context_searcher", Keyword::Context),
     ("enable_constrained_decoding", Keyword::Tuning),
     ("cascade_filter", Keyword::Tuning),
     ("enable_cascade_filter", Keyword::Tuning),

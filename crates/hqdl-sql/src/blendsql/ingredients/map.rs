@@ -20,7 +20,7 @@ impl Ingredient for LlmMap {
     }
 
     fn accepts_keyword(&self, keyword: Keyword) -> bool {
-        !matches!(keyword, Keyword::Left | Keyword::Right | Keyword::Narrow)
+        !keyword.is_of_join()
     }
 
     fn validate_arguments(&self, arguments: &Arguments<'_>) -> Result<(), SqlError> {

@@ -54,7 +54,7 @@ pub trait Ingredient: Sync {
 
     /// Returns true if the ingredient accepts this keyword argument.
     fn accepts_keyword(&self, keyword: Keyword) -> bool {
-        !matches!(keyword, Keyword::Left | Keyword::Right | Keyword::Narrow | Keyword::Image)
+        !keyword.is_of_join() && keyword != Keyword::Image
     }
 
     /// Returns the position of the question among the positional arguments, starting at 1.

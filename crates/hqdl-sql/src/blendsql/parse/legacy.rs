@@ -10,7 +10,7 @@
 //! | `FROM VALUES {{…}}` | `FROM (VALUES {{…}})` |
 //! | `FROM {{LLMQA(…)}}` | `FROM (SELECT {{…}} AS value)`; a list becomes one row per value |
 //! | `FROM (…) AS t(a, b)`, `FROM VALUES {{…}} AS t(a, b)` | `FROM (WITH t_(a, b) AS (…) SELECT * FROM t_) AS t` |
-//! | `{{…}}::INT` | `CAST({{…}} AS INT)` |
+//! | `{{…}}::INT`, `t.x::INT` | `CAST({{…}} AS INT)`, `CAST(t.x AS INT)` |
 
 use crate::blendsql::parse::cursor::{LegacySyntax, QueryParser};
 use crate::blendsql::tree::{
@@ -20,6 +20,12 @@ use crate::blendsql::tree::{
 use crate::blendsql::{Argument, SqlError, Subject};
 use crate::translated::Edits;
 use hqdl_values::sql::quote_name;
+
+/// Types of a cast `x::TYPE`. `SQLite` would cast to a DATE as to a number.
+const CAST_TYPES: [&str; 11] = [
+    "INT", "INTEGER", "BIGINT", "SMALLINT", "TEXT", "VARCHAR", "REAL", "FLOAT", "DOUBLE",
+    "NUMERIC", "DECIMAL",
+];
 
 impl LegacySyntax {
     /// Writes text before and after a node. Outer nodes are completed after inner nodes, so the
@@ -208,14 +214,21 @@ impl QueryParser<'_> {
         Ok(Box::new(Query { with: vec![cte], ..rows }))
     }
 
-    /// Returns true if a `::` after the expression is the cast of a call.
+    /// Returns true if a `::` after the expression is a cast: of a call, or to one of the types
+    /// that `SQLite` casts to as other databases do.
     pub(super) fn is_legacy_cast(&self, left: &Expr) -> bool {
-        self.legacy.is_some() && matches!(left.kind, ExprKind::Call(..))
+        let has_known_type = || {
+            let word = self.peek_after(1);
+            word.is_some_and(|word| CAST_TYPES.iter().any(|name| word.is_word(self.sql, name)))
+        };
+        let is_call = matches!(left.kind, ExprKind::Call(..));
+        self.legacy.is_some() && (is_call || !self.is_server && has_known_type())
     }
 
     /// Replaces the cast of a call; `colons` is the offset of the `::`.
     pub(super) fn replace_legacy_cast(&mut self, left: &Expr, colons: usize, type_name: &str) {
-        if self.is_legacy_cast(left) {
+        let is_call = matches!(left.kind, ExprKind::Call(..));
+        if self.legacy.is_some() && (is_call || !self.is_server) {
             let span = self.span_from(colons);
             self.add_legacy_edit(span, format!(" AS {type_name})"));
             if let Some(legacy) = self.legacy.as_mut() {

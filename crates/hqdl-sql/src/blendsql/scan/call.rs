@@ -1,11 +1,14 @@
 //! Builds a call from its arguments: the question, the values and the options of the answer.
 
+use std::ops::Range;
+
 use crate::blendsql::argument::{self, span_of_tokens};
 use crate::blendsql::ingredients::keyword::{KEYWORDS, find_keyword};
 use crate::blendsql::ingredients::{Arguments, IngredientRef, Keyword, Subject};
 use crate::blendsql::lexer::{Lexeme, Token};
 use crate::blendsql::macros::WrittenArgument;
 use crate::blendsql::scan::ScannedCall;
+use crate::blendsql::scan::blocking::BlockingArguments;
 use crate::blendsql::{Argument, Call, Choices, SqlError, answer_arguments, choices};
 use hqdl_values::problem::find_nearest;
 use hqdl_values::value::Value;
@@ -43,7 +46,7 @@ pub(in crate::blendsql) fn build_call(sql: &str, scanned: ScannedCall) -> Result
     };
     // Instructions to the model affect the answer. Append them to the question, so that they are
     // part of the call's identity.
-    let question = collected.appended.iter().fold(question, |q, more| format!("{q} {more}"));
+    let mut question = collected.appended.iter().fold(question, |q, more| format!("{q} {more}"));
     let mut positional = collected.values.into_iter();
     let left = collected.left.or_else(|| {
         if ingredient.accepts_keyword(Keyword::Left) { positional.next() } else { None }
@@ -51,7 +54,7 @@ pub(in crate::blendsql) fn build_call(sql: &str, scanned: ScannedCall) -> Result
     let right = collected.right.or_else(|| {
         if ingredient.accepts_keyword(Keyword::Right) { positional.next() } else { None }
     });
-    let values: Vec<Argument> =
+    let mut values: Vec<Argument> =
         collected.value.into_iter().chain(left).chain(right).chain(positional).collect();
     scanned.ingredient.validate_arguments(&Arguments {
         question: &question,
@@ -59,6 +62,11 @@ pub(in crate::blendsql) fn build_call(sql: &str, scanned: ScannedCall) -> Result
         empty_span,
         close_span: scanned.close.span(),
     })?;
+    let is_question_computed = !collected.question_values.is_empty();
+    add_named_values(collected.question_values, &mut question, &mut values);
+    if let Some(Choices::RowList(span)) = &collected.options {
+        values.push(row_list_value(ingredient, span)?);
+    }
     if let (Some(fixed_type), Some(stated)) =
         (ingredient.fixed_return_type(), collected.return_type)
         && (stated.is_list || stated.scalar != fixed_type)
@@ -69,6 +77,7 @@ pub(in crate::blendsql) fn build_call(sql: &str, scanned: ScannedCall) -> Result
         let error = SqlError::new(span, message, "its return type contradicts this");
         return Err(error.with_help("remove `return_type`, or write LLMQA"));
     }
+    let min_similarity = collected.blocking.min_similarity(collected.narrow.is_some())?;
     let list = collected.return_type.is_some_and(|t| t.is_list) || collected.quantifier.is_some();
     if scanned.is_values_row
         && list
@@ -88,6 +97,7 @@ pub(in crate::blendsql) fn build_call(sql: &str, scanned: ScannedCall) -> Result
         ingredient,
         span: scanned.open.start..scanned.end,
         question,
+        is_question_computed,
         values,
         options: collected.options,
         return_type: collected.return_type,
@@ -95,6 +105,7 @@ pub(in crate::blendsql) fn build_call(sql: &str, scanned: ScannedCall) -> Result
         quantifier: collected.quantifier,
         regex: collected.regex,
         narrow: collected.narrow,
+        min_similarity,
         model: collected.model,
         is_image: collected.image,
         tuning: collected.tuning,
@@ -102,6 +113,26 @@ pub(in crate::blendsql) fn build_call(sql: &str, scanned: ScannedCall) -> Result
         is_values_row: scanned.is_values_row,
         macro_call: None,
     })
+}
+
+/// Adds the values that a question names to the values of the call.
+fn add_named_values(named: Vec<Argument>, question: &mut String, values: &mut Vec<Argument>) {
+    for (n, value) in named.into_iter().enumerate() {
+        values.push(value);
+        let name = format!("{{value_{}}}", values.len());
+        *question = question.replace(&format!("{SLOT}{n}{SLOT}"), &name);
+    }
+}
+
+/// Returns the options of each row as a value of the call.
+fn row_list_value(ingredient: IngredientRef, span: &Range<usize>) -> Result<Argument, SqlError> {
+    if ingredient.subject() == Subject::Value {
+        return Ok(Argument::Sql(span.clone()));
+    }
+    let message = format!("the options of `{}` are a list for each row", ingredient.name());
+    Err(SqlError::new(span.clone(), message, "one list is expected here").with_help(
+        "write options=(SELECT value FROM json_each(…)); LLMMap accepts a list for each row",
+    ))
 }
 
 /// Arguments of a call that have been parsed so far.
@@ -120,10 +151,13 @@ struct CallParts {
     quantifier: Option<crate::blendsql::Quantifier>,
     regex: Option<String>,
     narrow: Option<u32>,
-    model: Option<(String, std::ops::Range<usize>)>,
+    blocking: BlockingArguments,
+    model: Option<(String, Range<usize>)>,
     image: bool,
     /// Instructions to the model, appended to the question.
     appended: Vec<String>,
+    /// Values that the question names, in the order of their slots.
+    question_values: Vec<Argument>,
     tuning: Vec<String>,
 }
 
@@ -199,6 +233,12 @@ impl CallParts {
             Keyword::Examples => {
                 self.appended.extend(answer_arguments::parse_examples(sql, tokens)?);
             }
+            Keyword::AnsweredExamples => {
+                self.appended.extend(answer_arguments::parse_answered_examples(sql, tokens)?);
+            }
+            Keyword::Block | Keyword::Threshold | Keyword::Exact => {
+                self.blocking.read_argument(sql, keyword, tokens)?;
+            }
             Keyword::LongAnswer => {
                 if answer_arguments::parse_boolean(sql, tokens, "long_answer")? {
                     self.appended.push("Answer at length.".to_owned());
@@ -211,7 +251,7 @@ impl CallParts {
                     format!("`{}` is not an argument here", keyword_token.text(sql)),
                     "a query cannot contain examples",
                 )
-                .with_help("use `shots` of an expansion for example rows, or example_outputs=('…', '…') for example answers"));
+                .with_help("use `shots` of an expansion for example rows, examples=[('value', 'answer')] for example values, or example_outputs=('…', '…') for example answers"));
             }
             Keyword::Tuning => self.tuning.push(keyword_token.text(sql).to_owned()),
         }
@@ -254,6 +294,36 @@ impl CallParts {
         Ok(())
     }
 
+    /// Joins a question that is written as `'…' || x || '…'`. Each `x` is one more value of the
+    /// call, and the question names it. Returns `None` for any other expression.
+    fn join_question(
+        &mut self,
+        sql: &str,
+        ingredient: IngredientRef,
+        tokens: &[Token],
+    ) -> Option<String> {
+        let (mut question, mut values) = (String::new(), Vec::new());
+        for operand in split_concatenation(tokens) {
+            match operand {
+                [] => return None,
+                [text] if text.lexeme == Lexeme::Text => {
+                    question.push_str(&text.unquoted_text(sql));
+                }
+                _ if ingredient.subject() != Subject::Value
+                    || has_weaker_operator(sql, operand) =>
+                {
+                    return None;
+                }
+                _ => {
+                    values.push(argument::parse_argument(sql, operand).ok().flatten()?);
+                    question.push_str(&format!("{SLOT}{}{SLOT}", values.len() - 1));
+                }
+            }
+        }
+        self.question_values = values;
+        Some(question)
+    }
+
     /// Parses the question. A value may follow it without a comma.
     fn read_question(
         &mut self,
@@ -277,6 +347,10 @@ impl CallParts {
             }
         };
         if rest.first().is_some_and(|next| continues_expression(sql, *next)) {
+            if let Some(question) = self.join_question(sql, ingredient, tokens) {
+                self.question = Some(question);
+                return Ok(());
+            }
             return Err(SqlError::new(
                 span_of_tokens(tokens),
                 "the question is an expression",
@@ -301,6 +375,48 @@ impl CallParts {
         }
         Ok(())
     }
+}
+
+/// Mark around the number of a value that a question names, until the value's position is known.
+const SLOT: char = '\u{0}';
+
+/// Splits tokens at `||` outside of all brackets.
+fn split_concatenation(tokens: &[Token]) -> Vec<&[Token]> {
+    let (mut depth, mut begins, mut operands) = (0_usize, 0, Vec::new());
+    for (n, token) in tokens.iter().enumerate() {
+        match token.lexeme {
+            Lexeme::Symbol(b'(' | b'[' | b'{') => depth += 1,
+            Lexeme::Symbol(b')' | b']' | b'}') => depth = depth.saturating_sub(1),
+            Lexeme::Symbol(b'|') if depth == 0 => {
+                let is_second = |next: &Token| next.is_symbol(b'|') && next.start == token.end;
+                if tokens.get(n + 1).is_some_and(is_second) {
+                    operands.push(tokens.get(begins..n).unwrap_or_default());
+                    begins = n + 2;
+                }
+            }
+            _ => {}
+        }
+    }
+    operands.push(tokens.get(begins..).unwrap_or_default());
+    operands
+}
+
+/// Returns true if an operand of `||` contains an operator that binds less tightly than `||`.
+fn has_weaker_operator(sql: &str, operand: &[Token]) -> bool {
+    let mut depth = 0_usize;
+    operand.iter().any(|token| {
+        match token.lexeme {
+            Lexeme::Symbol(b'(' | b'[' | b'{') => depth += 1,
+            Lexeme::Symbol(b')' | b']' | b'}') => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        let is_operator = match token.lexeme {
+            Lexeme::Symbol(symbol) => b"+-*/%<>=!&|~".contains(&symbol),
+            Lexeme::Word => OPERATORS.iter().any(|operator| token.is_word(sql, operator)),
+            _ => false,
+        };
+        depth == 0 && is_operator
+    })
 }
 
 /// Returns the tokens that follow a question without a comma. Returns all tokens if they do not

@@ -8,7 +8,7 @@ use crate::blendsql::lexer::{Brackets, Lexeme, Token};
 use crate::blendsql::macros::{MacroCall, MacroSignature, MacroSuffix, WrittenArgument};
 use crate::blendsql::scan::call::skip_question;
 use crate::blendsql::scan::{ScannedCall, Scanner};
-use crate::blendsql::{Argument, Call, Choices, ReturnType, SqlError, answer_arguments};
+use crate::blendsql::{Argument, Call, Choices, ReturnType, SqlError, answer_arguments, choices};
 
 impl Scanner<'_> {
     /// Builds the call of a macro, whose `}}` has just been read.
@@ -42,6 +42,9 @@ impl Scanner<'_> {
             });
             if !is_literal || argument.query_span(self.sql).is_some() {
                 call.values.extend(self.macro_value(argument, tokens)?);
+            }
+            if is_literal || self.find_keyword(argument) == Some(Keyword::Options) {
+                call.values.extend(self.row_list(argument));
             }
             self.read_answer_argument(argument, &mut call);
             // A string is a column only if the macro reads it as a column.
@@ -112,6 +115,14 @@ impl Scanner<'_> {
             return Ok(None);
         }
         argument::parse_argument(self.sql, tokens)
+    }
+
+    /// Returns the options of an argument if they are a list for each row.
+    fn row_list(&self, argument: &WrittenArgument) -> Option<Argument> {
+        match choices::parse_choices(self.sql, &argument.tokens) {
+            Ok(Some(Choices::RowList(span))) => Some(Argument::Sql(span)),
+            _ => None,
+        }
     }
 
     /// Reads the arguments that describe the answer. The ingredient that replaces the macro reports

@@ -1,5 +1,6 @@
 //! Finds the calls in a query and splits each into its arguments' tokens.
 
+mod blocking;
 pub(in crate::blendsql) mod call;
 mod macro_call;
 

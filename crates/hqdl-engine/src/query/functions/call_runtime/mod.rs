@@ -9,6 +9,7 @@ mod embeddings;
 pub(in crate::query) mod needed_rows;
 mod whole_groups;
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -21,6 +22,7 @@ use crate::query::cells::context::{ContextTooLong, Contexts};
 use crate::query::cells::documents::Document;
 use crate::query::cells::reduction::{Reduced, Reduction, Reductions};
 use crate::query::cells::targets::{Cell, Counts, Demand, TargetExpansion};
+use crate::query::connection::dedup::TrigramCache;
 use crate::query::functions::call_runtime::candidates::Candidates;
 use crate::query::functions::call_runtime::needed_rows::NeededGroups;
 use crate::query::functions::call_runtime::pending_set::PendingSet;
@@ -49,6 +51,27 @@ pub struct JoinPairs {
     /// Length, before shortening, of the longest list that `narrow` shortened; 0 if it shortened
     /// none.
     pub narrowed_from: usize,
+    /// Minimum trigram similarity of the pairs that the model is asked about; `None` for all pairs.
+    pub min_similarity: Option<f64>,
+    /// Number of pairs that are not similar enough.
+    pub dissimilar_count: u64,
+    trigrams: TrigramCache,
+}
+
+impl JoinPairs {
+    /// Returns true if the texts of a pair are too dissimilar for the model to be asked about it.
+    /// The pair does not match then.
+    fn exclude_dissimilar_pair(&mut self, left: (&Value, &[u8]), right: (&Value, &[u8])) -> bool {
+        let Some(min_similarity) = self.min_similarity else { return false };
+        let text = |value: &Value| value.canonical_text().map(Cow::into_owned).unwrap_or_default();
+        let similarity = self.trigrams.compute_similarity(&text(left.0), &text(right.0));
+        if similarity >= min_similarity {
+            return false;
+        }
+        self.dissimilar_count += 1;
+        self.answers.entry(left.1.to_vec()).or_default().insert(right.1.to_vec(), false);
+        true
+    }
 }
 
 /// State shared by the SQL functions of a query.
@@ -366,7 +389,7 @@ impl CallRuntime {
         if let Some(partners) = join_pairs.answers.get(&l).and_then(|known| known.get(&r)) {
             return Ok(Sql::Integer(i64::from(*partners)));
         }
-        if lookup_only {
+        if lookup_only && join_pairs.min_similarity.is_none() {
             self.pass.pending_count += 1;
             return Ok(Sql::Null);
         }
@@ -375,6 +398,14 @@ impl CallRuntime {
             self.record_unreadable((usize::MAX, join), &l);
             return Ok(Sql::Null);
         };
+        let join_pairs = &mut self.data.joins[join];
+        if join_pairs.exclude_dissimilar_pair((&left, &l), (&right, &r)) {
+            return Ok(Sql::Integer(0));
+        }
+        if lookup_only {
+            self.pass.pending_count += 1;
+            return Ok(Sql::Null);
+        }
         let at = *join_pairs.lookup_positions.entry(l.clone()).or_insert_with(|| {
             join_pairs.lookups.push((left, l, Vec::new()));
             join_pairs.lookups.len() - 1

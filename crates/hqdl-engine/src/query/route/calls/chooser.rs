@@ -12,7 +12,7 @@ use hqdl_spec::Spec;
 use hqdl_sql::blendsql::ingredients::SimilarityFunction;
 use hqdl_sql::blendsql::parse::ParsedQuery;
 use hqdl_sql::blendsql::usage::CallUsage;
-use hqdl_sql::blendsql::{Call, Ingredient, Subject};
+use hqdl_sql::blendsql::{Call, Choices, Ingredient, Subject};
 
 /// The query, and the targets chosen so far.
 pub(super) struct TargetChooser<'c, 'm, 'a> {
@@ -84,6 +84,12 @@ impl<'c> TargetChooser<'c, '_, '_> {
         call: &Call,
     ) -> Result<Result<BoundColumn, String>, QueryError> {
         let (sql, parsed, spec, usage) = (self.sql, self.parsed, self.spec, self.usage(n));
+        if matches!(call.options, Some(Choices::RowList(_))) {
+            return Ok(Err("its options are a list for each row".to_owned()));
+        }
+        if call.is_question_computed {
+            return Ok(Err("its question is different for each row".to_owned()));
+        }
         let options = |value_provider: &mut dyn ValueListProvider| {
             read_options(sql, parsed, call, usage, value_provider, false)
         };
@@ -161,6 +167,7 @@ impl<'c> TargetChooser<'c, '_, '_> {
             left_name: left.unwrap_or_else(|| "value".to_owned()),
             call_number: n,
             narrow: call.narrow.map(|n| n as usize),
+            min_similarity: call.min_similarity,
             model: calls.models[n].clone(),
         });
     }

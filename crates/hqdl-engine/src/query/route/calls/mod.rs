@@ -105,6 +105,8 @@ pub struct JoinCall {
     /// Maximum number of right values that the model sees (`narrow=N`), chosen by similarity to the
     /// left value; `None` for no limit.
     pub narrow: Option<usize>,
+    /// Minimum trigram similarity of the pairs that the model is asked about; `None` for all pairs.
+    pub min_similarity: Option<f64>,
     /// Name of the model in the spec; `None` for the default model.
     pub model: Option<String>,
 }
@@ -192,7 +194,9 @@ impl Calls {
             CallTarget::Rows { target, .. } => self.expansions[*target].expansion.columns.first(),
             CallTarget::Embedding { .. } | CallTarget::Pair { .. } => None,
         };
-        if call.options.is_some() && column.is_some_and(|c| c.values.is_none()) {
+        if call.options.is_some()
+            && column.is_some_and(|c| c.values.is_none() && c.one_of.is_none())
+        {
             why.push_str("; its options come from calls that are not answered yet");
         }
         let (expansion, column) = match &self.call_targets[n] {
@@ -230,19 +234,29 @@ impl Calls {
                 n => format!("value_{n}"),
             })
             .collect();
-        let question = fill_slots(&call.question, &names) + &format_item_count(call);
+        let mut question = fill_slots(&call.question, &names) + &format_item_count(call);
+        let row_list = matches!(call.options, Some(Choices::RowList(_)));
+        let list_name = names.last().filter(|_| row_list);
+        if let Some(name) = list_name {
+            question.push_str(&format!(" Choose from {{{name}}}."));
+        }
         let mut column =
             build_ad_hoc_column(&question, data_type, values, returns_list(call), &names);
+        if list_name.is_some() {
+            "of each row".clone_into(&mut column.meaning.list);
+            column.fingerprint = column.meaning.fingerprint();
+            column.one_of = Some(names.len() - 1);
+        }
         // Use a text that the answer is compared with as an example of the answer's format.
         column.example = usage.compared_with.iter().find_map(|c| match c {
-            ComparedWith::Text(text) if column.values.is_none() => Some(text.clone()),
+            ComparedWith::Text(text) if column.values.is_none() && !row_list => Some(text.clone()),
             _ => None,
         });
         column.pattern.clone_from(&call.regex);
         column.part_of = (call.is_substring && !call.is_image).then_some(0);
         self.kinds.set_column_identity(&mut column, usage);
-        let is_untyped =
-            is_untyped(call, usage, &column) || is_ordered_number(call, usage, &column);
+        let is_untyped = !row_list && is_untyped(call, usage, &column)
+            || is_ordered_number(call, usage, &column);
         let kinds = column.meaning.kinds.clone();
         let target = self.find_or_add_value_target(self.models[n].clone(), names, kinds);
         if call.is_image {
