@@ -150,7 +150,7 @@ impl TrueValues {
             let fact = |(column, (_, answer)): (usize, (&bool, &Answer))| {
                 requirements.for_column(column).build_fact(column, answer.clone())
             };
-            (key.entity.clone(), requested.filter_map(fact).collect::<Vec<Fact>>())
+            (key.fact_entity().clone(), requested.filter_map(fact).collect::<Vec<Fact>>())
         });
         let stored: Vec<(Entity, Vec<Fact>)> = stored.collect();
         let completion = Completion {

@@ -37,7 +37,9 @@ pub fn pdf_to_text(bytes: &[u8]) -> Result<String, String> {
     // The parser is not hqdl's own, and a file from the web must not end the process.
     let extracted = catch_unwind(AssertUnwindSafe(|| extract_text(bytes)));
     extracted.unwrap_or_else(|panic| match panic.downcast_ref::<OverBudget>() {
-        Some(OverBudget) => Err(limit_message("the PDF in memory", pdf_budget::MAX_BYTES >> 20, "MiB")),
+        Some(OverBudget) => {
+            Err(limit_message("the PDF in memory", pdf_budget::MAX_BYTES >> 20, "MiB"))
+        }
         None => Err(damaged_file_message()),
     })
 }
