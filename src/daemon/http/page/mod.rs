@@ -18,13 +18,14 @@ mod spec;
 mod spec_edit;
 mod spending;
 mod table;
+mod upload;
 mod view;
 
 use serde_json::Value as Json;
 use std::time::Duration;
 
 use axum::Router;
-use axum::extract::{Form, FromRequest, Request};
+use axum::extract::{DefaultBodyLimit, Form, FromRequest, Request};
 use axum::http::{HeaderMap, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
@@ -61,8 +62,16 @@ pub(super) fn add_page_routes(api: Router<HttpState>) -> Router<HttpState> {
         .route("/specs/{spec}/tables/{table}", get(table::show_table))
         .route("/specs/{spec}/tables/{table}/export", get(table::export_table))
         .route("/specs/{spec}/review", get(review::show_review).post(review::store_truth))
+        .route("/specs/{spec}/audit", post(review::draw_sample))
         .route("/specs/{spec}/doubts", get(doubts::show_doubts).post(doubts::store_override))
         .route("/specs/{spec}/cell", get(cell::show_cell).post(cell::set_override))
+        .route(
+            "/upload",
+            // The handler limits the size itself, as the file arrives.
+            get(upload::show_upload)
+                .post(upload::receive_upload)
+                .layer(DefaultBodyLimit::disable()),
+        )
         .route("/approvals", get(approvals::show_approvals).post(approvals::submit_decision))
         .route("/ask", get(ask::show_ask).post(ask::submit_ask))
         .route("/query", get(query::show_query).post(query::run_query))
@@ -73,9 +82,15 @@ pub(super) fn add_page_routes(api: Router<HttpState>) -> Router<HttpState> {
 /// An HTML page.
 pub(super) struct Page(Markup);
 
+impl Page {
+    fn into_text(self) -> String {
+        self.0.into_string()
+    }
+}
+
 impl IntoResponse for Page {
     fn into_response(self) -> Response {
-        ([(header::CONTENT_TYPE, "text/html; charset=utf-8")], self.0.into_string()).into_response()
+        ([(header::CONTENT_TYPE, "text/html; charset=utf-8")], self.into_text()).into_response()
     }
 }
 
@@ -241,7 +256,7 @@ fn render_runs_table(all: &[&RunStatus]) -> Markup {
                             span class={ "badge " (run.state.name()) } data-is="state" { (run.state.name()) }
                             @if run.state == RunState::Running {
                                 " " form.inline method="post" action=(format!("/runs/{}/stop", run.id)) {
-                                    button.slight title="Keeps all answers. A new run continues from here." { "Stop" }
+                                    button.slight title="Ends the run and keeps all answers. Resume starts a run for the missing cells." { "Pause" }
                                 }
                             }
                         }
