@@ -17,6 +17,8 @@ mod review;
 mod spec;
 mod spec_edit;
 mod spending;
+#[cfg(debug_assertions)]
+mod styleguide;
 mod table;
 mod upload;
 mod view;
@@ -51,6 +53,8 @@ pub(super) fn add_page_routes(api: Router<HttpState>) -> Router<HttpState> {
             ([(header::CONTENT_TYPE, content_type), (header::CACHE_CONTROL, "no-cache")], text)
         })
     };
+    #[cfg(debug_assertions)]
+    let api = api.route("/styleguide", get(styleguide::show_styleguide));
     api.route("/", get(overview::show_overview))
         .route("/specs/{spec}", get(spec::show_spec))
         .route("/specs/{spec}/edit", get(spec_edit::show_editor).post(spec_edit::submit_editor))
@@ -148,7 +152,7 @@ fn render_page(title: &str, content: &Markup) -> Page {
                 a.skip href="#content" { "Skip to the content" }
                 header {
                     a.home href="/" { "hqdl" }
-                    nav aria-label="Pages" { @for (path, name) in [("/", "Specs"), ("/query", "Query"), ("/ask", "Ask"), ("/approvals", "Approvals")] {
+                    nav aria-label="Pages" { @for (path, name) in [("/", "Specs"), ("/query", "Query"), ("/ask", "Ask"), ("/approvals", "Approvals"), ("/upload", "New spec")] {
                         a href=(path) aria-current=[(title == name).then_some("page")] { (name) }
                     } }
                 }

@@ -36,8 +36,8 @@ pub(super) async fn show_overview(State(state): State<HttpState>) -> ShownPage {
             @if !status.spend { p.note { "The daemon sends no requests on its own (" code { "--no-spend" } ")." } }
             (render_summary_tiles(&status, &spending))
             @if status.specs.is_empty() {
-                p.card { "No spec in " code { (status.watched) } " yet. The daemon watches it: save a spec there, for example the one of "
-                    code { "hqdl init" } ", and it appears here." }
+                p.card { "No spec in " code { (status.watched) } " yet. The daemon watches it: " a href="/upload" { "upload a CSV file or a database" }
+                    ", or save a spec there, for example the one of " code { "hqdl init" } ", and it appears here." }
             } @else {
                 div.cards { @for spec in status.specs.values() { (render_spec_card(spec, &status, &spending)) } }
             }

@@ -110,16 +110,21 @@ document.addEventListener("keydown", (event) => {
     timer = setTimeout(showCost, 400);
   };
 
-  // Returns the parameters of the query. Their exact values do not matter for the cost's bound.
+  // Returns the parameters of the query.
   const listParameters = (sql) => {
     const plain = sql.replace(/'(?:[^']|'')*'|"[^"]*"|--[^\n]*|\/\*[^]*?\*\/|::/g, " ");
     return [...new Set(plain.match(/[:@$][A-Za-z_]\w*|\?\d+/g) ?? [])];
   };
   const findParameterFields = () => [...byId("parameters").querySelectorAll("input")];
-  const readParameters = () => Object.fromEntries(findParameterFields().map((field) => {
-    const text = field.value.trim();
-    return [field.name.slice(byId("parameters").dataset.prefix.length), text !== "" && !Number.isNaN(Number(text)) ? Number(text) : field.value];
-  }));
+  // Parses a value as the server does: a number or null as SQL writes them, otherwise text.
+  const parseLiteral = (text) => {
+    const word = text.trim();
+    if (/^'[^]*'$/.test(text) && text.length > 1) return text.slice(1, -1).replaceAll("''", "'");
+    if (/^null$/i.test(word)) return null;
+    return /\d/.test(word) && /^[-+.\deE]+$/.test(word) && !Number.isNaN(Number(word)) ? Number(word) : text;
+  };
+  const readParameters = () => Object.fromEntries(findParameterFields().map((field) =>
+    [field.name.slice(byId("parameters").dataset.prefix.length), parseLiteral(field.value)]));
   // Shows a field for each parameter, and keeps the values that have been entered.
   const showParameterFields = () => {
     const box = byId("parameters"), entered = new Map(findParameterFields().map((field) => [field.name, field]));
@@ -237,7 +242,7 @@ document.addEventListener("keydown", (event) => {
     byId("history").hidden = !past.length;
     byId("history").querySelector("ul").replaceChildren(...past.map(({ spec, sql }) => {
       const item = document.createElement("li");
-      item.append(createButton(sql, () => { form.sql.value = sql; form.spec.value = spec; form.sql.focus(); handleChange(); }));
+      item.append(createButton(sql, () => { form.sql.value = sql; form.spec.value = spec; form.sql.focus(); showParameterFields(); handleChange(); }));
       return item;
     }));
     for (const head of document.querySelectorAll("table.sortable thead th"))

@@ -421,16 +421,20 @@ pub(super) fn render_schema_section(spec: &SpecStatus) -> Markup {
     };
     html! {
         @for e in &loaded.spec.expansions {
-            strong { code data-name=(e.name) { (e.name) } }
+            section.card.schema {
+            h2 { code data-name=(e.name) { (e.name) } }
             ul {
-                li { @for (n, name) in e.key.names().iter().enumerate() { @if n > 0 { ", " } span data-name=(name) { (name) } } " " span.quiet { "(key)" } }
+                @for name in e.key.names() { li { span data-name=(name) { (name) } " " span.quiet { "key" } } }
                 @for c in &e.columns {
                     li { span data-name=(c.name) { (c.name) } " " span.quiet {
                         (c.kind.name()) @if let Some(many) = &c.many { ", in " code { (many.table) } }
                     } }
                 }
-                li { a href=(link(&example(e))) { "an example" } }
-                @if let Some(asking) = build_question_example(e) { li { a href=(link(&asking)) { "one with a question" } } }
+            }
+            p.chips {
+                a.chip href=(link(&example(e))) { "an example" }
+                @if let Some(asking) = build_question_example(e) { a.chip href=(link(&asking)) { "one with a question" } }
+            }
             }
         }
     }

@@ -175,7 +175,8 @@ fn timeout_refusal() -> HttpRefusal {
 }
 
 fn incomplete_refusal(error: &MultipartError) -> HttpRefusal {
-    HttpRefusal::new(error.status(), format!("the upload is incomplete: {error}"), "send it again")
+    let message = format!("the upload is incomplete: {}", error.body_text());
+    HttpRefusal::bad_request(message, "send it again")
 }
 
 /// A file that has arrived.
