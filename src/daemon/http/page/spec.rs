@@ -101,14 +101,24 @@ fn render_approval_form(spec: &SpecStatus, price: Option<&(Plan, f64)>) -> Marku
                         @else if missing > 0 { p { (count_noun(missing, "cell")) @if missing == 1 { " is" } @else { " are" } " missing." } }
                     }
                 }
-                @if price.is_none_or(|(plan, _)| plan.cell_count() > 0) {
-                    form.row method="post" action=(format!("{}/go", spec_path(&spec.name))) {
-                        @if price.is_none() { button.main name="do" value="price" { "Show the price" } }
-                        label { "Spend at most $" input name="budget" inputmode="decimal" size="15" placeholder="limit of the spec"; }
-                        button { "Ask for " @if missing > 0 { (count_noun(missing, "cell")) } @else { "the cells" } }
-                    }
+                @match price {
+                    None => (render_limit_form(spec, true)),
+                    Some((plan, _)) if plan.cell_count() > 0 => details { summary { "Another limit" } (render_limit_form(spec, false)) },
+                    Some(_) => {}
                 }
             }
+        }
+    }
+}
+
+/// Renders the form that starts a run with a limit of the user's choice.
+fn render_limit_form(spec: &SpecStatus, can_price: bool) -> Markup {
+    let missing = spec.count_unasked_cells();
+    html! {
+        form.row method="post" action=(format!("{}/go", spec_path(&spec.name))) {
+            @if can_price { button.main name="do" value="price" { "Show the price" } }
+            label { "Spend at most $" input name="budget" inputmode="decimal" size="15" placeholder="limit of the spec"; }
+            button { "Ask for " @if missing > 0 { (count_noun(missing, "cell")) } @else { "the cells" } }
         }
     }
 }

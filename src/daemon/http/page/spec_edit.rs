@@ -302,7 +302,12 @@ impl SpecEditor {
         Ok(is_saved)
     }
 
-    pub(super) fn render(&self, outcome: &Markup) -> Page {
+    fn render(&self, outcome: &Markup) -> Page {
+        self.render_with_intro(&html! {}, outcome)
+    }
+
+    /// Renders the editor between an introduction and the outcome of the last action.
+    pub(super) fn render_with_intro(&self, intro: &Markup, outcome: &Markup) -> Page {
         // Without `--edit`, hide keys and passwords that the spec contains.
         let text = if self.can_edit { self.shown.clone() } else { mask_secrets(&self.shown) };
         render_page(
@@ -311,6 +316,7 @@ impl SpecEditor {
                 h1 { (self.name) }
                 (render_spec_tabs(&self.name, "Spec"))
                 @if !self.can_edit { p.note { "Read only. To edit specs on this page, start the daemon with " code { "--edit" } "." } }
+                (intro)
                 form.live #spec-editor method="post" action=(format!("{}/edit", spec_path(&self.name)))
                     data-check=[self.can_edit.then(|| format!("{}/check", spec_path(&self.name)))] {
                     input type="hidden" name="base" value=(self.base);

@@ -117,7 +117,7 @@ fn render_figure_section() -> Markup {
             div { dt { "Cells with a value" } dd { "38" } dd { "of 40 in 1 spec" } }
             div { dt { "Spent today" } dd { "$0.0123" } dd { "of $1.0000 a day" } }
         }
-        div.cards {
+        div.halves {
             section.card {
                 div.head { h2 { "A card" } span.badge.complete { "complete" } }
                 progress aria-label="Progress" max="1" value="0.6" {}

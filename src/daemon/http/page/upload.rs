@@ -26,6 +26,7 @@ use super::spec_edit::{CHECK_TIMEOUT, SpecEditor, read_only_refusal};
 use super::{ErrorPage, HttpState, Page, ShownPage, render_failure, render_page, spec_path};
 use crate::daemon::event::DaemonEvent;
 use crate::daemon::job::guard_failure;
+use crate::database::StoreError;
 use crate::failure::Failure;
 use crate::format::{describe_write_error, io_reason};
 use crate::init::csv_import::{self, CsvImportError};
@@ -310,7 +311,7 @@ impl Uploaded {
     ) -> Result<(String, PathBuf, Vec<String>), HttpRefusal> {
         check_name_is_free(folder, &self.name)?;
         let (database, mut notes) = self.create_database(temp)?;
-        let generated = draft_spec(&database, &self.name, interrupt)?;
+        let generated = self.draft_spec(&database, interrupt)?;
         notes.extend(generated.notes);
         let spec_file = temp.path().join("spec");
         let write_spec = || {
@@ -372,19 +373,25 @@ impl Uploaded {
         let copy = csv.display().to_string();
         Ok((database, notes.iter().map(|note| note.replace(&copy, &self.file_name)).collect()))
     }
-}
 
-/// Writes a first spec for a database, in a separate read-only connection with a time limit.
-fn draft_spec(
-    database: &Path,
-    name: &str,
-    interrupt: watch::Receiver<bool>,
-) -> Result<GeneratedSpec, Failure> {
-    let guard = Guard::open_for_sql(database, Some(CHECK_TIMEOUT), interrupt)?;
-    let overrides = SpecOverrides { budget_usd: Some(0.0), ..SpecOverrides::default() };
-    let drafted = SpecDraft::sample_database(guard.database())
-        .and_then(|draft| draft.write(&format!("{name}.sqlite"), &overrides));
-    drafted.map_err(|e| guard_failure(&guard).unwrap_or_else(|| e.into()))
+    /// Writes a first spec for the database, through a read-only connection with a time limit.
+    fn draft_spec(
+        &self,
+        database: &Path,
+        interrupt: watch::Receiver<bool>,
+    ) -> Result<GeneratedSpec, Failure> {
+        let describe = |e: StoreError| {
+            // Name the user's file instead of the copy.
+            let message = e.to_string().replace(&database.display().to_string(), &self.file_name);
+            Failure::wrong_input(message, e.hint())
+        };
+        let guard =
+            Guard::open_for_sql(database, Some(CHECK_TIMEOUT), interrupt).map_err(describe)?;
+        let overrides = SpecOverrides { budget_usd: Some(0.0), ..SpecOverrides::default() };
+        let drafted = SpecDraft::sample_database(guard.database())
+            .and_then(|draft| draft.write(&format!("{}.sqlite", self.name), &overrides));
+        drafted.map_err(|e| guard_failure(&guard).unwrap_or_else(|| describe(e)))
+    }
 }
 
 /// Fails if the folder has a file of a spec with this name. A journal or the overrides of a deleted
@@ -418,7 +425,7 @@ async fn show_new_spec(state: &HttpState, name: &str, notes: &[String]) -> Resul
     // If the daemon is slow, the editor reports the unknown spec.
     let _ = tokio::time::timeout(READ_TIMEOUT, is_read).await;
     let editor = SpecEditor::open(state, name)?;
-    Ok(editor.render(&html! {
+    let intro = html! {
         section.card.answer role="status" {
             h2 { "The spec " (name) " is ready" }
             p { "Keep the columns that you need, and enter the model. Preview shows the prompt and the cost of the first cells. "
@@ -426,7 +433,8 @@ async fn show_new_spec(state: &HttpState, name: &str, notes: &[String]) -> Resul
                 a href=(spec_path(name)) { "page of the spec" } "." }
             @if !notes.is_empty() { ul { @for note in notes { li { (note) } } } }
         }
-    }))
+    };
+    Ok(editor.render_with_intro(&intro, &html! {}))
 }
 
 fn render_upload(state: &HttpState, outcome: &Markup) -> Page {
