@@ -1,5 +1,5 @@
-//! Tasks on the daemon's page: uploading data, pricing and running a spec, auditing its answers, and
-//! following a query while it runs. Some run in a real browser, as a person would do them.
+//! Tasks on the daemon's page: uploading data, pricing and running a spec, auditing its answers,
+//! and following a query while it runs. Some run in a real browser, as a person would do them.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;

@@ -289,8 +289,8 @@ fn write_chunks(
     Ok(head.starts_with(SQLITE_MAGIC))
 }
 
-/// Returns a name for a spec and its files: letters, digits, `-` and `_`, so that it cannot leave the
-/// folder and is not hidden.
+/// Returns a name for a spec and its files: letters, digits, `-` and `_`, so that it cannot leave
+/// the folder and is not hidden.
 fn make_spec_name(text: &str) -> String {
     let plain = |c: char| if c.is_alphanumeric() || c == '_' { c } else { '-' };
     let name: String = text.chars().map(plain).take(MAX_NAME).collect();
