@@ -8,9 +8,8 @@ use serde_json::Value as Json;
 use super::super::api::{OverrideChange, OverrideRequest, read_provenance};
 use super::super::reply::HttpRefusal;
 use super::format_value;
-use super::spec::find_spec;
 use super::{
-    ErrorPage, HttpState, QueryPairs, ShownPage, percent_encode, read_form, redirect_to,
+    ErrorPage, HttpState, QueryPairs, ShownPage, find_spec, percent_encode, read_form, redirect_to,
     render_page, spec_path,
 };
 use crate::database::provenance::CellProvenance;

@@ -24,6 +24,7 @@ mod upload;
 mod view;
 
 use serde_json::Value as Json;
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
@@ -225,6 +226,15 @@ fn percent_encode(text: &str) -> String {
 /// Returns the path of a spec's page.
 fn spec_path(name: &str) -> String {
     format!("/specs/{}", percent_encode(name))
+}
+
+/// Returns a spec, or the error page for an unknown one.
+fn find_spec(state: &HttpState, name: &str) -> Result<Arc<SpecStatus>, ErrorPage> {
+    let status = state.context.status.borrow();
+    status.spec(name).cloned().ok_or_else(|| {
+        let failure = super::unknown_spec_failure(name, status.specs.keys());
+        HttpRefusal { status: StatusCode::NOT_FOUND, failure }.into()
+    })
 }
 
 /// Renders the links between the pages of a spec.

@@ -106,7 +106,7 @@ fn render_attention_notes(spec: &SpecStatus) -> Markup {
         @if let Some(failure) = &spec.retried_failure { (render_retried_failure(failure)) }
         @if let Some(held) = spec.held.as_ref().filter(|_| spec.run.is_none()) {
             p.note.wait { "Waiting for your approval: " (held) }
-            form.row method="post" action=(format!("{}/go", spec_path(&spec.name))) {
+            form.row action=(spec_path(&spec.name)) {
                 button name="do" value="price" { @if spec.has_run && spec.last_run.is_some() { "Resume" } @else { "Start" } "…" }
                 span.small.quiet { "shows the price first" }
             }

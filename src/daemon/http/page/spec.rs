@@ -2,9 +2,8 @@
 
 use std::sync::Arc;
 
-use axum::extract::{Path, Request, State};
-use axum::http::StatusCode;
-use axum::response::{IntoResponse, Response};
+use axum::extract::{Path, Query, Request, State};
+use axum::response::Response;
 use maud::{Markup, html};
 use serde::Deserialize;
 use serde_json::Value as Json;
@@ -14,9 +13,9 @@ use super::super::reply::HttpRefusal;
 use super::frontier::render_frontiers;
 use super::spec_edit::{CHECK_TIMEOUT, price_cells};
 use super::{
-    ErrorPage, HttpState, Page, ShownPage, format_usd, percent_encode, read_form, redirect_to,
-    render_failure, render_page, render_retried_failure, render_runs_table, render_spec_tabs,
-    render_state_badge, spec_path,
+    ErrorPage, HttpState, Page, ShownPage, find_spec, format_usd, percent_encode, read_form,
+    redirect_to, render_failure, render_page, render_retried_failure, render_runs_table,
+    render_spec_tabs, render_state_badge, spec_path,
 };
 use crate::cell::State as CellState;
 use crate::daemon::job::guard_failure;
@@ -27,12 +26,26 @@ use crate::materialize::Selection;
 use crate::plan::Plan;
 use crate::query::connection::guard::Guard;
 
+/// Fields of the page's address.
+#[derive(Deserialize)]
+pub(super) struct SpecQuery {
+    /// `price` to show the cost of the missing cells.
+    #[serde(default, rename = "do")]
+    action: String,
+}
+
 /// Handles `GET /specs/{spec}`.
 pub(super) async fn show_spec(
     State(state): State<HttpState>,
     Path(name): Path<String>,
+    Query(query): Query<SpecQuery>,
 ) -> ShownPage {
-    Ok(render_spec(&state, &*find_spec(&state, &name)?, None))
+    let spec = find_spec(&state, &name)?;
+    let price = match query.action.as_str() {
+        "price" => Some(price_missing_cells(&state, &name).await?),
+        _ => None,
+    };
+    Ok(render_spec(&state, &spec, price.as_ref()))
 }
 
 /// Renders the page of a spec. `price` is the plan of its missing cells with their maximum cost in
@@ -74,15 +87,6 @@ fn render_spec(state: &HttpState, spec: &SpecStatus, price: Option<&(Plan, f64)>
     )
 }
 
-/// Returns a spec, or the error page for an unknown one.
-pub(super) fn find_spec(state: &HttpState, name: &str) -> Result<Arc<SpecStatus>, ErrorPage> {
-    let status = state.context.status.borrow();
-    status.spec(name).cloned().ok_or_else(|| {
-        let failure = super::super::unknown_spec_failure(name, status.specs.keys());
-        HttpRefusal { status: StatusCode::NOT_FOUND, failure }.into()
-    })
-}
-
 /// Renders the reason for a hold, the cost of the missing cells, and the forms that approve a run.
 fn render_approval_form(spec: &SpecStatus, price: Option<&(Plan, f64)>) -> Markup {
     let is_idle = spec.active_spec.is_some() && spec.run.is_none();
@@ -115,8 +119,8 @@ fn render_approval_form(spec: &SpecStatus, price: Option<&(Plan, f64)>) -> Marku
 fn render_limit_form(spec: &SpecStatus, can_price: bool) -> Markup {
     let missing = spec.count_unasked_cells();
     html! {
+        @if can_price { form.row action=(spec_path(&spec.name)) { button.main name="do" value="price" { "Show the price" } } }
         form.row method="post" action=(format!("{}/go", spec_path(&spec.name))) {
-            @if can_price { button.main name="do" value="price" { "Show the price" } }
             label { "Spend at most $" input name="budget" inputmode="decimal" size="15" placeholder="limit of the spec"; }
             button { "Ask for " @if missing > 0 { (count_noun(missing, "cell")) } @else { "the cells" } }
         }
@@ -208,8 +212,6 @@ fn find_unpublished_columns(spec: &SpecStatus) -> Vec<(&str, &str)> {
 
 #[derive(Deserialize)]
 pub(super) struct ApprovalForm {
-    #[serde(default, rename = "do")]
-    action: String,
     #[serde(default)]
     budget: String,
     /// Maximum number of rows per table.
@@ -225,17 +227,13 @@ pub(super) async fn stop_run(
     Ok(redirect_to("/"))
 }
 
-/// Handles `POST /specs/{spec}/go`: shows the cost of the missing cells, or starts a run.
+/// Handles `POST /specs/{spec}/go`.
 pub(super) async fn approve_run(
     State(state): State<HttpState>,
     Path(name): Path<String>,
     request: Request,
 ) -> Result<Response, ErrorPage> {
     let approval: ApprovalForm = read_form(request).await?;
-    if approval.action == "price" {
-        let price = price_missing_cells(&state, &name).await?;
-        return Ok(render_spec(&state, &*find_spec(&state, &name)?, Some(&price)).into_response());
-    }
     let budget = match approval.budget.trim() {
         "" => None,
         text => match text.parse::<f64>().ok().filter(|b| b.is_finite() && *b >= 0.0) {

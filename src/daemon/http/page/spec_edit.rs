@@ -16,9 +16,9 @@ use tokio::sync::{OwnedMutexGuard, watch};
 
 use super::super::query::run_blocking;
 use super::super::reply::HttpRefusal;
-use super::spec::find_spec;
 use super::{
-    ErrorPage, HttpState, Page, read_form, render_failure, render_page, render_spec_tabs, spec_path,
+    ErrorPage, HttpState, Page, find_spec, read_form, render_failure, render_page,
+    render_spec_tabs, spec_path,
 };
 use crate::ask::max_request_cost;
 use crate::daemon::job::guard_failure;
