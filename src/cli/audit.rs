@@ -3,7 +3,6 @@
 use std::io::BufRead;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use comfy_table::{CellAlignment, Table, presets};
 use serde_json::json;
@@ -14,7 +13,8 @@ use super::progress::Progress;
 use super::{CacheFlags, ModelFlags, OutputOptions, interrupt, score, session};
 use crate::audit::sheet::{format_cell, parse_truth};
 use crate::audit::{
-    Audit, AuditReport, CellTruth, ColumnAudit, Design, Draw, DrawRequest, Evidence, sheet_path,
+    Audit, AuditReport, CellTruth, ColumnAudit, Design, Draw, DrawRequest, Evidence, generate_seed,
+    sheet_path,
 };
 use crate::database::Database;
 use crate::format::count_noun;
@@ -319,11 +319,6 @@ fn draw_sample(
         );
     }
     Ok(ExitCode::SUCCESS)
-}
-
-fn generate_seed() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::from(since.subsec_nanos()) ^ since.as_secs()
 }
 
 /// Returns the failure for a query error, pointing into the query's text.

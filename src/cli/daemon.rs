@@ -43,10 +43,14 @@ pub struct Options {
     /// `budget` and a run started over HTTP or on the page count as approved.
     #[arg(long)]
     no_spend: bool,
-    /// Allow changes of specs on the page: editing them, and keeping questions with their queries
-    /// as examples.
+    /// Allow changes of specs on the page: adding them for an uploaded file, editing them, and
+    /// keeping questions with their queries as examples.
     #[arg(long)]
     edit: bool,
+    /// Maximum size in megabytes of a file that a client uploads on the page.
+    #[arg(long, value_name = "MB", default_value_t = 512, allow_hyphen_values = true,
+          value_parser = super::parse_whole_number::<u64>)]
+    max_upload: u64,
     /// Check the files at this interval (2 if omitted, at most 3600), for file systems without
     /// change events (network drives).
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "2",
@@ -218,6 +222,7 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
         approve_command: build_approve_command(&options.cache),
         spend: !options.no_spend,
         edit: options.edit,
+        max_upload: options.max_upload.saturating_mul(1_000_000),
         poll: options.poll.map(Duration::from_secs),
         grace: Duration::from_secs(options.grace),
         max_rows: options.max_rows,

@@ -159,7 +159,7 @@ pub const EXAMPLES: &[(&str, &[&str])] = &[
         &[
             "hqdl daemon --specs specs",
             "hqdl daemon --no-spend --poll 5 --grace 60",
-            "hqdl daemon --edit",
+            "hqdl daemon --edit --max-upload 2000",
             "HQDL_TOKEN=$(openssl rand -hex 16) hqdl daemon --listen 0.0.0.0:4735 --host facts.example.org",
             "hqdl daemon --allow-usd 0.05 --max-usd 0.50",
             "hqdl daemon --max-rows 100000 --max-bytes 50000000 --read-within 30",

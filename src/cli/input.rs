@@ -14,6 +14,7 @@ use crate::database::output;
 use crate::generate::{Listener, StopReason};
 use crate::model::{Model, SetupError};
 use crate::problem::Problems;
+use crate::query::params::parse_literal;
 use crate::query::{self, Dialect, Param, PlainQuery, QueryError, RefreshScope, Request};
 use crate::session::Session;
 use crate::spec::{Provider, UncheckedSpec, is_folder};
@@ -353,27 +354,4 @@ fn parse_params(all: &[String]) -> Result<Vec<(Param, Value)>, Failure> {
         params.push((param, parse_literal(value)));
     }
     Ok(params)
-}
-
-/// Parses a value: a number or null as SQL writes them, otherwise text.
-fn parse_literal(text: &str) -> Value {
-    if let Some(inner) = text.strip_prefix('\'').and_then(|t| t.strip_suffix('\'')) {
-        return Value::Text(inner.replace("''", "'"));
-    }
-    let word = text.trim();
-    if word.eq_ignore_ascii_case("null") {
-        return Value::Null;
-    }
-    // Rust parses `inf` and `nan` as numbers; SQL does not.
-    let number = word.contains(|c: char| c.is_ascii_digit())
-        && word.chars().all(|c| c.is_ascii_digit() || "+-.eE".contains(c));
-    if number {
-        if let Ok(integer) = word.parse() {
-            return Value::Integer(integer);
-        }
-        if let Ok(real) = word.parse() {
-            return Value::Real(real);
-        }
-    }
-    Value::Text(text.to_owned())
 }

@@ -100,6 +100,8 @@ pub struct Settings {
     pub spend: bool,
     /// Whether the page may change specs.
     pub edit: bool,
+    /// Maximum size of an uploaded file, in bytes.
+    pub max_upload: u64,
     /// Interval for polling files; `None` to use the system's change events.
     pub poll: Option<Duration>,
     /// Time for requests in flight to finish at shutdown.

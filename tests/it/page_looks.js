@@ -31,6 +31,11 @@
       if (height < 24) problems.push(`${describe(area)} is ${height.toFixed(0)} high`);
     }
   }
+  // Each class has a rule in the style sheet, or a name that only the script uses.
+  const sheet = [...document.styleSheets].flatMap((s) => [...s.cssRules]).map((rule) => rule.cssText).join(" ");
+  const unstyled = new Set([...document.body.querySelectorAll("[class]")].flatMap((e) => [...e.classList]));
+  for (const name of unstyled)
+    if (!sheet.includes(`.${name}`) && !["live", "status", "cancel", "sortable"].includes(name)) problems.push(`the class ${name} has no style`);
   // The table of runs never scrolls sideways; other tables do so only in narrow windows.
   for (const e of document.querySelectorAll(".wide"))
     if ((width >= 1280 || e.querySelector("table.runs")) && e.scrollWidth > e.clientWidth + 1)

@@ -1,8 +1,9 @@
 //! Tests every state of the daemon's pages in a real browser: narrow and wide, light and dark,
-//! nothing overflows and all text is readable. `HQDL_PICTURES=DIR` saves a picture of each.
+//! nothing overflows and all text is readable. Each test saves its pictures in `page-pictures` of the
+//! target directory.
 
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -103,16 +104,14 @@ impl Walk {
                 let found = self.browser.eval_script(&script);
                 let at = format!("{state} at {width} px, {scheme}");
                 let mut found = found.as_array().unwrap().clone();
-                if AXE_WIDTHS.contains(&width) && scheme == "light" {
+                if AXE_WIDTHS.contains(&width) {
                     self.browser.eval_script(&self.axe);
                     let violations = self.browser.eval_script(AXE_RUN);
                     found.extend(violations.as_array().unwrap().iter().cloned());
                 }
                 self.complaints.extend(found.iter().map(|c| format!("{at}: {c}")));
-                if let Some(folder) = std::env::var_os("HQDL_PICTURES") {
-                    let name = format!("{}-{width}-{scheme}.png", state.replace([' ', '\''], "-"));
-                    save(&self.browser.take_screenshot(), &Path::new(&folder).join(name));
-                }
+                let name = format!("{}-{width}-{scheme}.png", state.replace([' ', '\''], "-"));
+                save(&self.browser.take_screenshot(), &picture_folder().join(name));
             }
         }
         let errors = self.browser.take_errors();
@@ -130,6 +129,14 @@ fn read_axe() -> String {
     let unpacked = Command::new("gzip").arg("-dc").arg(path).output().unwrap();
     assert!(unpacked.status.success());
     String::from_utf8(unpacked.stdout).unwrap() + "; 0"
+}
+
+/// Returns the folder of the pictures, beside the folder of the built program.
+fn picture_folder() -> PathBuf {
+    let program = Path::new(env!("CARGO_BIN_EXE_hqdl"));
+    let folder = program.ancestors().nth(2).unwrap().join("page-pictures");
+    std::fs::create_dir_all(&folder).unwrap();
+    folder
 }
 
 /// Writes a picture that is encoded in base64.
@@ -251,6 +258,47 @@ fn asking(walk: &mut Walk) {
     walk.press_live("ask with a wrong query", "button[value=price]", &["no such column"]);
 }
 
+/// The states of an upload, and the components in general.
+fn uploading(walk: &mut Walk) {
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "json");
+    let daemon = Daemon::start(&project, &["--no-spend", "--edit"]);
+    daemon.wait_until_idle("waiting");
+    walk.look("style guide", &daemon, "/styleguide", &["Main action", "A chart with a limit"]);
+    walk.look("upload", &daemon, "/upload", &["at most 512 MB", "Upload"]);
+    let choose = |walk: &mut Walk, name: &str, text: &str| {
+        walk.browser.eval_script(&format!(
+            "{{ const files = new DataTransfer(); files.items.add(new File([{text:?}], {name:?}));
+               document.querySelector('input[type=file]').files = files.files; }}"
+        ));
+    };
+    choose(walk, "a-file-with-a-long-name.csv", "name,country\n\"Berlin,Germany");
+    walk.press_live("upload refused", "#upload button.main", &["line 2", "Nothing was added."]);
+    choose(walk, "cities.csv", "name,name\nBerlin,B\nParis,P\nRome,R\n");
+    walk.press_live("upload done", "#upload button.main", &["The spec cities is ready", "name_2"]);
+    walk.look("spec to price", &daemon, "/specs/x", &["Show the price", "40 cells"]);
+    walk.press("spec with a price", "button[value=price]", &["Ask for 40 cells, for at most $"]);
+    let parameters = "/query?spec=x&sql=SELECT+name+FROM+hero+WHERE+height+%3E+:height+AND+name+%3C%3E+:a_parameter_with_a_long_name";
+    walk.look("query with parameters", &daemon, parameters, &[":height", ":a_parameter"]);
+    drop(daemon);
+    let daemon = Daemon::start(&project, &["--no-spend"]);
+    daemon.wait_until_idle("waiting");
+    walk.look("upload not allowed", &daemon, "/upload", &["--edit"]);
+    walk.look("no approvals", &daemon, "/approvals", &["No plan waits."]);
+}
+
+/// A query that is running.
+fn querying(walk: &mut Walk) {
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "json");
+    let daemon = Daemon::start(&project, &[]);
+    daemon.wait_until_idle("complete");
+    endpoint.add_fault(Fault::Latency(Duration::from_secs(3600)), Frequency::Every(3));
+    walk.look("query to wait for", &daemon, &format!("/query?spec=x&{LIVE}"), &["Run"]);
+    walk.wait_for_words(&["Run, for at most $"]);
+    walk.press_live("running query", "#query button.main", &["requests, $", "so far"]);
+}
+
 /// The states of a spec's text and lineage.
 fn editing(walk: &mut Walk) {
     let endpoint = truthful_endpoint();
@@ -329,7 +377,7 @@ fn all(walk: &mut Walk) {
         let done = format!("{} of 40", answered_cells());
         let said = format!("{done} missing cells are being filled by run 1");
         walk.look("running", &daemon, "/", &[&said]);
-        walk.look("running spec", &daemon, "/specs/x", &["Stop", &done, "running"]);
+        walk.look("running spec", &daemon, "/specs/x", &["Pause", &done, "running"]);
     }
     {
         let endpoint = truthful_endpoint();
@@ -428,4 +476,16 @@ fn the_ask_page_is_readable_in_every_state() {
 #[cfg_attr(not(chromium), ignore = "Chromium is not installed")]
 fn the_pages_of_a_spec_are_readable_in_every_state() {
     check_states(editing);
+}
+
+#[test]
+#[cfg_attr(not(chromium), ignore = "Chromium is not installed")]
+fn the_upload_page_is_readable_in_every_state() {
+    check_states(uploading);
+}
+
+#[test]
+#[cfg_attr(not(chromium), ignore = "Chromium is not installed")]
+fn a_running_query_is_readable() {
+    check_states(querying);
 }

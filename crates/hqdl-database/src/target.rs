@@ -53,7 +53,7 @@ pub(crate) enum OutputState {
 pub(crate) type PublishedObject = (String, String);
 
 /// Place of the published tables of a [`Database`].
-pub(crate) trait PublishTarget: fmt::Debug + Send {
+pub(crate) trait PublishTarget: fmt::Debug + Send + Sync {
     /// Returns how rows reach this target.
     fn row_transfer(&self) -> RowTransfer;
 

@@ -57,6 +57,8 @@ const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 const MAX_QUERIES: usize = 16;
 /// Maximum number of concurrent short reads: pages, cells, facts. Queries have separate permits.
 const MAX_READS: usize = 8;
+/// Maximum number of concurrent uploads.
+const MAX_UPLOADS: usize = 2;
 /// Maximum number of requests that wait for a permit.
 const MAX_WAITING: i64 = 128;
 
@@ -74,6 +76,8 @@ struct HttpState {
     stream_permits: Arc<Semaphore>,
     /// Permits for clients that wait for the end of a run.
     wait_permits: Arc<Semaphore>,
+    /// Permits for uploads.
+    upload_permits: Arc<Semaphore>,
     /// Limits and spending of the assistants.
     ledger: SpendingLedger,
     /// Serializes edits of overrides files and specs.
@@ -99,6 +103,7 @@ pub(super) async fn serve_http(
         read_permits: Arc::new(Semaphore::new(MAX_READS)),
         stream_permits: Arc::new(Semaphore::new(MAX_STREAMS)),
         wait_permits: Arc::new(Semaphore::new(MAX_RUN_WAITS)),
+        upload_permits: Arc::new(Semaphore::new(MAX_UPLOADS)),
         ledger,
         edits: Arc::default(),
         presses: page::AskPresses::default(),

@@ -24,6 +24,7 @@ use crate::daemon::clients::ClientGuard;
 use crate::database::{Database, output};
 use crate::failure::{Failure, check_budget};
 use crate::format::name_all;
+use crate::generate::{Event, Listener};
 use crate::interval::{IntervalRequest, run_with_intervals};
 use crate::model::{self, Model};
 use crate::problem::Problems;
@@ -98,6 +99,8 @@ pub(super) struct PreparedQuery {
     timeout: Duration,
     command: String,
     interval: Option<IntervalRequest>,
+    /// Receives the events of the query's requests.
+    progress: Option<Listener>,
 }
 
 /// Handles `POST /v1/query`.
@@ -172,11 +175,12 @@ pub(super) async fn explain_request(
 }
 
 /// Runs a query and collects its rows in `sink`, for the page. `is_approved` means that a person
-/// has seen the cost.
+/// has seen the cost. `progress` receives the events of the query's requests.
 pub(super) async fn collect_rows<S: RowSink + Send + 'static>(
     state: &HttpState,
     asked: AskedQuery,
     is_approved: bool,
+    progress: Option<Listener>,
     sink: S,
 ) -> Result<(Meta, S), HttpRefusal> {
     let (client_guard, interrupt) = state.context.clients.begin_work();
@@ -186,6 +190,7 @@ pub(super) async fn collect_rows<S: RowSink + Send + 'static>(
         let mut sink = sink;
         let mut prepared = prepare_query(&state, asked)?;
         prepared.is_approved |= is_approved;
+        prepared.progress = progress;
         let meta = prepared.run_with_sink(&state.context, interrupt, &mut sink)?;
         state.context.metrics.count_reused_values(meta.values_reused);
         Ok((meta, sink))
@@ -341,6 +346,7 @@ fn prepare_query(state: &HttpState, asked: AskedQuery) -> Result<PreparedQuery, 
     };
     Ok(PreparedQuery {
         interval,
+        progress: None,
         is_approved: state.context.settings.spend || asked.budget.is_some(),
         params: parse_params(&asked.params)?,
         command: format!("query {name}"),
@@ -430,6 +436,14 @@ impl PreparedQuery {
         interrupt: watch::Receiver<bool>,
     ) -> Request<'r> {
         let spec = self.changed_spec.as_ref().unwrap_or(&self.active_spec.spec);
+        let count_usage = context.metrics.new_usage_listener();
+        let listener = match self.progress.clone() {
+            None => count_usage,
+            Some(progress) => Arc::new(move |event: &Event| {
+                count_usage(event);
+                progress(event);
+            }),
+        };
         Request {
             model,
             dialect: self.dialect,
@@ -439,7 +453,7 @@ impl PreparedQuery {
             rows_per_request: self.rows_per_request,
             timeout: Some(self.timeout),
             command: &self.command,
-            listener: context.metrics.new_usage_listener(),
+            listener,
             interrupt,
             ..Request::new(spec, &self.target, &context.facts, &self.sql)
         }

@@ -5,6 +5,7 @@
 
 use std::io::Write;
 use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use hqdl_statistics::draw_rows;
 use serde::{Deserialize, Serialize};
@@ -270,4 +271,11 @@ pub(super) fn write_file(path: &Path, bytes: &[u8]) -> Result<(), AuditError> {
         let _ = std::fs::remove_file(&temporary);
         AuditError::in_file(path, None, io_reason(&e))
     })
+}
+
+/// Returns a seed from the clock, for a sample that no user has seeded.
+#[must_use]
+pub fn generate_seed() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::from(since.subsec_nanos()) ^ since.as_secs()
 }

@@ -17,7 +17,7 @@ pub mod sheet;
 
 use std::path::PathBuf;
 
-pub use self::draw::{Design, Draw, DrawRequest};
+pub use self::draw::{Design, Draw, DrawRequest, generate_seed};
 pub use self::error::AuditError;
 pub use self::frame::FrameRow;
 pub(crate) use self::report::has_same_values;

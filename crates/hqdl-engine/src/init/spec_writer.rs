@@ -34,12 +34,8 @@ price = { input = 0.15, cached_input = 0.075, output = 0.60 }   # USD per millio
 # price = { input = 0, output = 0 }
 ";
 
-const LIMITS: &str = "\
-[limits]
-requests_per_minute = 500
-concurrency = 16
-budget_usd = 1.00                # a run stops before it spends more
-";
+/// Budget of a run in USD, unless flags set another.
+const BUDGET_USD: f64 = 1.0;
 
 /// Example for a database without entities and value lists.
 const EXAMPLE: &str = "\
@@ -120,6 +116,17 @@ fn format_model_table(flags: &SpecOverrides) -> String {
     table
 }
 
+/// Formats `[limits]`, with the budget that the flags set.
+fn format_limits_table(flags: &SpecOverrides) -> String {
+    format!(
+        "[limits]\n\
+         requests_per_minute = 500\n\
+         concurrency = 16\n\
+         budget_usd = {:.2}                # a run stops before it spends more\n",
+        flags.budget_usd.unwrap_or(BUDGET_USD)
+    )
+}
+
 /// Writes the spec with `database` as the content of its `[database]` table.
 fn write_spec_with_database(
     inventory: &Inventory,
@@ -127,9 +134,10 @@ fn write_spec_with_database(
     model: &SpecOverrides,
     used_names: Vec<String>,
 ) -> String {
+    let limits = format_limits_table(model);
     let model = format_model_table(model);
     let mut draft = SpecWriter {
-        out: format!("{HEAD}\n[database]\n{database}\n[model]\n{model}\n{LIMITS}"),
+        out: format!("{HEAD}\n[database]\n{database}\n[model]\n{model}\n{limits}"),
         used_names: used_names.into_iter().collect(),
         questions: HashSet::new(),
     };

@@ -11,9 +11,8 @@ use super::super::api::{OverrideChange, OverrideRequest, read_provenance};
 use super::super::query::run_blocking;
 use super::super::reply::HttpRefusal;
 use super::format_value;
-use super::spec::find_spec;
 use super::{
-    ErrorPage, HttpState, QueryPairs, ShownPage, percent_encode, read_form, redirect_to,
+    ErrorPage, HttpState, QueryPairs, ShownPage, find_spec, percent_encode, read_form, redirect_to,
     render_page, spec_path, truncate_text,
 };
 use crate::audit::sheet::format_cell;

@@ -3,10 +3,9 @@
 use axum::extract::{Path, State};
 use maud::{Markup, html};
 
-use super::spec::find_spec;
 use super::{
-    ErrorPage, HttpState, Page, percent_encode, render_page, render_spec_tabs, spec_path,
-    truncate_text,
+    ErrorPage, HttpState, Page, find_spec, percent_encode, render_page, render_spec_tabs,
+    spec_path, truncate_text,
 };
 use crate::cell::State as CellState;
 use crate::daemon::query_uses::QueryUse;

@@ -17,14 +17,18 @@ mod review;
 mod spec;
 mod spec_edit;
 mod spending;
+#[cfg(debug_assertions)]
+mod styleguide;
 mod table;
+mod upload;
 mod view;
 
 use serde_json::Value as Json;
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use axum::extract::{Form, FromRequest, Request};
+use axum::extract::{DefaultBodyLimit, Form, FromRequest, Request};
 use axum::http::{HeaderMap, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
@@ -50,6 +54,8 @@ pub(super) fn add_page_routes(api: Router<HttpState>) -> Router<HttpState> {
             ([(header::CONTENT_TYPE, content_type), (header::CACHE_CONTROL, "no-cache")], text)
         })
     };
+    #[cfg(debug_assertions)]
+    let api = api.route("/styleguide", get(styleguide::show_styleguide));
     api.route("/", get(overview::show_overview))
         .route("/specs/{spec}", get(spec::show_spec))
         .route("/specs/{spec}/edit", get(spec_edit::show_editor).post(spec_edit::submit_editor))
@@ -61,8 +67,16 @@ pub(super) fn add_page_routes(api: Router<HttpState>) -> Router<HttpState> {
         .route("/specs/{spec}/tables/{table}", get(table::show_table))
         .route("/specs/{spec}/tables/{table}/export", get(table::export_table))
         .route("/specs/{spec}/review", get(review::show_review).post(review::store_truth))
+        .route("/specs/{spec}/audit", post(review::draw_sample))
         .route("/specs/{spec}/doubts", get(doubts::show_doubts).post(doubts::store_override))
         .route("/specs/{spec}/cell", get(cell::show_cell).post(cell::set_override))
+        .route(
+            "/upload",
+            // The handler limits the size itself, as the file arrives.
+            get(upload::show_upload)
+                .post(upload::receive_upload)
+                .layer(DefaultBodyLimit::disable()),
+        )
         .route("/approvals", get(approvals::show_approvals).post(approvals::submit_decision))
         .route("/ask", get(ask::show_ask).post(ask::submit_ask))
         .route("/query", get(query::show_query).post(query::run_query))
@@ -73,9 +87,15 @@ pub(super) fn add_page_routes(api: Router<HttpState>) -> Router<HttpState> {
 /// An HTML page.
 pub(super) struct Page(Markup);
 
+impl Page {
+    fn into_text(self) -> String {
+        self.0.into_string()
+    }
+}
+
 impl IntoResponse for Page {
     fn into_response(self) -> Response {
-        ([(header::CONTENT_TYPE, "text/html; charset=utf-8")], self.0.into_string()).into_response()
+        ([(header::CONTENT_TYPE, "text/html; charset=utf-8")], self.into_text()).into_response()
     }
 }
 
@@ -133,7 +153,7 @@ fn render_page(title: &str, content: &Markup) -> Page {
                 a.skip href="#content" { "Skip to the content" }
                 header {
                     a.home href="/" { "hqdl" }
-                    nav aria-label="Pages" { @for (path, name) in [("/", "Specs"), ("/query", "Query"), ("/ask", "Ask"), ("/approvals", "Approvals")] {
+                    nav aria-label="Pages" { @for (path, name) in [("/", "Specs"), ("/query", "Query"), ("/ask", "Ask"), ("/approvals", "Approvals"), ("/upload", "New spec")] {
                         a href=(path) aria-current=[(title == name).then_some("page")] { (name) }
                     } }
                 }
@@ -208,6 +228,15 @@ fn spec_path(name: &str) -> String {
     format!("/specs/{}", percent_encode(name))
 }
 
+/// Returns a spec, or the error page for an unknown one.
+fn find_spec(state: &HttpState, name: &str) -> Result<Arc<SpecStatus>, ErrorPage> {
+    let status = state.context.status.borrow();
+    status.spec(name).cloned().ok_or_else(|| {
+        let failure = super::unknown_spec_failure(name, status.specs.keys());
+        HttpRefusal { status: StatusCode::NOT_FOUND, failure }.into()
+    })
+}
+
 /// Renders the links between the pages of a spec.
 fn render_spec_tabs(name: &str, current: &str) -> Markup {
     let path = spec_path(name);
@@ -241,7 +270,7 @@ fn render_runs_table(all: &[&RunStatus]) -> Markup {
                             span class={ "badge " (run.state.name()) } data-is="state" { (run.state.name()) }
                             @if run.state == RunState::Running {
                                 " " form.inline method="post" action=(format!("/runs/{}/stop", run.id)) {
-                                    button.slight title="Keeps all answers. A new run continues from here." { "Stop" }
+                                    button.slight title="Ends the run and keeps all answers. Resume starts a run for the missing cells." { "Pause" }
                                 }
                             }
                         }

@@ -16,6 +16,8 @@ use crate::format::count_noun;
 use crate::materialize::ColumnReport;
 use crate::spec::{Column, Expansion};
 
+/// Default number of rows of an audit.
+const AUDIT_ROWS: usize = 25;
 /// Maximum number of columns to show on a card.
 const CARD_COLUMNS: usize = 8;
 
@@ -34,8 +36,8 @@ pub(super) async fn show_overview(State(state): State<HttpState>) -> ShownPage {
             @if !status.spend { p.note { "The daemon sends no requests on its own (" code { "--no-spend" } ")." } }
             (render_summary_tiles(&status, &spending))
             @if status.specs.is_empty() {
-                p.card { "No spec in " code { (status.watched) } " yet. The daemon watches it: save a spec there, for example the one of "
-                    code { "hqdl init" } ", and it appears here." }
+                p.card { "No spec in " code { (status.watched) } " yet. The daemon watches it: " a href="/upload" { "upload a CSV file or a database" }
+                    ", or save a spec there, for example the one of " code { "hqdl init" } ", and it appears here." }
             } @else {
                 div.cards { @for spec in status.specs.values() { (render_spec_card(spec, &status, &spending)) } }
             }
@@ -57,7 +59,7 @@ fn render_summary_tiles(status: &DaemonStatus, spending: &SpendingReport) -> Mar
         status.specs.values().map(cells).fold((0, 0), |sum, (v, a)| (sum.0 + v, sum.1 + a));
     let running = status.specs.values().filter(|spec| spec.run.is_some()).count();
     html! {
-        dl.summary_tiles {
+        dl.tiles {
             div { dt { "Cells with a value" } dd { (valued) } dd { "of " (all) " in " (count_noun(status.specs.len() as u64, "spec")) } }
             div { dt { "Running" } dd { (running) } dd { (count_noun(status.queued as u64, "run")) " waiting" } }
             div { dt { "Spent today" } dd { (format_usd(spending.today_usd())) }
@@ -104,13 +106,22 @@ fn render_attention_notes(spec: &SpecStatus) -> Markup {
         @if let Some(failure) = &spec.retried_failure { (render_retried_failure(failure)) }
         @if let Some(held) = spec.held.as_ref().filter(|_| spec.run.is_none()) {
             p.note.wait { "Waiting for your approval: " (held) }
+            form.row action=(spec_path(&spec.name)) {
+                button name="do" value="price" { @if spec.has_run && spec.last_run.is_some() { "Resume" } @else { "Start" } "…" }
+                span.small.quiet { "shows the price first" }
+            }
         }
         @for e in audited {
             p.small { a href=(format!("{}/review?table={}", spec_path(&spec.name), percent_encode(&e.name))) { "Review the audit of " (e.name) } }
         }
-        @if spec.state_name() == "complete" && !unaudited.is_empty() {
-            p.small.quiet { "Accuracy is not known. " code { "hqdl audit" } " draws a sample to check." }
-        }
+        @if spec.state_name() == "complete" { @for e in unaudited {
+            form.note.row method="post" action=(format!("{}/audit", spec_path(&spec.name))) {
+                span { strong { "Audit suggested" } ": the accuracy of " (e.name) " is not known." }
+                input type="hidden" name="table" value=(e.name);
+                label { "Rows " input name="rows" value=(AUDIT_ROWS) size="4" inputmode="numeric"; }
+                button { "Draw a sample" }
+            }
+        } }
     }
 }
 

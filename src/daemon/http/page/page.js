@@ -85,7 +85,7 @@ document.addEventListener("keydown", (event) => {
     try {
       const response = await fetch("/v1/explain", {
         method: "POST", signal: costRequest.signal, headers: { "content-type": "application/json" },
-        body: JSON.stringify({ spec: form.spec.value || null, sql: form.sql.value }),
+        body: JSON.stringify({ spec: form.spec.value || null, sql: form.sql.value, params: readParameters() }),
       });
       const found = await response.json();
       underlineProblems(form.sql, found.error?.problems ?? []);
@@ -110,6 +110,36 @@ document.addEventListener("keydown", (event) => {
     timer = setTimeout(showCost, 400);
   };
 
+  // Returns the parameters of the query.
+  const listParameters = (sql) => {
+    const plain = sql.replace(/'(?:[^']|'')*'|"[^"]*"|--[^\n]*|\/\*[^]*?\*\/|::/g, " ");
+    return [...new Set(plain.match(/[:@$][A-Za-z_]\w*|\?\d+/g) ?? [])];
+  };
+  const findParameterFields = () => [...byId("parameters").querySelectorAll("input")];
+  // Parses a value as the server does: a number or null as SQL writes them, otherwise text.
+  const parseLiteral = (text) => {
+    const word = text.trim();
+    if (/^'[^]*'$/.test(text) && text.length > 1) return text.slice(1, -1).replaceAll("''", "'");
+    if (/^null$/i.test(word)) return null;
+    return /\d/.test(word) && /^[-+.\deE]+$/.test(word) && !Number.isNaN(Number(word)) ? Number(word) : text;
+  };
+  const readParameters = () => Object.fromEntries(findParameterFields().map((field) =>
+    [field.name.slice(byId("parameters").dataset.prefix.length), parseLiteral(field.value)]));
+  // Shows a field for each parameter, and keeps the values that have been entered.
+  const showParameterFields = () => {
+    const box = byId("parameters"), entered = new Map(findParameterFields().map((field) => [field.name, field]));
+    const names = listParameters(byId("sql").value);
+    if (names.map((name) => box.dataset.prefix + name).join() === [...entered.keys()].join()) return;
+    box.hidden = !names.length;
+    box.replaceChildren(...names.map((name) => {
+      const label = document.createElement("label"), code = document.createElement("code");
+      code.textContent = name;
+      const field = entered.get(box.dataset.prefix + name) ?? Object.assign(document.createElement("input"), { name: box.dataset.prefix + name, placeholder: "number or text" });
+      label.append(code, " ", field);
+      return label;
+    }));
+  };
+
   // Lists the names that begin with the word before the caret.
   const showCompletions = () => {
     const sql = byId("sql"), list = byId("completion");
@@ -124,6 +154,28 @@ document.addEventListener("keydown", (event) => {
       handleChange();
     }, "chip")));
     list.hidden = !found.length;
+  };
+
+  // Reads the lines of a running query: shows the progress and the first rows. Returns the page.
+  const readLines = async (response, showProgress) => {
+    const reader = response.body.pipeThrough(new TextDecoderStream()).getReader(), live = byId("live");
+    const parseHtml = (text) => Object.assign(document.createElement("template"), { innerHTML: text }).content;
+    let rest = "", page = null;
+    for (let part = await reader.read(); !part.done; part = await reader.read()) {
+      const lines = (rest + part.value).split("\n");
+      rest = lines.pop();
+      for (const line of lines.map((text) => JSON.parse(text))) {
+        if (line.progress) showProgress(line.progress);
+        if (line.table) {
+          document.querySelectorAll("#live ~ *").forEach((old) => old.remove());
+          live.replaceChildren(parseHtml(line.table));
+          live.hidden = false;
+        }
+        if (line.rows) live.querySelector("tbody").append(parseHtml(line.rows));
+        page = line.page ?? page;
+      }
+    }
+    return page;
   };
 
   // Submits the form without leaving the page, so that the user can cancel the query.
@@ -142,11 +194,18 @@ document.addEventListener("keydown", (event) => {
     const [cancel, note] = [byId("cancel"), byId("price")];
     cancel.hidden = false;
     const began = Date.now();
-    note.textContent = "Running";
-    const clock = setInterval(() => { note.textContent = `Running for ${Math.round((Date.now() - began) / 1000)} s`; }, 1000);
+    let progress = null;
+    const showTime = () => {
+      const asked = progress?.requests ? `: ${progress.values} values in ${progress.requests} requests, $${progress.cost_usd.toFixed(4)} so far` : "";
+      note.textContent = `Running for ${Math.round((Date.now() - began) / 1000)} s${asked}`;
+    };
+    showTime();
+    const clock = setInterval(showTime, 1000);
     try {
-      const response = await fetch(form.action, { method: "POST", body, signal: own.signal });
-      const fresh = new DOMParser().parseFromString(await response.text(), "text/html");
+      const response = await fetch(form.action, { method: "POST", body, signal: own.signal, headers: { accept: "application/x-ndjson" } });
+      const isStream = response.headers.get("content-type") === "application/x-ndjson";
+      const text = isStream ? await readLines(response, (now) => { progress = now; showTime(); }) : await response.text();
+      const fresh = new DOMParser().parseFromString(text, "text/html");
       document.querySelector("main").replaceWith(fresh.querySelector("main"));
       initializeForm();
     } catch {
@@ -175,14 +234,15 @@ document.addEventListener("keydown", (event) => {
   const initializeForm = () => {
     const form = byId("query");
     if (!form) return;
-    form.sql.addEventListener("input", () => { handleChange(); showCompletions(); });
+    form.sql.addEventListener("input", () => { handleChange(); showParameterFields(); showCompletions(); });
+    byId("parameters").addEventListener("input", handleChange);
     form.spec.addEventListener("change", handleChange);
     byId("cancel").addEventListener("click", () => running?.abort());
     const past = loadHistory();
     byId("history").hidden = !past.length;
     byId("history").querySelector("ul").replaceChildren(...past.map(({ spec, sql }) => {
       const item = document.createElement("li");
-      item.append(createButton(sql, () => { form.sql.value = sql; form.spec.value = spec; form.sql.focus(); handleChange(); }));
+      item.append(createButton(sql, () => { form.sql.value = sql; form.spec.value = spec; form.sql.focus(); showParameterFields(); handleChange(); }));
       return item;
     }));
     for (const head of document.querySelectorAll("table.sortable thead th"))
@@ -405,6 +465,50 @@ const underlineProblems = (box, problems) => {
     }
   });
 })();
+// The upload form: checks the size before sending, shows the progress, and can be cancelled.
+document.addEventListener("submit", (event) => {
+  const form = event.target;
+  if (form.id !== "upload") return;
+  event.preventDefault();
+  const [status, bar, cancel, send] = [".status", "progress", ".cancel", "button.main"].map((name) => form.querySelector(name));
+  if (form.file.files[0].size > Number(form.dataset.max)) {
+    status.textContent = "The file is larger than the limit.";
+    return;
+  }
+  const request = new XMLHttpRequest();
+  const end = (message) => {
+    status.textContent = message;
+    cancel.hidden = bar.hidden = true;
+    send.disabled = false;
+  };
+  request.upload.onprogress = ({ loaded, total }) => {
+    bar.value = loaded / total;
+    status.textContent = loaded < total ? `${Math.round((100 * loaded) / total)} % sent` : "Reading the file";
+  };
+  request.onload = () => {
+    const main = new DOMParser().parseFromString(request.responseText, "text/html").querySelector("main");
+    if (!main) return end(`The daemon answers with status ${request.status}.`);
+    const editor = main.querySelector("#spec-editor");
+    // The file stays chosen, so that the user can enter another name.
+    if (!editor) {
+      for (const old of document.querySelectorAll("main .problem")) old.remove();
+      document.querySelector("main").append(main.querySelector(".problem") ?? "");
+      return end("Nothing was added.");
+    }
+    history.replaceState(null, "", editor.getAttribute("action"));
+    document.querySelector("main").replaceWith(main);
+    main.tabIndex = -1;
+    main.focus({ preventScroll: true });
+  };
+  request.onerror = () => end("The daemon does not answer. It may have rejected the size of the file.");
+  request.onabort = () => end("Cancelled. Nothing was added.");
+  cancel.onclick = () => request.abort();
+  cancel.hidden = bar.hidden = false;
+  send.disabled = true;
+  status.textContent = "Sending";
+  request.open("POST", form.action);
+  request.send(new FormData(form));
+});
 // The review page: one key per answer.
 document.addEventListener("keydown", (event) => {
   const at = event.target;

@@ -1,12 +1,20 @@
 //! The query form. It runs a query, or first shows its requests and its cost.
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
+use axum::body::Body;
 use axum::extract::{Query, Request, State};
+use axum::http::header;
 use axum::response::{IntoResponse, Response};
+use futures_util::stream;
 use maud::{Markup, html};
 use rusqlite::types::ValueRef;
 use serde::Deserialize;
+use serde_json::{Value as Json, json};
+use tokio::sync::mpsc;
 
 use super::super::query::{AskedQuery, collect_rows, explain_request};
 use super::super::reply::HttpRefusal;
@@ -15,13 +23,14 @@ use super::export::{ExportFormat, ExportSink};
 use super::result_chart::{ChartChoice, ChartKind, ResultChart, ResultRows, ShownValue};
 use super::spec_edit::add_example;
 use super::{
-    ErrorPage, HttpState, format_usd, needs_wide_column, percent_encode, read_form, render_failure,
-    render_page, truncate_text,
+    ErrorPage, HttpState, Page, format_usd, needs_wide_column, percent_encode, read_form,
+    render_failure, render_page, truncate_text,
 };
 use crate::daemon::status::{DaemonStatus, SpecStatus};
 use crate::format::format_usd_bound;
-use crate::query::result::json;
-use crate::query::{Meta, RowSink};
+use crate::generate::{Event, Listener};
+use crate::query::result::json as values;
+use crate::query::{Meta, RowSink, params};
 use crate::spec::file::ExampleTable;
 use crate::spec::{Binding, Expansion, SourceRows};
 use crate::sql;
@@ -31,6 +40,16 @@ const MAX_ROWS: usize = 500;
 
 /// Maximum number of bytes to show.
 const MAX_BYTES: u64 = 2 << 20;
+
+/// Content type that the page's script accepts, to see the progress of a query.
+const STREAM_TYPE: &str = "application/x-ndjson";
+/// Maximum number of lines that wait for a slow reader.
+const MAX_LINES_AHEAD: usize = 64;
+/// Minimum time between two lines with rows.
+const ROWS_INTERVAL: Duration = Duration::from_millis(100);
+
+/// First characters of the fields that contain the query's parameters.
+const PARAMETER_PREFIX: &str = "param";
 
 /// Fields of the form.
 #[derive(Default, Deserialize)]
@@ -47,6 +66,10 @@ pub(super) struct QueryForm {
     y: String,
     /// Question under which the query is saved as an example.
     title: String,
+    /// Values of the query's parameters, as SQL writes them; each name begins with
+    /// [`PARAMETER_PREFIX`].
+    #[serde(flatten)]
+    parameters: BTreeMap<String, String>,
 }
 
 impl QueryForm {
@@ -59,7 +82,17 @@ impl QueryForm {
                 HttpRefusal::bad_request(why, "enter percent, such as 95")
             })?),
         };
-        Ok(AskedQuery { spec, sql: self.sql.clone(), interval, ..AskedQuery::default() })
+        let values = params::list_parameters(&self.sql).into_iter();
+        let values = values.map(|name| {
+            (name.to_owned(), params::parse_literal(self.parameter_text(name)).to_json())
+        });
+        let params = Json::Object(values.collect());
+        Ok(AskedQuery { spec, sql: self.sql.clone(), interval, params, ..AskedQuery::default() })
+    }
+
+    /// Returns the text that the user entered for a parameter.
+    fn parameter_text(&self, name: &str) -> &str {
+        self.parameters.get(&format!("{PARAMETER_PREFIX}{name}")).map_or("", String::as_str)
     }
 }
 
@@ -93,7 +126,7 @@ impl RowSink for RowsPreview {
         self.bytes = self.bytes.saturating_add(row.iter().map(estimate_value_length).sum());
         if self.count <= MAX_ROWS && self.bytes <= MAX_BYTES {
             let shown = |value: &ValueRef<'_>| ShownValue {
-                text: (*value != ValueRef::Null).then(|| json::format_text(*value)),
+                text: (*value != ValueRef::Null).then(|| values::format_text(*value)),
                 number: match value {
                     ValueRef::Integer(integer) => Some(*integer as f64),
                     ValueRef::Real(real) => Some(*real),
@@ -123,15 +156,128 @@ pub(super) async fn run_query(
     State(state): State<HttpState>,
     request: Request,
 ) -> std::result::Result<Response, ErrorPage> {
+    let accepts = request.headers().get(header::ACCEPT).and_then(|v| v.to_str().ok());
+    let is_streamed = accepts.is_some_and(|accepts| accepts == STREAM_TYPE);
     let form: QueryForm = read_form(request).await?;
     if let Some(format) = ExportFormat::from_name(&form.action) {
         return Ok(export_result(&state, &form, format).await?);
     }
-    let outcome = process_form(&state, &form).await;
+    if is_streamed {
+        return Ok(stream_query(state, form));
+    }
+    let outcome = process_form(&state, &form, None).await;
     Ok(render_query(&state, &form, &outcome.unwrap_or_else(QueryOutcome::Failed)))
 }
 
-async fn process_form(state: &HttpState, form: &QueryForm) -> Result<QueryOutcome, HttpRefusal> {
+/// Runs a query for the page's script, which receives JSON lines: the progress of the requests, the
+/// first rows as soon as the database returns them, and finally the page. The query ends when the
+/// client disconnects, because the response drops it.
+fn stream_query(state: HttpState, form: QueryForm) -> Response {
+    let (lines, received) = mpsc::channel(MAX_LINES_AHEAD);
+    let live = LiveLines::new(lines);
+    live.send(&json!({ "progress": { "values": 0, "requests": 0, "cost_usd": 0.0 } }));
+    let work = async move {
+        let outcome = process_form(&state, &form, Some(live)).await;
+        let page = render_query_page(&state, &form, &outcome.unwrap_or_else(QueryOutcome::Failed));
+        format!("{}\n", json!({ "page": page.into_text() }))
+    };
+    let parts = (Box::pin(work), received, false);
+    let body = stream::unfold(parts, |(mut work, mut received, is_done)| async move {
+        if is_done {
+            return None;
+        }
+        let (line, is_done) = tokio::select! {
+            biased;
+            Some(line) = received.recv() => (line, false),
+            page = &mut work => (page, true),
+        };
+        Some((Ok::<_, Infallible>(line), (work, received, is_done)))
+    });
+    ([(header::CONTENT_TYPE, STREAM_TYPE)], Body::from_stream(body)).into_response()
+}
+
+/// Sends lines to the page's script while a query runs. A line is lost if the client reads slowly,
+/// because the page at the end contains everything.
+#[derive(Clone)]
+struct LiveLines {
+    lines: mpsc::Sender<String>,
+    /// Number of values, requests and USD so far.
+    progress: Arc<Mutex<(u64, u64, f64)>>,
+}
+
+impl LiveLines {
+    fn new(lines: mpsc::Sender<String>) -> Self {
+        Self { lines, progress: Arc::default() }
+    }
+
+    fn send(&self, line: &Json) {
+        let _ = self.lines.try_send(format!("{line}\n"));
+    }
+
+    /// Returns a listener that sends the progress after each request.
+    fn to_listener(&self) -> Listener {
+        let live = self.clone();
+        Arc::new(move |event: &Event| {
+            let Event::Stored { cells, usage } = event else { return };
+            let mut progress = live.progress.lock().unwrap_or_else(PoisonError::into_inner);
+            progress.0 += cells.total();
+            // Events from several threads may arrive out of order.
+            progress.1 = progress.1.max(usage.requests);
+            progress.2 = progress.2.max(usage.cost_usd);
+            let (values, requests, cost_usd) = *progress;
+            live.send(&json!({ "progress": { "values": values, "requests": requests, "cost_usd": cost_usd } }));
+        })
+    }
+}
+
+/// The first rows of a result, which are also sent to the page's script as they arrive.
+struct LiveRows {
+    preview: RowsPreview,
+    live: Option<LiveLines>,
+    /// Number of rows that have been sent.
+    sent: usize,
+    last_sent: Option<Instant>,
+}
+
+impl LiveRows {
+    /// Sends the rows that have arrived since the last call.
+    fn send_rows(&mut self) {
+        let Some(live) = &self.live else { return };
+        let rows = html! { @for row in &self.preview.rows[self.sent..] { (render_row(row)) } };
+        live.send(&json!({ "rows": rows.into_string() }));
+        self.sent = self.preview.rows.len();
+        self.last_sent = Some(Instant::now());
+    }
+}
+
+impl RowSink for LiveRows {
+    fn write_columns(&mut self, names: &[String]) -> std::io::Result<()> {
+        self.preview.write_columns(names)?;
+        if let Some(live) = &self.live {
+            live.send(&json!({ "table": render_rows_table(&self.preview).into_string() }));
+        }
+        Ok(())
+    }
+
+    fn write_row(&mut self, row: &[ValueRef<'_>]) -> std::io::Result<()> {
+        self.preview.write_row(row)?;
+        let is_due = self.last_sent.is_none_or(|sent| sent.elapsed() >= ROWS_INTERVAL);
+        if self.preview.rows.len() > self.sent && is_due {
+            self.send_rows();
+        }
+        Ok(())
+    }
+
+    fn finish(&mut self) -> std::io::Result<()> {
+        self.preview.finish()
+    }
+}
+
+async fn process_form(
+    state: &HttpState,
+    form: &QueryForm,
+    live: Option<LiveLines>,
+) -> Result<QueryOutcome, HttpRefusal> {
     let request = form.to_request()?;
     if form.action == "explain" {
         return explain_request(state, request).await.map(QueryOutcome::Explained);
@@ -151,8 +297,10 @@ async fn process_form(state: &HttpState, form: &QueryForm) -> Result<QueryOutcom
         }
     }
     let is_approved = form.action == "spend";
-    let (meta, rows) = collect_rows(state, request, is_approved, RowsPreview::default()).await?;
-    Ok(QueryOutcome::Rows(meta, rows))
+    let progress = live.as_ref().map(LiveLines::to_listener);
+    let sink = LiveRows { preview: RowsPreview::default(), live, sent: 0, last_sent: None };
+    let (meta, rows) = collect_rows(state, request, is_approved, progress, sink).await?;
+    Ok(QueryOutcome::Rows(meta, rows.preview))
 }
 
 /// Runs a query again and returns all of its rows as a download. It asks the model only for values
@@ -163,11 +311,19 @@ async fn export_result(
     format: ExportFormat,
 ) -> Result<Response, HttpRefusal> {
     let sink = ExportSink::new(format, state.context.settings.max_bytes);
-    let (_, sink) = collect_rows(state, form.to_request()?, false, sink).await?;
+    let (_, sink) = collect_rows(state, form.to_request()?, false, None, sink).await?;
     Ok((format.headers("result"), sink.body).into_response())
 }
 
 fn render_query(state: &HttpState, form: &QueryForm, outcome: &QueryOutcome) -> Response {
+    let page = render_query_page(state, form, outcome);
+    match outcome {
+        QueryOutcome::Failed(refusal) => (refusal.status, page).into_response(),
+        _ => page.into_response(),
+    }
+}
+
+fn render_query_page(state: &HttpState, form: &QueryForm, outcome: &QueryOutcome) -> Page {
     let status = state.context.status.borrow().clone();
     let content = html! {
         h1 { "Query" }
@@ -176,6 +332,7 @@ fn render_query(state: &HttpState, form: &QueryForm, outcome: &QueryOutcome) -> 
                 div {
                     div.editor { textarea #sql name="sql" rows="6" aria-label="SQL" spellcheck="false" autocapitalize="off" { (form.sql) } }
                     div #completion .chips hidden aria-label="Completions" role="group" {}
+                    (render_parameters(form))
                     (render_query_controls(form, &status))
                     (render_saved_queries(form, &status, state.context.settings.edit))
                 }
@@ -183,6 +340,7 @@ fn render_query(state: &HttpState, form: &QueryForm, outcome: &QueryOutcome) -> 
             }
             @if let QueryOutcome::Explained(meta) = outcome { (render_explanation_section(meta)) }
         }
+        div #live aria-busy="true" hidden {}
         @match outcome {
             QueryOutcome::Nothing | QueryOutcome::Explained(_) => {}
             QueryOutcome::Saved(message) => p.note role="status" { (message) },
@@ -190,10 +348,18 @@ fn render_query(state: &HttpState, form: &QueryForm, outcome: &QueryOutcome) -> 
             QueryOutcome::Rows(meta, rows) => { (render_rows_section(form, rows)) (render_usage_section(meta)) }
         }
     };
-    let page = render_page("Query", &content);
-    match outcome {
-        QueryOutcome::Failed(refusal) => (refusal.status, page).into_response(),
-        _ => page.into_response(),
+    render_page("Query", &content)
+}
+
+/// Renders a field for each parameter of the query. The script updates them while the user types.
+fn render_parameters(form: &QueryForm) -> Markup {
+    let names = params::list_parameters(&form.sql);
+    html! {
+        div #parameters .row.controls role="group" aria-label="Parameters" data-prefix=(PARAMETER_PREFIX) hidden[names.is_empty()] {
+            @for name in names {
+                label { code { (name) } " " input name=(format!("{PARAMETER_PREFIX}{name}")) value=(form.parameter_text(name)) placeholder="number or text"; }
+            }
+        }
     }
 }
 
@@ -255,16 +421,20 @@ pub(super) fn render_schema_section(spec: &SpecStatus) -> Markup {
     };
     html! {
         @for e in &loaded.spec.expansions {
-            strong { code data-name=(e.name) { (e.name) } }
+            section.card.schema {
+            h2 { code data-name=(e.name) { (e.name) } }
             ul {
-                li { @for (n, name) in e.key.names().iter().enumerate() { @if n > 0 { ", " } span data-name=(name) { (name) } } " " span.quiet { "(key)" } }
+                @for name in e.key.names() { li { span data-name=(name) { (name) } " " span.quiet { "key" } } }
                 @for c in &e.columns {
                     li { span data-name=(c.name) { (c.name) } " " span.quiet {
                         (c.kind.name()) @if let Some(many) = &c.many { ", in " code { (many.table) } }
                     } }
                 }
-                li { a href=(link(&example(e))) { "an example" } }
-                @if let Some(asking) = build_question_example(e) { li { a href=(link(&asking)) { "one with a question" } } }
+            }
+            p.chips {
+                a.chip href=(link(&example(e))) { "an example" }
+                @if let Some(asking) = build_question_example(e) { a.chip href=(link(&asking)) { "one with a question" } }
+            }
             }
         }
     }
@@ -306,17 +476,19 @@ pub(super) fn render_rows_table(preview: &RowsPreview) -> Markup {
         div.wide tabindex="0" role="region" aria-label="Rows" { table.rows.sortable {
             thead { tr { @for (n, name) in preview.columns.iter().enumerate() { th scope="col" class=[rows.is_numeric(n).then_some("n")] { (name) } } } }
             tbody {
-                @for row in &preview.rows {
-                    tr { @for value in row {
-                        @match &value.text {
-                            Some(text) => td class=[value.number.map(|_| "n").or(needs_wide_column(text).then_some("long"))] { (text) },
-                            None => td.null { "NULL" },
-                        }
-                    } }
-                }
+                @for row in &preview.rows { (render_row(row)) }
             }
         } }
     }
+}
+
+fn render_row(row: &[ShownValue]) -> Markup {
+    html! { tr { @for value in row {
+        @match &value.text {
+            Some(text) => td class=[value.number.map(|_| "n").or(needs_wide_column(text).then_some("long"))] { (text) },
+            None => td.null { "NULL" },
+        }
+    } } }
 }
 
 /// Renders the chart that fits the types of the columns, if there is one.

@@ -7,18 +7,23 @@ use axum::extract::{Path, Query, Request, State};
 use axum::response::Response;
 use maud::{Markup, html};
 use serde::Deserialize;
+use tokio::sync::watch;
 
 use super::super::query::run_blocking;
 use super::super::reply::HttpRefusal;
 use super::cell::{CellSources, read_cell_sources, render_sources};
+use super::spec_edit::CHECK_TIMEOUT;
 use super::{
     ErrorPage, HttpState, ShownPage, format_value, percent_encode, read_form, redirect_to,
     render_page, spec_path, truncate_text,
 };
 use crate::audit::sheet::{CANNOT_BE_KNOWN, format_cell, parse_truth};
-use crate::audit::{Audit, CellTruth};
+use crate::audit::{Audit, CellTruth, Draw, DrawRequest, generate_seed};
 use crate::daemon::active_spec::ActiveSpec;
+use crate::daemon::job::guard_failure;
+use crate::database::Database;
 use crate::failure::Failure;
+use crate::query::connection::guard::Guard;
 use crate::spec::checker::Checker;
 use crate::spec::{Column, Expansion, Spec};
 use crate::value::Value;
@@ -333,4 +338,60 @@ async fn run_with_spec<T: Send + 'static>(
     let (client_guard, _) = state.context.clients.begin_work();
     let permit = state.acquire_read_permit().await?;
     run_blocking(permit, client_guard, move || Ok(work(&active_spec)?)).await
+}
+
+/// Fields of the form that draws a sample.
+#[derive(Deserialize)]
+pub(super) struct SampleForm {
+    table: String,
+    rows: String,
+}
+
+/// Handles `POST /specs/{spec}/audit`: draws a sample of a table for the review page.
+pub(super) async fn draw_sample(
+    State(state): State<HttpState>,
+    Path(name): Path<String>,
+    request: Request,
+) -> Result<Response, ErrorPage> {
+    let form: SampleForm = read_form(request).await?;
+    let rows = form.rows.trim().parse().ok().filter(|rows| *rows > 0).ok_or_else(|| {
+        let message = format!("`{}` is not a number of rows", form.rows);
+        HttpRefusal::bad_request(message, "enter a whole number, such as 25")
+    })?;
+    let (name, active) = state.active_spec(Some(&name))?;
+    let path = format!("{}/review?table={}", spec_path(&name), percent_encode(&form.table));
+    let (client_guard, interrupt) = state.context.clients.begin_work();
+    let permit = state.acquire_query_permit().await?;
+    let lock = Arc::clone(&state.edits).lock_owned().await;
+    run_blocking(permit, client_guard, move || {
+        let created = create_audit(&active.spec, &form.table, rows, interrupt);
+        drop(lock);
+        Ok(created?)
+    })
+    .await?;
+    Ok(redirect_to(&path))
+}
+
+/// Draws a uniform sample of an expansion's rows, and creates the sheet of its audit.
+fn create_audit(
+    spec: &Spec,
+    table: &str,
+    rows: usize,
+    interrupt: watch::Receiver<bool>,
+) -> Result<(), Failure> {
+    let Some(expansion) = spec.expansions.iter().find(|e| e.name == table) else {
+        return Err(Failure::wrong_input(format!("the spec has no table `{table}`"), ""));
+    };
+    let sources = Guard::open_for_sql(&spec.database, Some(CHECK_TIMEOUT), interrupt)?;
+    let published = Database::open(spec.target())?;
+    let request = DrawRequest {
+        sample: rows,
+        seed: generate_seed(),
+        columns: (0..expansion.columns.len()).collect(),
+        ..DrawRequest::default()
+    };
+    let draw = Draw::sample_rows(sources.database(), &published, expansion, &request)
+        .map_err(|e| guard_failure(&sources).unwrap_or_else(|| e.into()))?;
+    Audit::create(&draw, spec, expansion)?;
+    Ok(())
 }

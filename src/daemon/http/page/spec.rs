@@ -2,37 +2,64 @@
 
 use std::sync::Arc;
 
-use axum::extract::{Path, Request, State};
-use axum::http::StatusCode;
+use axum::extract::{Path, Query, Request, State};
 use axum::response::Response;
 use maud::{Markup, html};
 use serde::Deserialize;
+use serde_json::Value as Json;
 
+use super::super::query::run_blocking;
 use super::super::reply::HttpRefusal;
 use super::frontier::render_frontiers;
+use super::spec_edit::{CHECK_TIMEOUT, price_cells};
 use super::{
-    ErrorPage, HttpState, ShownPage, format_usd, percent_encode, read_form, redirect_to,
-    render_failure, render_page, render_retried_failure, render_runs_table, render_spec_tabs,
-    render_state_badge, spec_path,
+    ErrorPage, HttpState, Page, ShownPage, find_spec, format_usd, percent_encode, read_form,
+    redirect_to, render_failure, render_page, render_retried_failure, render_runs_table,
+    render_spec_tabs, render_state_badge, spec_path,
 };
 use crate::cell::State as CellState;
+use crate::daemon::job::guard_failure;
 use crate::daemon::status::{RunStatus, SpecStatus, compute_coverage};
+use crate::failure::Failure;
+use crate::format::{count_noun, format_usd_bound};
 use crate::materialize::Selection;
+use crate::plan::Plan;
+use crate::query::connection::guard::Guard;
+
+/// Fields of the page's address.
+#[derive(Deserialize)]
+pub(super) struct SpecQuery {
+    /// `price` to show the cost of the missing cells.
+    #[serde(default, rename = "do")]
+    action: String,
+}
 
 /// Handles `GET /specs/{spec}`.
 pub(super) async fn show_spec(
     State(state): State<HttpState>,
     Path(name): Path<String>,
+    Query(query): Query<SpecQuery>,
 ) -> ShownPage {
     let spec = find_spec(&state, &name)?;
+    let price = match query.action.as_str() {
+        "price" => Some(price_missing_cells(&state, &name).await?),
+        _ => None,
+    };
+    Ok(render_spec(&state, &spec, price.as_ref()))
+}
+
+/// Renders the page of a spec. `price` is the plan of its missing cells with their maximum cost in
+/// USD, if the user has requested it.
+fn render_spec(state: &HttpState, spec: &SpecStatus, price: Option<&(Plan, f64)>) -> Page {
+    let name = spec.name.as_str();
     let all = state.context.status.borrow().runs.clone();
     let own: Vec<&RunStatus> =
         all.iter().filter(|r| r.spec == name).take(20).map(Arc::as_ref).collect();
-    Ok(render_page(
-        &name,
+    render_page(
+        name,
         &html! {
-            h1 { (name) " " (render_state_badge(&spec)) }
-            (render_spec_tabs(&name, "Tables and runs"))
+            h1 { (name) " " (render_state_badge(spec)) }
+            (render_spec_tabs(name, "Tables and runs"))
             p.quiet { code { (spec.path) } }
             @if let Some(problem) = &spec.problem {
                 @if spec.active_spec.is_some() { p.note.bad { "The daemon keeps the last valid spec." } }
@@ -48,48 +75,92 @@ pub(super) async fn show_spec(
                         pre { (loaded.warnings.render(false)) } }
                 }
             }
-            (render_approval_form(&spec))
-            (render_columns_section(&spec))
+            (render_approval_form(spec, price))
+            (render_columns_section(spec))
             (render_frontiers(&spec.cascades))
             @if let Some(loaded) = &spec.active_spec { @for e in loaded.spec.expansions.iter().filter(|e| e.columns.iter().any(|c| c.escalation.is_some())) {
-                p.small { a href=(format!("{}/doubts?table={}", spec_path(&name), percent_encode(&e.name))) { "Review the uncertain cells of " (e.name) } }
+                p.small { a href=(format!("{}/doubts?table={}", spec_path(name), percent_encode(&e.name))) { "Review the uncertain cells of " (e.name) } }
             } }
             h2 { "Runs" }
             (render_runs_table(&own))
         },
-    ))
+    )
 }
 
-/// Returns a spec, or the error page for an unknown one.
-pub(super) fn find_spec(state: &HttpState, name: &str) -> Result<Arc<SpecStatus>, ErrorPage> {
-    let status = state.context.status.borrow();
-    status.spec(name).cloned().ok_or_else(|| {
-        let failure = super::super::unknown_spec_failure(name, status.specs.keys());
-        HttpRefusal { status: StatusCode::NOT_FOUND, failure }.into()
-    })
-}
-
-/// Renders the reason for a hold, and the form that approves a run.
-fn render_approval_form(spec: &SpecStatus) -> Markup {
+/// Renders the reason for a hold, the cost of the missing cells, and the forms that approve a run.
+fn render_approval_form(spec: &SpecStatus, price: Option<&(Plan, f64)>) -> Markup {
+    let is_idle = spec.active_spec.is_some() && spec.run.is_none();
     let missing = spec.count_unasked_cells();
+    let is_new = spec.columns.is_empty() && spec.held.is_some();
     html! {
         @if let Some(failure) = &spec.retried_failure { (render_retried_failure(failure)) }
         @if let Some(held) = spec.held.as_ref().filter(|_| spec.run.is_none()) { p.note.wait { "Waiting for your approval: " (held) } }
-        @if let Some((totals, notes)) = spec.plan.as_ref().filter(|_| spec.run.is_none()).map(|p| (&p["totals"], &p["price_notes"])) {
-            p {
-                (totals["cells"]) " cells in " (totals["requests"]) " requests: "
-                strong { (format_usd(totals["cost_usd"]["likely"].as_f64().unwrap_or(0.0))) } " likely, "
-                (format_usd(totals["cost_usd"]["most"].as_f64().unwrap_or(0.0))) " at most."
-                @for note in notes.as_array().into_iter().flatten().filter_map(|n| n.as_str()) { " (" (note) ")" }
-            }
-        }
-        @if missing > 0 && spec.active_spec.is_some() && spec.run.is_none() {
-            form.row method="post" action=(format!("{}/go", spec_path(&spec.name))) {
-                label { "Spend at most $" input name="budget" inputmode="decimal" size="15" placeholder="limit of the spec"; }
-                button.main { "Ask for " (missing) " cells" }
+        @if is_idle && (missing > 0 || is_new || price.is_some()) {
+            section.card {
+                h2 { "Missing cells" }
+                @match price {
+                    Some((plan, max_usd)) => (render_price(spec, plan, *max_usd)),
+                    None => {
+                        @if let Some(plan) = &spec.plan { (render_stored_plan(plan)) }
+                        @else if missing > 0 { p { (count_noun(missing, "cell")) @if missing == 1 { " is" } @else { " are" } " missing." } }
+                    }
+                }
+                @match price {
+                    None => (render_limit_form(spec, true)),
+                    Some((plan, _)) if plan.cell_count() > 0 => details { summary { "Another limit" } (render_limit_form(spec, false)) },
+                    Some(_) => {}
+                }
             }
         }
     }
+}
+
+/// Renders the form that starts a run with a limit of the user's choice.
+fn render_limit_form(spec: &SpecStatus, can_price: bool) -> Markup {
+    let missing = spec.count_unasked_cells();
+    html! {
+        @if can_price { form.row action=(spec_path(&spec.name)) { button.main name="do" value="price" { "Show the price" } } }
+        form.row method="post" action=(format!("{}/go", spec_path(&spec.name))) {
+            label { "Spend at most $" input name="budget" inputmode="decimal" size="15" placeholder="limit of the spec"; }
+            button { "Ask for " @if missing > 0 { (count_noun(missing, "cell")) } @else { "the cells" } }
+        }
+    }
+}
+
+/// Renders the cost of the missing cells, and the form that approves exactly this cost.
+fn render_price(spec: &SpecStatus, plan: &Plan, max_usd: f64) -> Markup {
+    let cells = plan.cell_count();
+    let most = format_usd_bound(max_usd);
+    html! {
+        @if cells == 0 { p role="status" { "No cell is missing. A run publishes the stored answers for free." } }
+        @else {
+            p role="status" {
+                strong { (count_noun(cells, "missing cell")) } " in " (count_noun(plan.request_count(), "request")) ": "
+                @if plan.has_price { strong { (crate::format::format_usd(plan.cost_usd.likely)) } " likely, at most " (most) "." } @else { "the price is not known." }
+                @for note in &plan.price_notes { " (" (note) ")" }
+            }
+        }
+        form.row method="post" action=(format!("{}/go", spec_path(&spec.name))) {
+            @if plan.has_price { input type="hidden" name="budget" value=(most.trim_start_matches('$')); }
+            button.main {
+                @if cells == 0 { "Publish" } @else {
+                    "Ask for " (count_noun(cells, "cell")) @if plan.has_price { ", for at most " (most) } @else { ", at an unknown price" }
+                }
+            }
+        }
+    }
+}
+
+/// Renders the totals of the plan that a run without permission to spend has left.
+fn render_stored_plan(plan: &Json) -> Markup {
+    let totals = &plan["totals"];
+    let usd = |part: &str| format_usd(totals["cost_usd"][part].as_f64().unwrap_or(0.0));
+    let notes = plan["price_notes"].as_array().into_iter().flatten();
+    html! { p {
+        (totals["cells"]) " cells in " (totals["requests"]) " requests: "
+        strong { (usd("likely")) } " likely, " (usd("most")) " at most."
+        @for note in notes.filter_map(|n| n.as_str()) { " (" (note) ")" }
+    } }
 }
 
 fn render_columns_section(spec: &SpecStatus) -> Markup {
@@ -186,4 +257,20 @@ pub(super) async fn approve_run(
         )
         .await?;
     Ok(redirect_to(&spec_path(&name)))
+}
+
+/// Plans a spec's missing cells. Sends no request.
+async fn price_missing_cells(state: &HttpState, name: &str) -> Result<(Plan, f64), ErrorPage> {
+    let (_, active) = state.active_spec(Some(name))?;
+    let (client_guard, interrupt) = state.context.clients.begin_work();
+    let permit = state.acquire_query_permit().await?;
+    let facts = Arc::clone(&state.context.facts);
+    let price = run_blocking(permit, client_guard, move || {
+        let spec = &active.spec;
+        let guard = Guard::open_for_sql(&spec.database, Some(CHECK_TIMEOUT), interrupt)
+            .map_err(Failure::from)?;
+        let priced = price_cells(spec, guard.database(), &facts, &Selection::default());
+        Ok(priced.map_err(|failure| guard_failure(&guard).unwrap_or(failure))?)
+    });
+    Ok(price.await?)
 }

@@ -16,9 +16,9 @@ use tokio::sync::{OwnedMutexGuard, watch};
 
 use super::super::query::run_blocking;
 use super::super::reply::HttpRefusal;
-use super::spec::find_spec;
 use super::{
-    ErrorPage, HttpState, Page, read_form, render_failure, render_page, render_spec_tabs, spec_path,
+    ErrorPage, HttpState, Page, find_spec, read_form, render_failure, render_page,
+    render_spec_tabs, spec_path,
 };
 use crate::ask::max_request_cost;
 use crate::daemon::job::guard_failure;
@@ -38,7 +38,7 @@ use crate::spec_file::{edit_spec, save_spec};
 use crate::suggest::edit;
 
 /// Time limit of the database for checking and previewing a text.
-const CHECK_TIMEOUT: Duration = Duration::from_secs(30);
+pub(super) const CHECK_TIMEOUT: Duration = Duration::from_secs(30);
 /// Approximate number of cells of a preview.
 const PREVIEW_CELLS: usize = 10;
 
@@ -163,7 +163,7 @@ fn bug_refusal() -> HttpRefusal {
 
 /// A spec's text can name any database and folder on the machine, so the daemon checks a submitted
 /// text only if it runs with `--edit`.
-fn read_only_refusal() -> HttpRefusal {
+pub(super) fn read_only_refusal() -> HttpRefusal {
     HttpRefusal::new(
         StatusCode::FORBIDDEN,
         "the page may not change specs".to_owned(),
@@ -201,16 +201,28 @@ fn preview_spec(spec: &Spec, database: &Database, facts: &Facts) -> Result<SpecP
     let columns = spec.expansions.iter().map(|e| e.columns.len()).max().unwrap_or(1);
     let rows = PREVIEW_CELLS.div_ceil(columns.max(1));
     let selection = Selection { limit: Some(rows as u64), ..Selection::default() };
-    let model = model::connect_for_planning(spec)?;
-    let (plan, _) = Materializer::new(spec, database, facts, model, &selection)?.plan_requests()?;
-    let input = plan.input_tokens() as f64 / plan.request_count().max(1) as f64;
-    let max_usd = plan.cost_usd.max + max_request_cost(spec, input);
+    let (plan, max_usd) = price_cells(spec, database, facts, &selection)?;
     let prompts = build_sample_prompts(spec, database, facts, Some(rows))?;
     Ok(SpecPreview { plan, max_usd, prompts, rows: rows as u64 })
 }
 
+/// Returns the plan of a spec's missing cells, and their maximum cost in USD, including the
+/// reservation of the last request.
+pub(super) fn price_cells(
+    spec: &Spec,
+    database: &Database,
+    facts: &Facts,
+    selection: &Selection,
+) -> Result<(Plan, f64), Failure> {
+    let model = model::connect_for_planning(spec)?;
+    let (plan, _) = Materializer::new(spec, database, facts, model, selection)?.plan_requests()?;
+    let input = plan.input_tokens() as f64 / plan.request_count().max(1) as f64;
+    let max_usd = plan.cost_usd.max + max_request_cost(spec, input);
+    Ok((plan, max_usd))
+}
+
 /// The text of a spec, in a form.
-struct SpecEditor {
+pub(super) struct SpecEditor {
     name: String,
     path: PathBuf,
     /// Text of the file.
@@ -223,7 +235,7 @@ struct SpecEditor {
 }
 
 impl SpecEditor {
-    fn open(state: &HttpState, name: &str) -> Result<Self, ErrorPage> {
+    pub(super) fn open(state: &HttpState, name: &str) -> Result<Self, ErrorPage> {
         let path = PathBuf::from(&find_spec(state, name)?.path);
         let text = std::fs::read_to_string(&path).map_err(|e| {
             let message = format!("cannot read {}: {}", path.display(), io_reason(&e));
@@ -291,6 +303,11 @@ impl SpecEditor {
     }
 
     fn render(&self, outcome: &Markup) -> Page {
+        self.render_with_intro(&html! {}, outcome)
+    }
+
+    /// Renders the editor between an introduction and the outcome of the last action.
+    pub(super) fn render_with_intro(&self, intro: &Markup, outcome: &Markup) -> Page {
         // Without `--edit`, hide keys and passwords that the spec contains.
         let text = if self.can_edit { self.shown.clone() } else { mask_secrets(&self.shown) };
         render_page(
@@ -299,6 +316,7 @@ impl SpecEditor {
                 h1 { (self.name) }
                 (render_spec_tabs(&self.name, "Spec"))
                 @if !self.can_edit { p.note { "Read only. To edit specs on this page, start the daemon with " code { "--edit" } "." } }
+                (intro)
                 form.live #spec-editor method="post" action=(format!("{}/edit", spec_path(&self.name)))
                     data-check=[self.can_edit.then(|| format!("{}/check", spec_path(&self.name)))] {
                     input type="hidden" name="base" value=(self.base);

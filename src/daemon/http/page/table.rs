@@ -13,11 +13,10 @@ use super::super::rows::{ChunkWriter, stream_body};
 use super::export::{ExportFormat, write_rows};
 use super::facet::{Facet, read_facet};
 use super::format_value;
-use super::spec::find_spec;
 use super::view::{CONDITIONS, Cursor, TableView, ViewColumn};
 use super::{
-    ErrorPage, HttpState, QueryPairs, ShownPage, needs_wide_column, percent_encode, render_page,
-    spec_path, truncate_text,
+    ErrorPage, HttpState, QueryPairs, ShownPage, find_spec, needs_wide_column, percent_encode,
+    render_page, spec_path, truncate_text,
 };
 use crate::cell::State as CellState;
 use crate::daemon::job::guard_failure;

@@ -4,6 +4,7 @@
 use rusqlite::Statement;
 
 use crate::query::request::error::QueryError;
+use hqdl_sql::blendsql::lexer::{Brackets, Lexeme, next_token};
 use hqdl_values::problem::find_nearest;
 use hqdl_values::value::Value;
 
@@ -125,4 +126,42 @@ pub fn param_names(statement: &Statement<'_>) -> Vec<String> {
     (1..=statement.parameter_count())
         .map(|n| statement.parameter_name(n).map_or_else(|| format!("?{n}"), str::to_owned))
         .collect()
+}
+
+/// Parses a value: a number or null as SQL writes them, otherwise text.
+#[must_use]
+pub fn parse_literal(text: &str) -> Value {
+    if let Some(inner) = text.strip_prefix('\'').and_then(|t| t.strip_suffix('\'')) {
+        return Value::Text(inner.replace("''", "'"));
+    }
+    let word = text.trim();
+    if word.eq_ignore_ascii_case("null") {
+        return Value::Null;
+    }
+    // Rust parses `inf` and `nan` as numbers; SQL does not.
+    let number = word.contains(|c: char| c.is_ascii_digit())
+        && word.chars().all(|c| c.is_ascii_digit() || "+-.eE".contains(c));
+    if number {
+        if let Ok(integer) = word.parse() {
+            return Value::Integer(integer);
+        }
+        if let Ok(real) = word.parse() {
+            return Value::Real(real);
+        }
+    }
+    Value::Text(text.to_owned())
+}
+
+/// Returns the parameters of a query that have a name or a number, in the order of their first use.
+#[must_use]
+pub fn list_parameters(sql: &str) -> Vec<&str> {
+    let (mut names, mut at) = (Vec::new(), 0);
+    while let Ok(Some(token)) = next_token(sql, at, Brackets::List) {
+        at = token.span().end;
+        let text = token.text(sql);
+        if token.lexeme == Lexeme::Parameter && text != "?" && !names.contains(&text) {
+            names.push(text);
+        }
+    }
+    names
 }
