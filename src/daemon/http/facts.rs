@@ -160,7 +160,7 @@ impl RequestedCells {
                 .map(|c| {
                     let cell = match overrides.get(self.expansion, &entity, *c) {
                         Some(cell_override) => json!({
-                            "state": CellState::Overridden.name(), "value": cell_override.value.to_json(),
+                            "state": cell_override.state().name(), "value": cell_override.value.to_json(),
                             "note": cell_override.note,
                         }),
                         None => cell_to_json(&requirements.look_up_cell(record.as_ref(), *c)),

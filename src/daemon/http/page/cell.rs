@@ -14,6 +14,7 @@ use super::{
     render_page, spec_path,
 };
 use crate::database::provenance::CellProvenance;
+use crate::overrides::NO_VALUE;
 use crate::spec::{Column, Expansion};
 
 /// Maximum number of a list's values to show beside the form; the form itself offers all of them.
@@ -57,7 +58,7 @@ pub(super) async fn show_cell(
     let list = declared.and_then(|c| c.values.as_ref()).map_or(&[][..], |list| &list.values);
     let many = declared.is_some_and(|c| c.many.is_some());
     let value = cells.first().map(|c| format_override(&c.to_json()["value"])).unwrap_or_default();
-    let overridden = cells.iter().any(|c| c.state == "overridden");
+    let overridden = cells.iter().any(|c| c.state == "overridden" || c.note.is_some());
     let table_path = format!("{}/tables/{}", spec_path(&name), percent_encode(&table));
     Ok(render_page(
         &column,
@@ -73,7 +74,7 @@ pub(super) async fn show_cell(
                 input type="hidden" name="column" value=(column);
                 @for part in &key { input type="hidden" name="key" value=(part); }
                 p { label { "Value " input name="value" value=(value) size="50" list="values" autocomplete="off"; }
-                    @if many { " (several, with " code { "|" } " between them)" } }
+                    @if many { " (several, with " code { "|" } " between them; " } @else { " (" } code { (NO_VALUE) } " for no value)" }
                 @if !list.is_empty() {
                     datalist id="values" { @for value in list { option value=(value) {} } }
                     p.quiet.values { @if many { "Any of " } @else { "One of " } (list.len()) ":"
@@ -145,9 +146,10 @@ fn format_override(value: &Json) -> String {
 fn render_provenance_table(cell: &CellProvenance) -> Markup {
     let json = cell.to_json();
     let shows = matches!(cell.state.as_str(), "ok" | "overridden");
-    let lines: [(&str, Option<String>); 10] = [
+    let lines: [(&str, Option<String>); 11] = [
         ("said", cell.raw.clone()),
         (if shows { "repaired" } else { "reason" }, cell.repair.clone()),
+        ("note", cell.note.clone()),
         ("error", cell.error.clone()),
         ("model", cell.model.clone()),
         ("parameters", cell.parameters.clone()),
@@ -188,6 +190,7 @@ pub(super) fn render_sources(cell: &CellProvenance) -> Markup {
         ("model", cell.model.clone()),
         ("text", cell.raw.clone()),
         ("answers", cell.repair.clone()),
+        ("note", cell.note.clone()),
         ("asked", cell.asked_at.clone()),
     ];
     html! {
