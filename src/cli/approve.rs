@@ -148,13 +148,23 @@ mod tests {
     #[test]
     fn a_line_is_wrapped_at_spaces_and_nothing_is_lost() {
         let mut chance = fastrand::Rng::with_seed(7);
-        let words = ["a", " ", "  ", "publisher", "'x  y'", "\u{5e83}\u{3044}", "unbreakablewordofmanyletters"];
+        let words = [
+            "a",
+            " ",
+            "  ",
+            "publisher",
+            "'x  y'",
+            "\u{5e83}\u{3044}",
+            "unbreakablewordofmanyletters",
+        ];
         for _ in 0..500 {
             let line: String =
                 (0..chance.usize(0..20)).map(|_| words[chance.usize(0..words.len())]).collect();
             let wrapped = wrap_line(&line, 20);
             assert_eq!(wrapped.concat(), line);
-            assert!(wrapped.iter().all(|l| unicode_width::UnicodeWidthStr::width(l.as_str()) <= 20));
+            assert!(
+                wrapped.iter().all(|l| unicode_width::UnicodeWidthStr::width(l.as_str()) <= 20)
+            );
         }
         let sql = "SELECT superhero_name FROM superhero WHERE height_cm > 200";
         let wrapped = wrap_line(sql, 20);

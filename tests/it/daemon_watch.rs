@@ -293,7 +293,8 @@ fn without_spending_it_plans_and_waits_for_approval() {
 fn a_spec_with_the_same_cells_does_not_wait_any_longer() {
     let endpoint = truthful_endpoint();
     let project = heroes_project(&endpoint, "csv");
-    let other = project.spec_text().replace("\"llm\"", "\"llm2\"").replace("llm_power", "llm2_power");
+    let other =
+        project.spec_text().replace("\"llm\"", "\"llm2\"").replace("llm_power", "llm2_power");
     std::fs::write(project.path("specs/y.toml"), other).unwrap();
     let daemon = Daemon::start(&project, &["--no-spend"]);
     let have_state = |state: &str| {

@@ -311,7 +311,10 @@ fn a_model_is_asked_for_key_description_and_columns() {
 fn init_names_the_edit_that_comes_before_the_check() {
     for (sql, edit) in [
         ("CREATE TABLE t (a INTEGER); INSERT INTO t VALUES (1);", true),
-        ("CREATE TABLE city (name TEXT, size INTEGER); INSERT INTO city VALUES ('Oslo', 1);", false),
+        (
+            "CREATE TABLE city (name TEXT, size INTEGER); INSERT INTO city VALUES ('Oslo', 1);",
+            false,
+        ),
     ] {
         let dir = folder_with(sql);
         let ended = hqdl(dir.path(), &["init", "my.db", "-s", "my.toml"]).expect_exit_code(0);

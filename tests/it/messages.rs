@@ -233,7 +233,10 @@ fn init_reads_utf_16_with_a_byte_order_mark() {
             &format!("{name}.sqlite"),
             &format!("SELECT name, city FROM {name} ORDER BY rowid"),
         );
-        assert_eq!(rows, [[json!("Zo\u{eb}"), json!("K\u{f6}ln")], [json!("\u{1f600}"), json!("Oslo")]]);
+        assert_eq!(
+            rows,
+            [[json!("Zo\u{eb}"), json!("K\u{f6}ln")], [json!("\u{1f600}"), json!("Oslo")]]
+        );
     }
 }
 

@@ -257,6 +257,7 @@ fn a_price_below_the_book_is_a_warning() {
     project.edit_spec("output = 10 }", "output = 11 }");
     is_silent(&project);
     project.edit_spec("input = 2.5", "input = 0");
-    project.edit_spec("name = \"gpt-4o\"", "name = \"gpt-4o\"\nbase_url = \"http://127.0.0.1:9/v1\"");
+    project
+        .edit_spec("name = \"gpt-4o\"", "name = \"gpt-4o\"\nbase_url = \"http://127.0.0.1:9/v1\"");
     is_silent(&project);
 }

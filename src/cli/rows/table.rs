@@ -211,7 +211,10 @@ mod tests {
         let plain = "a     NULL\n----  ----\nNULL  1000\nNULL  NULL\n";
         assert_eq!(write_table(false), plain);
         let dim = write_table(true);
-        assert!(dim.ends_with("NULL  1000\n\u{1b}[2mNULL\u{1b}[0m  \u{1b}[2mNULL\u{1b}[0m\n"), "{dim:?}");
+        assert!(
+            dim.ends_with("NULL  1000\n\u{1b}[2mNULL\u{1b}[0m  \u{1b}[2mNULL\u{1b}[0m\n"),
+            "{dim:?}"
+        );
         assert_eq!(dim.replace("\u{1b}[2m", "").replace("\u{1b}[0m", ""), plain);
     }
 }

@@ -14,7 +14,6 @@ use serde_json::{Value as Json, json};
 use super::HttpState;
 use super::query::run_blocking;
 use super::reply::{HttpRefusal, read_json_body};
-use crate::cell::State as CellState;
 use crate::daemon::active_spec::ActiveSpec;
 use crate::facts::{CellLookup, Facts};
 use crate::failure::{Failure, check_budget};

@@ -175,7 +175,7 @@ fn strip_reference_marker(words: &[String]) -> &[String] {
 }
 
 /// Returns true if a table refers to any other table. A first column with a different value in each
-/// row is the table's own id, whatever its name, such as `customer_id` of a table `sales`.
+/// row is the table's own id, whatever its name, such as `customer_id` of a table `accounts`.
 ///
 /// # Errors
 /// Returns `SQLite`'s error if the table cannot be read.

@@ -21,7 +21,7 @@ use hqdl_model::plan::{
     Batcher, ColumnPlan, CostEstimator, ExpansionPlan, MissingRow, ThroughputEstimate,
 };
 use hqdl_spec::Expansion;
-use hqdl_values::cell::{Answer, State, Tally};
+use hqdl_values::cell::{Answer, Tally};
 use hqdl_values::key::Entity;
 use hqdl_values::tokens::{Tokenizer, max_image_tokens};
 use hqdl_values::value::Value;

@@ -101,7 +101,7 @@ fn a_first_column_with_distinct_ids_is_no_reference() {
     let rows: Vec<String> =
         (0..300).map(|n| format!("({n}, 'Company {}', {})", n % 25, n * 10)).collect();
     let rows = rows.join(", ");
-    for table in ["sales", "customers"] {
+    for table in ["accounts", "customers"] {
         let db = create_database(
             &format!("ids-{table}"),
             &format!(
@@ -134,7 +134,8 @@ fn a_first_column_with_distinct_ids_is_no_reference() {
 /// unique.
 #[test]
 fn a_unique_index_and_a_persons_name_are_whole_keys() {
-    let authors = "INSERT INTO author VALUES ('Mary', 'Shelley', 'Gothic'), ('Jane', 'Austen', 'Romance'),
+    let authors =
+        "INSERT INTO author VALUES ('Mary', 'Shelley', 'Gothic'), ('Jane', 'Austen', 'Romance'),
                    ('Ann', 'Radcliffe', 'Gothic');";
     for (n, (columns, index)) in [
         ("first TEXT, last TEXT, genre TEXT", ""),
