@@ -120,6 +120,18 @@ fn an_override_is_checked_before_it_is_stored() {
 }
 
 #[test]
+fn why_shows_the_reason_of_an_invalid_answer() {
+    let endpoint = Endpoint::start_with(|_, _| "about 30".into());
+    let project = heroes_project(&endpoint, "json");
+    project.run_materialize(&["--columns", "born"]).expect_exit_code(1);
+    let why = ["why", "llm", "Zed", "Zed Zedsson", "born", "--spec", "specs/x.toml"];
+    let why = project.run_hqdl(&why).expect_exit_code(0).stdout;
+    for line in ["state        invalid", "raw answer   about 30", "reason       not an integer"] {
+        assert!(why.contains(line), "{why}");
+    }
+}
+
+#[test]
 fn an_override_shows_its_note_and_the_answer_of_the_model() {
     let endpoint = truthful_endpoint();
     let project = heroes_project(&endpoint, "json");
@@ -156,10 +168,9 @@ fn an_override_shows_its_note_and_the_answer_of_the_model() {
     assert!(file.contains("motto,?,made up"), "{file}");
     // No later run asks about the cell.
     project.run_materialize(&["--retry-failed"]).expect_exit_code(0);
-    let sql = "SELECT {{LLMMap('What is the motto?', name)}} FROM hero WHERE name = 'Zed'";
     assert!(motto().contains("state        unknown"));
     project.run_hqdl(&["plan", "specs/x.toml", "--check"]).expect_exit_code(0);
-    assert_eq!(endpoint.request_count(), asked, "{sql}");
+    assert_eq!(endpoint.request_count(), asked);
     assert_eq!(project.query_rows("SELECT motto FROM llm WHERE name = 'Zed'"), [[Json::Null]]);
     // Words that mean "unknown" are no values, and the message says what to do.
     for (column, value, part) in [
