@@ -14,6 +14,7 @@ pub const DATABASE: &[Migration] = &[
     (6, include_str!("database/0006_fewer_tables.sql")),
     (7, include_str!("database/0007_cache_writes.sql")),
     (8, include_str!("database/0008_evidence.sql")),
+    (9, include_str!("database/0009_notes.sql")),
 ];
 
 /// hqdl's tables in an expanded `PostgreSQL` database.
@@ -23,6 +24,7 @@ pub const EXPANDED: &[Migration] = &[
     (3, include_str!("expanded/0003_fewer_tables.sql")),
     (4, include_str!("expanded/0004_cache_writes.sql")),
     (5, include_str!("expanded/0005_evidence.sql")),
+    (6, include_str!("expanded/0006_notes.sql")),
 ];
 
 /// The cache in a directory. Numbers 10 and 11 were never released.

@@ -25,22 +25,37 @@ pub struct Options {
     cache: CacheFlags,
 }
 
-/// Maximum width of a line. If the terminal wrapped a line, the rest of the line could look like
-/// another field.
-const MAX_LINE_WIDTH: usize = 66;
+/// Width of the field names and the space after them.
+const INDENT: usize = 11;
+/// Width of the lines if the width of the terminal is not known.
+const DEFAULT_WIDTH: usize = 77;
 
-fn wrap_line(line: &str) -> Vec<String> {
-    let mut lines = vec![String::new()];
-    let mut width = 0;
+/// Returns the width that is left for a field's text on the terminal.
+fn text_width() -> usize {
+    #[cfg(unix)]
+    let columns = rustix::termios::tcgetwinsize(std::io::stderr()).map(|size| size.ws_col).ok();
+    #[cfg(not(unix))]
+    let columns: Option<u16> = None;
+    let columns = columns.filter(|columns| *columns > 0).map_or(DEFAULT_WIDTH, usize::from);
+    columns.saturating_sub(INDENT).max(20)
+}
+
+/// Wraps a line behind spaces, and inside a word only if the word is wider than a line. If the
+/// terminal wrapped a line, the rest of the line could look like another field.
+fn wrap_line(line: &str, max_width: usize) -> Vec<String> {
+    let width_of = |text: &str| text.chars().filter_map(UnicodeWidthChar::width).sum::<usize>();
+    let mut lines = Vec::new();
+    let mut current = String::new();
     for c in line.chars() {
-        let added = c.width().unwrap_or(0);
-        if width + added > MAX_LINE_WIDTH {
-            lines.push(String::new());
-            width = 0;
+        if width_of(&current) + c.width().unwrap_or(0) > max_width {
+            let word_start =
+                current.rfind(' ').filter(|_| c != ' ').map_or(current.len(), |n| n + 1);
+            let word = current.split_off(word_start);
+            lines.push(std::mem::replace(&mut current, word));
         }
-        width += added;
-        lines.last_mut().unwrap_or(&mut String::new()).push(c);
+        current.push(c);
     }
+    lines.push(current);
     lines
 }
 
@@ -55,7 +70,8 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
     let plan = plans.load_plan(&options.plan).map_err(to_failure)?;
     if !output_options.quiet {
         for (name, text) in plan.describe() {
-            let lines: Vec<String> = text.lines().flat_map(wrap_line).collect();
+            let lines: Vec<String> =
+                text.lines().flat_map(|line| wrap_line(line, text_width())).collect();
             anstream::eprintln!("{name:<10} {}", lines.join("\n           "));
         }
     }
@@ -123,4 +139,36 @@ pub fn read_answer_or_interrupt(interrupt: &watch::Receiver<bool>) -> Option<Str
             }
         }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::wrap_line;
+
+    #[test]
+    fn a_line_is_wrapped_at_spaces_and_nothing_is_lost() {
+        let mut chance = fastrand::Rng::with_seed(7);
+        let words = [
+            "a",
+            " ",
+            "  ",
+            "publisher",
+            "'x  y'",
+            "\u{5e83}\u{3044}",
+            "unbreakablewordofmanyletters",
+        ];
+        for _ in 0..500 {
+            let line: String =
+                (0..chance.usize(0..20)).map(|_| words[chance.usize(0..words.len())]).collect();
+            let wrapped = wrap_line(&line, 20);
+            assert_eq!(wrapped.concat(), line);
+            assert!(
+                wrapped.iter().all(|l| unicode_width::UnicodeWidthStr::width(l.as_str()) <= 20)
+            );
+        }
+        let sql = "SELECT superhero_name FROM superhero WHERE height_cm > 200";
+        let wrapped = wrap_line(sql, 20);
+        let is_whole = |l: &String| l.split_whitespace().all(|w| sql.split(' ').any(|s| s == w));
+        assert!(wrapped.iter().all(is_whole), "{wrapped:?}");
+    }
 }

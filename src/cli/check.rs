@@ -10,7 +10,7 @@ use serde_json::json;
 use super::failure::{Failure, WRONG_INPUT};
 use super::{OutputOptions, session};
 use crate::database::Database;
-use crate::database::keys::Keys;
+use crate::database::keys::{KeyReport, Keys};
 use crate::database::output;
 use crate::facts::Facts;
 use crate::key::Fingerprint;
@@ -18,7 +18,8 @@ use crate::overrides::Overrides;
 use crate::problem::{Problem, Problems, Severity};
 use crate::query::{self, QueryError, Request};
 use crate::session::{Cache, Session, SpecOverrides};
-use crate::spec::{Expansion, ReadError, Spec, UncheckedSpec};
+use crate::spec::{Expansion, ReadError, SourceRows, Spec, UncheckedSpec};
+use crate::sql::quote_name;
 
 /// Time limit for planning the query of an example.
 const EXAMPLE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -130,6 +131,15 @@ fn check_spec(path: &std::path::Path, options: &Options) -> Result<(Problems, St
         problems
             .problems
             .extend(warnings.into_iter().map(|r| draft.warning_at(&location, r, help)));
+        problems.problems.extend(gathered.report.placeholders_warning().map(|message| {
+            let help = suggest_without_placeholders(expansion, &gathered.report);
+            draft.warning_at(&location, message, &help)
+        }));
+        problems.problems.extend(gathered.report.duplicates_note().map(|message| {
+            let help = "if these rows are different entities, add another column to the key";
+            let problem = draft.warning_at(&location, message, help);
+            Problem { severity: Severity::Note, ..problem }
+        }));
     }
     problems.problems.extend(find_shared_columns(&spec, &draft));
     if let Err(error) = output::check_support(spec.output.as_deref()) {
@@ -188,6 +198,27 @@ fn find_shared_columns(spec: &Spec, draft: &UncheckedSpec) -> Vec<Problem> {
         }
     }
     problems
+}
+
+/// Returns a hint with the SELECT that leaves out the keys that stand for no value.
+fn suggest_without_placeholders(expansion: &Expansion, report: &KeyReport) -> String {
+    let quote = |text: &String| format!("'{}'", text.replace('\'', "''"));
+    let texts: Vec<String> = report.placeholders.1.iter().map(quote).collect();
+    match (expansion.key.names(), expansion.sources.as_slice()) {
+        ([column], [source]) => {
+            let condition = format!("{} NOT IN ({})", quote_name(column), texts.join(", "));
+            match &source.rows {
+                SourceRows::Table(table) => format!(
+                    "to leave them out, write source = \"\"\"SELECT * FROM {} WHERE {condition}\"\"\"",
+                    quote_name(table)
+                ),
+                SourceRows::Select(_) => {
+                    format!("to leave them out, add to the SELECT of the source: WHERE {condition}")
+                }
+            }
+        }
+        _ => "to leave them out, write a SELECT with a WHERE as the source".to_owned(),
+    }
 }
 
 /// Returns a warning for each `[[example]]` whose query fails. Before the first run, the tables that

@@ -136,6 +136,7 @@ pub const EXAMPLES: &[(&str, &[&str])] = &[
         &[
             "hqdl override set specs/superhero.toml llm Spawn \"Al Simmons\" race Demon --note \"see issue 7\"",
             "hqdl override set specs/superhero.toml llm Nobody NULL race Alien --force",
+            "hqdl override set specs/superhero.toml llm Spawn \"Al Simmons\" race --unknown",
         ],
     ),
     ("override unset", &["hqdl override unset specs/superhero.toml llm Spawn \"Al Simmons\" race"]),

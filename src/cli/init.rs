@@ -97,10 +97,12 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
     }
     if !output_options.quiet {
         generated.notes.iter().for_each(|n| anstream::eprintln!("note: {n}"));
+        let edit =
+            if generated.has_expansion { "" } else { "edit the example at its end, then run " };
         if let Some(spec) = &options.spec {
-            anstream::eprintln!("wrote {}; next: hqdl check {0}", spec.display());
+            anstream::eprintln!("wrote {}; next: {edit}hqdl check {0}", spec.display());
         } else {
-            anstream::eprintln!("next: save this as a file and run `hqdl check FILE`");
+            anstream::eprintln!("next: save this as a file, {edit}`hqdl check FILE`");
         }
     }
     Ok(ExitCode::SUCCESS)

@@ -5,6 +5,10 @@ use crate::format::{count_noun, format_thousands, format_usd_bound};
 use crate::query::Meta;
 use crate::spec::Spec;
 
+/// Words after a maximum cost that is the sum of the planned requests' reservations. hqdl may repeat
+/// a request, for example about the rows that a reply lacks, and repeats are not planned.
+pub const WITHOUT_REPEATS: &str = "without repeated requests";
+
 /// Formats the metadata of a finished query.
 pub fn format_finished_query(meta: &Meta, spec: &Spec) -> String {
     let mut out = format_routes(meta);
@@ -134,7 +138,8 @@ fn push_usage(out: &mut String, meta: &Meta, spec: &Spec, at_most: &str) {
         let usd = meta.cost_usd;
         match at_most {
             "" => format!("${usd:.4}"),
-            at_most => format!("{at_most}{}", format_usd_bound(usd)),
+            at_most if meta.requests == 0 => format!("{at_most}{}", format_usd_bound(usd)),
+            at_most => format!("{at_most}{} {WITHOUT_REPEATS}", format_usd_bound(usd)),
         }
     } else {
         format!("unknown: set `price` in {}", spec.find_unpriced_table())

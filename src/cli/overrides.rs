@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::OutputOptions;
 use super::failure::Failure;
-use crate::overrides::{self, read_lines};
+use crate::overrides::{self, NO_VALUE, read_lines};
 use crate::session::{Cache, Session, SpecOverrides, override_cell};
 use crate::spec::UncheckedSpec;
 
@@ -27,8 +27,11 @@ enum Command {
         table: String,
         /// Values of the key columns in their order (NULL for NULL), then the column's name, then
         /// the value (`|` separates the values of a list).
-        #[arg(required = true, num_args = 3.., value_names = ["KEY", "COLUMN", "VALUE"])]
+        #[arg(required = true, num_args = 2.., value_names = ["KEY", "COLUMN", "VALUE"])]
         words: Vec<String>,
+        /// Set the cell to no value, for example because the model's answer is made up. Omit VALUE.
+        #[arg(long)]
+        unknown: bool,
         /// Reason for the override, stored with it.
         #[arg(long, default_value = "")]
         note: String,
@@ -55,9 +58,14 @@ enum Command {
 
 pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode, Failure> {
     match &options.command {
-        Command::Set { spec, table, words, note, force } => {
-            let [key @ .., column, value] = words.as_slice() else {
-                return Err(Failure::wrong_input("no column", "KEY… COLUMN VALUE"));
+        Command::Set { spec, table, words, unknown, note, force } => {
+            let (key, column, value) = match words.as_slice() {
+                [key @ .., column] if *unknown => (key, column, NO_VALUE),
+                [key @ .., column, value] if !key.is_empty() => (key, column, value.as_str()),
+                _ => {
+                    let hint = "expected KEY… COLUMN VALUE, or KEY… COLUMN --unknown";
+                    return Err(Failure::wrong_input("a key, column or value is missing", hint));
+                }
             };
             let Session { spec, database, .. } = open_spec(spec)?;
             override_cell(&spec, &database, (table, key, column, value), note, *force)?;

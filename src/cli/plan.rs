@@ -8,6 +8,7 @@ use serde_json::json;
 
 use super::failure::{Failure, INCOMPLETE};
 use super::materialize::SelectionFlags;
+use super::meta::WITHOUT_REPEATS;
 use super::{ModelFlags, OutputOptions, progress, session};
 use crate::facts::Reason;
 use crate::format::{count_noun, format_thousands};
@@ -157,10 +158,11 @@ fn print_plan(plan: &Plan, spec: &Spec, batch: bool) {
     );
     if plan.has_price {
         anstream::println!(
-            "cost      ${:.4} likely, ${:.4} to ${:.4}{}",
+            "cost      ${:.4} likely, ${:.4} to ${:.4}{}{}",
             plan.cost_usd.likely,
             plan.cost_usd.low,
             plan.cost_usd.max,
+            if plan.request_count() > 0 { format!(" {WITHOUT_REPEATS}") } else { String::new() },
             progress::parenthesize_notes(&plan.price_notes)
         );
     } else {
@@ -169,7 +171,7 @@ fn print_plan(plan: &Plan, spec: &Spec, batch: bool) {
         anstream::println!("cost      unknown: set `price` in {table}{notes}");
     }
     if plan.budget_left != BudgetLeft::default() {
-        let enough = || "enough, even for the maximum".to_owned();
+        let enough = || format!("enough, even for the maximum {WITHOUT_REPEATS}");
         anstream::println!("budget    {}", plan.budget_warning().unwrap_or_else(enough));
     }
     let about = if batch { "within" } else { "about" };

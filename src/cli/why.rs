@@ -116,6 +116,7 @@ fn print_provenance(cell: &CellProvenance) {
     line("raw answer", cell.raw.clone());
     let shows = matches!(cell.state.as_str(), "ok" | "overridden");
     line(if shows { "repaired" } else { "reason" }, cell.repair.clone());
+    line("note", cell.note.clone());
     line("error", cell.error.clone());
     line("model", cell.model.clone());
     line("parameters", cell.parameters.clone());

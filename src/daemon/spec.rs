@@ -233,6 +233,14 @@ impl SpecState {
         self.schedule_run_now(Cause::NewDay);
     }
 
+    /// Plans the missing cells again if the spec waits for approval, because another run has asked
+    /// the model.
+    pub(super) fn renew_plan(&mut self) {
+        if self.held.is_some() && self.plan.is_some() {
+            self.schedule_run_now(Cause::OtherRun);
+        }
+    }
+
     /// Returns the cause of a new check, if a file has changed since the last check.
     pub(super) fn find_change_cause(&self) -> Option<Cause> {
         let at = self

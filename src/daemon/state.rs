@@ -444,12 +444,20 @@ impl EventLoop {
         }
         if let Some(name) = &name {
             let (published, is_listed) = (ended.published, self.runs.is_listed(id));
+            let has_asked = ended.columns.iter().flatten().any(|c| c.usage.requests > 0);
             let copy = self.specs.change_spec(name, |spec| {
                 spec.apply_result(ended, is_listed);
                 spec.refresh_copy_fingerprint()
             });
             if let Some(copy) = copy.flatten().filter(|_| published) {
                 schedule_file_check(copy, self.context.events.clone());
+            }
+            if has_asked && self.deadline.is_none() {
+                self.specs.change_all_specs(|spec| {
+                    if spec.name != *name {
+                        spec.renew_plan();
+                    }
+                });
             }
         }
         self.notify_run(id);

@@ -113,6 +113,8 @@ pub enum Cause {
     Retry,
     /// A new day has a new budget.
     NewDay,
+    /// A run of another spec has asked the model, and its answers may apply to this spec, too.
+    OtherRun,
     /// A client requested the run.
     Client,
 }
@@ -128,6 +130,7 @@ impl Cause {
             Self::Reload => "reload",
             Self::Retry => "retry",
             Self::NewDay => "new day",
+            Self::OtherRun => "run of another spec",
             Self::Client => "client",
         }
     }

@@ -83,7 +83,7 @@ pub struct OverrideArguments {
     pub key: Vec<String>,
     /// Name of the column.
     pub column: String,
-    /// The value; `|` separates the values of a list.
+    /// The value; `|` separates the values of a list, and `?` sets the cell to no value.
     pub value: String,
     /// Reason for the override, and where the value comes from.
     pub note: String,

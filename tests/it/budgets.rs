@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use serde_json::{Value as Json, json};
 
+use hqdl::format::format_usd;
 use hqdl_testkit::endpoint::{Endpoint, Fault, Frequency};
 use hqdl_testkit::project::{
     Project, check_complete, heroes_project, heroes_spec, truthful_endpoint,
@@ -413,4 +414,24 @@ fn a_plans_duration_is_estimated_from_earlier_answers() {
     // Nothing is known about another model.
     let other = project.run_plan(&["--model", "another"]);
     assert!((other["totals"]["seconds"].as_f64().unwrap() - assumed).abs() < 1e-9, "{other}");
+}
+
+/// The message about the daily budget counts all runs of the day.
+#[test]
+fn a_daily_budget_is_described_with_the_spending_of_the_day() {
+    let endpoint = truthful_endpoint();
+    let project = limited(&endpoint, "budget_usd_per_day = 0.5");
+    let spent = usd(&project.run_materialize(&["--limit", "5"]).done_event()["cost_usd"]);
+    assert!(spent > 0.0);
+    let budget = spent + 0.00001;
+    project.edit_spec("budget_usd_per_day = 0.5", &format!("budget_usd_per_day = {budget}"));
+    let plan = project.run_hqdl(&["plan", "specs/x.toml"]).expect_exit_code(0).stdout;
+    assert!(plan.contains("the budget of the day will likely be reached"), "{plan}");
+    let ended = project.run_hqdl(&["materialize", "specs/x.toml"]).expect_exit_code(3);
+    let of_day = format!(
+        "the budget of the day is reached: {} of {} is spent today",
+        format_usd(spent),
+        format_usd(budget)
+    );
+    assert!(ended.stderr.contains(&of_day), "{of_day}: {}", ended.stderr);
 }

@@ -1,7 +1,7 @@
 //! Tests of a user's choices: which columns, which rows, how many; a plan that a script checks;
 //! overrides that are checked before they are stored.
 
-use serde_json::Value as Json;
+use serde_json::{Value as Json, json};
 
 use hqdl_testkit::endpoint::{Endpoint, Request};
 use hqdl_testkit::project::{CommandResult, Project, heroes_project, truthful_endpoint};
@@ -117,6 +117,73 @@ fn an_override_is_checked_before_it_is_stored() {
     set(&["Zed", "Zed Zedsson", "motto", "Zzz"]).expect_exit_code(0);
     set(&["Nobody", "No Body", "motto", "Me", "--force"]).expect_exit_code(0);
     assert_eq!(std::fs::read_to_string(file).unwrap().lines().count(), 3);
+}
+
+#[test]
+fn why_shows_the_reason_of_an_invalid_answer() {
+    let endpoint = Endpoint::start_with(|_, _| "about 30".into());
+    let project = heroes_project(&endpoint, "json");
+    project.run_materialize(&["--columns", "born"]).expect_exit_code(1);
+    let why = ["why", "llm", "Zed", "Zed Zedsson", "born", "--spec", "specs/x.toml"];
+    let why = project.run_hqdl(&why).expect_exit_code(0).stdout;
+    for line in ["state        invalid", "raw answer   about 30", "reason       not an integer"] {
+        assert!(why.contains(line), "{why}");
+    }
+}
+
+#[test]
+fn an_override_shows_its_note_and_the_answer_of_the_model() {
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "json");
+    project.run_materialize(&[]).expect_exit_code(0);
+    let asked = endpoint.request_count();
+    let motto = || {
+        project.run_materialize(&[]).expect_exit_code(0);
+        let why = ["why", "llm", "Zed", "Zed Zedsson", "motto", "--spec", "specs/x.toml"];
+        project.run_hqdl(&why).expect_exit_code(0).stdout
+    };
+    let set = |words: &[&str]| {
+        let key = ["override", "set", "specs/x.toml", "llm", "Zed", "Zed Zedsson"];
+        project.run_hqdl(&[&key, words].concat())
+    };
+    set(&["motto", "Zzz", "--note", "heard it"]).expect_exit_code(0);
+    let why = motto();
+    for line in ["state        overridden", "value        Zzz", "note         heard it"] {
+        assert!(why.contains(line), "{why}");
+    }
+    assert!(why.contains("raw answer   The motto of Zed"), "{why}");
+    assert!(!why.contains("repaired"), "{why}");
+    let cell = "SELECT state, raw IS NULL, repair, note FROM hqdl_cell WHERE \"column\" = 'motto' AND key LIKE '[\"Zed\"%'";
+    assert_eq!(
+        project.query_rows(cell),
+        [[json!("overridden"), json!(0), Json::Null, json!("heard it")]]
+    );
+    // No value is right.
+    set(&["motto", "--unknown", "--note", "made up"]).expect_exit_code(0);
+    let why = motto();
+    for line in ["state        unknown", "raw answer   The motto of Zed", "note         made up"] {
+        assert!(why.contains(line), "{why}");
+    }
+    let file = std::fs::read_to_string(project.path("specs/x.overrides.csv")).unwrap();
+    assert!(file.contains("motto,?,made up"), "{file}");
+    // No later run asks about the cell.
+    project.run_materialize(&["--retry-failed"]).expect_exit_code(0);
+    assert!(motto().contains("state        unknown"));
+    project.run_hqdl(&["plan", "specs/x.toml", "--check"]).expect_exit_code(0);
+    assert_eq!(endpoint.request_count(), asked);
+    assert_eq!(project.query_rows("SELECT motto FROM llm WHERE name = 'Zed'"), [[Json::Null]]);
+    // Words that mean "unknown" are no values, and the message says what to do.
+    for (column, value, part) in [
+        ("motto", "NULL", "it means that the value is not known; "),
+        ("eye_color", "n/a", "it means that the value is not known; "),
+        ("born", "yesterday", "not an integer"),
+    ] {
+        let refused = set(&[column, value]).expect_exit_code(2).stderr;
+        let refused = refused.replace("\nhelp: ", "; ");
+        assert!(refused.contains(part), "{column} {value}: {refused}");
+        assert_eq!(refused.contains("--unknown"), value != "yesterday", "{refused}");
+    }
+    set(&["--unknown"]).expect_exit_code(2);
 }
 
 #[test]

@@ -288,6 +288,26 @@ fn without_spending_it_plans_and_waits_for_approval() {
     assert_eq!(endpoint.cells_since(0).len(), CELLS);
 }
 
+/// The answers of one spec's run also complete a spec with the same cells.
+#[test]
+fn a_spec_with_the_same_cells_does_not_wait_any_longer() {
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "csv");
+    let other =
+        project.spec_text().replace("\"llm\"", "\"llm2\"").replace("llm_power", "llm2_power");
+    std::fs::write(project.path("specs/y.toml"), other).unwrap();
+    let daemon = Daemon::start(&project, &["--no-spend"]);
+    let have_state = |state: &str| {
+        let specs = daemon.status()["specs"].clone();
+        let specs = specs.as_array().unwrap();
+        specs.len() == 2 && specs.iter().all(|s| s["state"] == state && s["run"].is_null())
+    };
+    wait_until("both wait", || have_state("waiting"));
+    daemon.post("/v1/runs", &json!({ "spec": "x", "wait": true })).expect_status(200);
+    wait_until("both are complete", || have_state("complete"));
+    assert_eq!(endpoint.cells_since(0).len(), CELLS);
+}
+
 #[test]
 fn a_rejecting_endpoint_gets_no_request_until_something_changes() {
     let endpoint = truthful_endpoint();

@@ -41,7 +41,8 @@ fn hqdl(dir: &Path, args: &[&str]) -> CommandResult {
     CommandResult::new(&command.output().unwrap())
 }
 
-/// Returns the rows of all published tables, and each cell's state and value.
+/// Returns the rows of all published tables, and each cell's state and value. Earlier versions
+/// published no reason for an invalid answer.
 fn published(dir: &Path) -> Vec<Vec<Sql>> {
     let connection = Connection::open(dir.join("expanded.sqlite")).unwrap();
     let tables = [
@@ -49,7 +50,7 @@ fn published(dir: &Path) -> Vec<Vec<Sql>> {
         "SELECT * FROM llm_town_trade ORDER BY name, land IS NULL, land, trade",
         "SELECT * FROM llm_club ORDER BY name",
         "SELECT * FROM town_expanded ORDER BY id",
-        "SELECT expansion, key, \"column\", state, CAST(value AS TEXT), raw, repair FROM hqdl_cell ORDER BY 1, 2, 3, 4",
+        "SELECT expansion, key, \"column\", state, CAST(value AS TEXT), raw, iif(state = 'invalid', NULL, repair) FROM hqdl_cell ORDER BY 1, 2, 3, 4",
     ];
     let mut rows = Vec::new();
     for sql in tables {

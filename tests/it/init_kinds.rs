@@ -305,3 +305,22 @@ fn a_model_is_asked_for_key_description_and_columns() {
     assert!(help.contains("--base-url") && !help.contains("--output"), "{help}");
     hqdl(dir.path(), &["check", "specs/my.toml"]).expect_exit_code(0);
 }
+
+/// The next step is a command that can succeed.
+#[test]
+fn init_names_the_edit_that_comes_before_the_check() {
+    for (sql, edit) in [
+        ("CREATE TABLE t (a INTEGER); INSERT INTO t VALUES (1);", true),
+        (
+            "CREATE TABLE city (name TEXT, size INTEGER); INSERT INTO city VALUES ('Oslo', 1);",
+            false,
+        ),
+    ] {
+        let dir = folder_with(sql);
+        let ended = hqdl(dir.path(), &["init", "my.db", "-s", "my.toml"]).expect_exit_code(0);
+        let says = ended.stderr.contains("next: edit the example at its end, then run hqdl check");
+        assert_eq!(says, edit, "{}", ended.stderr);
+        let code = if edit { 2 } else { 0 };
+        hqdl(dir.path(), &["check", "my.toml"]).expect_exit_code(code);
+    }
+}

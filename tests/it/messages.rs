@@ -230,6 +230,7 @@ fn init_says_how_to_repair_a_file_that_it_cannot_read() {
             ["line 3: the line has 3 fields", "needs quotes around it"],
         ),
         ("latin.csv", b"name\nCaf\xe9\n", ["is not UTF-8 text", "iconv"]),
+        ("cut.csv", b"\xff\xfen\0a", ["is not complete UTF-16 text", "as UTF-8"]),
         ("book.xlsx", b"PK\x03\x04", ["is not a SQLite database", "export a spreadsheet as CSV"]),
         ("none", b"", ["none contains no CSV file", "end in .csv"]),
     ] {
@@ -239,6 +240,27 @@ fn init_says_how_to_repair_a_file_that_it_cannot_read() {
         rejects(&project, &["init", name], 2, &parts);
     }
     rejects(&project, &["init", "data.sqlite", "-s", "specs"], 2, &["specs is a directory"]);
+}
+
+#[test]
+fn init_reads_utf_16_with_a_byte_order_mark() {
+    let project = heroes_project(&truthful_endpoint(), "json");
+    let text = "\u{feff}name;city\nZo\u{eb};K\u{f6}ln\n\u{1f600};Oslo\n";
+    for (name, to_bytes) in
+        [("little", u16::to_le_bytes as fn(u16) -> [u8; 2]), ("big", u16::to_be_bytes)]
+    {
+        let bytes: Vec<u8> = text.encode_utf16().flat_map(to_bytes).collect();
+        std::fs::write(project.path(format!("{name}.csv")), bytes).unwrap();
+        project.run_hqdl(&["init", &format!("{name}.csv")]).expect_exit_code(0);
+        let rows = project.query_rows_of(
+            &format!("{name}.sqlite"),
+            &format!("SELECT name, city FROM {name} ORDER BY rowid"),
+        );
+        assert_eq!(
+            rows,
+            [[json!("Zo\u{eb}"), json!("K\u{f6}ln")], [json!("\u{1f600}"), json!("Oslo")]]
+        );
+    }
 }
 
 #[test]
@@ -767,4 +789,41 @@ fn a_mistake_in_a_spec_is_described_in_the_words_of_the_spec() {
         project.write_spec(&text.replacen(line, wrong, 1));
         rejects(&project, &["check", "specs/x.toml"], 2, &parts);
     }
+}
+
+/// `check` counts the keys that stand for no value and proposes a source without them. That several
+/// rows have a key is a note, and runs do not mention it.
+#[test]
+fn placeholder_keys_are_a_warning_and_shared_keys_a_note() {
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "json");
+    let placeholders = "('N/A'), ('-'), (''), ('Unknown'), ('NULL'), ('- -')";
+    project.execute_sql(&format!(
+        "CREATE TABLE city (\"the name\" TEXT);
+         INSERT INTO city VALUES ('Oslo'), ('Oslo'), ('Lima'), (NULL), {placeholders}"
+    ));
+    let spec = project.spec_text();
+    let head = spec.split("[[expansion]]").next().unwrap();
+    let expansion = |source: &str| {
+        let key = "key = [\"the name\"]\n[[expansion.column]]\nname = \"country\"\n";
+        project.write_spec(&format!("{head}[[expansion]]\nname = \"place\"\n{source}\n{key}"));
+        project.run_hqdl(&["check", "specs/x.toml"]).expect_exit_code(0)
+    };
+    let checked = expansion("source = \"city\"");
+    let placeholders = "warning: 5 keys stand for no value, but a run asks about them: \"\", \"-\", \"N/A\", \"NULL\", \"Unknown\"";
+    assert!(checked.stderr.contains(placeholders), "{}", checked.stderr);
+    let shared = "note: 1 key occurs in several rows";
+    assert!(checked.stderr.contains(shared), "{}", checked.stderr);
+    assert!(!checked.stderr.contains("warning: 1 key occurs"), "{}", checked.stderr);
+    let hint = checked.stderr.split("to leave them out, write ").nth(1).unwrap();
+    let without = expansion(hint.lines().next().unwrap());
+    assert!(!without.stderr.contains("stand for no value"), "{}", without.stderr);
+    assert!(without.stdout.contains("keys 3"), "{}", without.stdout);
+    let planned = project.run_hqdl(&["plan", "specs/x.toml"]).expect_exit_code(0);
+    assert!(!planned.stderr.contains("several rows"), "{}", planned.stderr);
+    // A key with a real part is a key.
+    project.write_spec(&spec);
+    project.execute_sql("INSERT INTO hero (name, full_name) VALUES ('Zorro', '-')");
+    let checked = project.run_hqdl(&["check", "specs/x.toml"]).expect_exit_code(0);
+    assert!(!checked.stderr.contains("stand for no value"), "{}", checked.stderr);
 }

@@ -229,3 +229,35 @@ fn a_plan_prices_each_request_by_its_own_length() {
     assert!((long_most / most - 10.0).abs() < 1e-6, "{long_most}, {most}");
     assert_eq!(none, 0);
 }
+
+/// A price that belongs to another model would make every cost and budget too low.
+#[test]
+fn a_price_below_the_book_is_a_warning() {
+    let project = without_price(&truthful_endpoint(), "gpt-4o");
+    let mini = "price = { input = 0.15, cached_input = 0.075, output = 0.60 }";
+    project.edit_spec("[limits]", &format!("{mini}\n[limits]"));
+    let flags = ["--budget", "0.0000001"];
+    for (command, flags) in [("check", &[][..]), ("plan", &[]), ("materialize", &flags)] {
+        let ended = project.run_hqdl(&[&[command, "specs/x.toml"], flags].concat());
+        for part in [
+            "warning: the price of `gpt-4o` is lower than in the price book",
+            "0.15 for input, 0.075 for cached input and 0.6 for output",
+            "the book has 2.5 for input, 1.25 for cached input and 10 for output",
+        ] {
+            assert!(ended.stderr.contains(part), "{command}: {}", ended.stderr);
+        }
+    }
+    // The book's price, a higher one, and the price of an endpoint that the book does not have.
+    let is_silent = |project: &Project| {
+        let ended = project.run_hqdl(&["check", "specs/x.toml"]).expect_exit_code(0);
+        assert!(!ended.stderr.contains("price book"), "{}", ended.stderr);
+    };
+    project.edit_spec(mini, "price = { input = 2.5, cached_input = 1.25, output = 10 }");
+    is_silent(&project);
+    project.edit_spec("output = 10 }", "output = 11 }");
+    is_silent(&project);
+    project.edit_spec("input = 2.5", "input = 0");
+    project
+        .edit_spec("name = \"gpt-4o\"", "name = \"gpt-4o\"\nbase_url = \"http://127.0.0.1:9/v1\"");
+    is_silent(&project);
+}

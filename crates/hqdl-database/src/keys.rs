@@ -5,7 +5,7 @@
 //! publish) use the same keys even if the source changes in the meantime.
 
 use std::cell::RefCell;
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::path::Path;
 
 use rusqlite::functions::{Context, FunctionFlags};
@@ -14,6 +14,7 @@ use rusqlite::types::{ToSqlOutput, ValueRef};
 use super::buckets::{BucketSnapshot, ChangedBuckets, MAX_SAMPLES, format_key};
 use super::postgres::SELECTED_COLUMN;
 use super::{Database, StoreError};
+use hqdl_spec::checker::UNKNOWN_WORDS;
 use hqdl_spec::{Expansion, SourceRows};
 use hqdl_values::Row;
 use hqdl_values::key::{Entity, KeyColumns};
@@ -93,6 +94,8 @@ pub struct KeyReport {
     pub duplicates: (u64, Vec<String>),
     /// Number of keys with some NULL columns, with samples.
     pub partly_null: (u64, Vec<String>),
+    /// Number of keys whose texts all stand for no value, such as `N/A`, with these texts.
+    pub placeholders: (u64, BTreeSet<String>),
     /// Number of rows whose key columns are all NULL; such rows identify no entity.
     pub null_rows: u64,
     /// Number of keys that are skipped because they contain a blob or invalid UTF-8, with samples.
@@ -114,22 +117,37 @@ impl KeyReport {
         partly_null.into_iter().chain(self.warnings_for_runs()).collect()
     }
 
+    /// Returns the note about keys of several rows, for `hqdl check`. Such keys are not a problem,
+    /// because hqdl asks about each key once.
+    #[must_use]
+    pub fn duplicates_note(&self) -> Option<String> {
+        describe_keys(
+            &self.duplicates,
+            "occurs in several rows, which get the same answers",
+            "occur in several rows; rows with the same key get the same answers",
+        )
+    }
+
+    /// Returns the warning about keys that stand for no value, for `hqdl check`.
+    #[must_use]
+    pub fn placeholders_warning(&self) -> Option<String> {
+        let (n, texts) = &self.placeholders;
+        let verb = if *n == 1 { "stands" } else { "stand" };
+        let shown: Vec<String> = texts.iter().map(|text| format!("{text:?}")).collect();
+        (*n > 0).then(|| {
+            let keys = hqdl_values::format::count_noun(*n, "key");
+            format!("{keys} {verb} for no value, but a run asks about them: {}", shown.join(", "))
+        })
+    }
+
     /// Returns the warnings for every plan and run. Partly NULL keys cause no warning here, because
     /// they are complete keys.
     #[must_use]
     pub fn warnings_for_runs(&self) -> Vec<String> {
         let mut warnings = Vec::new();
-        let mut add_warning = |(n, samples): &(u64, Vec<String>), one: &str, many: &str| {
-            if *n > 0 {
-                let (noun, verbs) = if *n == 1 { ("key", one) } else { ("keys", many) };
-                warnings.push(format!("{n} {noun} {verbs}, such as {}", samples.join("; ")));
-            }
+        let mut add_warning = |keys: &(u64, Vec<String>), one: &str, many: &str| {
+            warnings.extend(describe_keys(keys, one, many));
         };
-        add_warning(
-            &self.duplicates,
-            "occurs in several rows; rows with the same key get the same answers",
-            "occur in several rows; rows with the same key get the same answers",
-        );
         add_warning(
             &self.unreadable,
             "contains a blob or text that is not UTF-8 and is skipped",
@@ -153,6 +171,32 @@ impl KeyReport {
         }
         warnings
     }
+}
+
+/// Returns a sentence about keys with samples; `None` if there are none.
+fn describe_keys((n, samples): &(u64, Vec<String>), one: &str, many: &str) -> Option<String> {
+    let (noun, verbs) = if *n == 1 { ("key", one) } else { ("keys", many) };
+    (*n > 0).then(|| format!("{n} {noun} {verbs}, such as {}", samples.join("; ")))
+}
+
+/// Texts in a source that stand for no value, in addition to the model's words for "unknown".
+const PLACEHOLDERS: [&str; 5] = ["", "nan", "undefined", "#n/a", "n.a."];
+
+/// Returns the texts of a key if all of them stand for no value.
+fn find_placeholders(key: &[Value]) -> Option<Vec<&str>> {
+    let is_placeholder = |text: &str| {
+        let mut words = PLACEHOLDERS.iter().chain(&UNKNOWN_WORDS);
+        words.any(|word| word.eq_ignore_ascii_case(text.trim()))
+    };
+    let mut texts = Vec::new();
+    for part in key {
+        match part {
+            Value::Null => {}
+            Value::Text(text) if is_placeholder(text) => texts.push(text.as_str()),
+            _ => return None,
+        }
+    }
+    Some(texts)
 }
 
 impl<'db> Keys<'db> {
@@ -442,6 +486,10 @@ impl<'db> Keys<'db> {
                 continue;
             }
             report.keys += 1;
+            if let Some(texts) = find_placeholders(&key) {
+                report.placeholders.0 += 1;
+                report.placeholders.1.extend(texts.into_iter().map(str::to_owned));
+            }
             // If the source lacks a key column, the column does not count as NULL.
             if expansion
                 .shown_row(&Row { key: key.clone(), context: Vec::new() })

@@ -26,8 +26,10 @@ pub struct CellProvenance {
     pub value: Json,
     /// The model's original text, if it differs from the value.
     pub raw: Option<String>,
-    /// Note about repairs of the answer.
+    /// Note about repairs of the answer, or the reason why it is invalid.
     pub repair: Option<String>,
+    /// Note of the person who overrode the cell.
+    pub note: Option<String>,
     /// Name of the model that answered.
     pub model: Option<String>,
     /// Parameters of the spec that were sent with the request, as JSON.
@@ -76,7 +78,7 @@ impl CellProvenance {
         json!({
             "expansion": self.expansion, "table": self.table, "column": self.column,
             "key": serde_json::from_str::<Json>(&self.key).unwrap_or(Json::Null),
-            "state": self.state, "value": self.parse_value(), "raw": self.raw, "repair": self.repair,
+            "state": self.state, "value": self.parse_value(), "raw": self.raw, "repair": self.repair, "note": self.note,
             "model": self.model,
             "parameters": self.parameters.as_deref().and_then(|p| serde_json::from_str::<Json>(p).ok()),
             "evidence": self.evidence,
@@ -196,16 +198,24 @@ impl Database {
             self.connection()
                 .prepare(&sql)?
                 .query_map(rusqlite::params_from_iter(params), |r| {
+                    let state: String = r.get("state")?;
+                    let mut repair: Option<String> = r.get("repair")?;
+                    let mut note: Option<String> = r.get("note").unwrap_or_default();
+                    // Earlier versions of hqdl published the note of an override as its repair.
+                    if state == "overridden" && note.is_none() {
+                        note = repair.take();
+                    }
                     Ok(CellProvenance {
                         expansion: r.get("expansion")?,
                         table: r.get::<_, Option<String>>("table")?.unwrap_or_default(),
                         column: r.get("column")?,
                         key: r.get("key")?,
-                        state: r.get("state")?,
+                        state,
                         value: hqdl_values::value::Value::from_sqlite(r.get_ref("typed")?)
                             .map_or(Json::Null, |v| v.to_json()),
                         raw: r.get("raw")?,
-                        repair: r.get("repair")?,
+                        repair,
+                        note,
                         model: r.get("model")?,
                         // Earlier versions of hqdl published without these two columns.
                         parameters: r.get("parameters").unwrap_or_default(),

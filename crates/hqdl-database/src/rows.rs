@@ -332,7 +332,7 @@ fn parse_cells(cells: &str) -> serde_json::Map<String, Json> {
     serde_json::from_str(cells).unwrap_or_default()
 }
 
-/// Returns the JSON array `[state, value, completion, raw, repair]`, without trailing nulls.
+/// Returns the JSON array `[state, value, completion, raw, repair, note]`, without trailing nulls.
 fn cell_to_json(value: Option<&PublishedValue<'_>>) -> Json {
     let Some(value) = value else { return json!(["missing"]) };
     let mut cell = vec![
@@ -341,6 +341,7 @@ fn cell_to_json(value: Option<&PublishedValue<'_>>) -> Json {
         json!(value.completion),
         json!(value.raw),
         json!(value.repair),
+        json!(value.note),
     ];
     while cell.last().is_some_and(Json::is_null) {
         cell.pop();

@@ -27,6 +27,8 @@ pub struct PublishedValue<'f> {
     pub raw: Option<&'f str>,
     /// Note about repairs of the answer.
     pub repair: Option<&'f str>,
+    /// Note of the person who overrode the cell.
+    pub note: Option<&'f str>,
 }
 
 /// A cell of a published row.
@@ -96,6 +98,10 @@ impl RowVersion {
             bytes.extend(cell.completion.unwrap_or(-1).to_le_bytes());
             push_bytes(&mut bytes, cell.raw.map(str::as_bytes));
             push_bytes(&mut bytes, cell.repair.map(str::as_bytes));
+            if let Some(note) = cell.note {
+                bytes.push(10);
+                push_bytes(&mut bytes, Some(note.as_bytes()));
+            }
         }
         Self { key, hash, version: Some(hash_to_i64(&bytes)) }
     }

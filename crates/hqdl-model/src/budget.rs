@@ -20,8 +20,26 @@ pub struct Caps {
     pub usd: Option<f64>,
     /// Maximum number of input and output tokens.
     pub tokens: Option<u64>,
-    /// Whether `usd` comes from the daily budget.
-    pub is_daily: bool,
+    /// The daily budget, if `usd` comes from it.
+    pub daily: Option<DailyBudget>,
+}
+
+/// The daily budget that limits a run.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct DailyBudget {
+    /// Budget of the day in USD.
+    pub usd: f64,
+    /// Cost of the day's other runs in USD, reservations included.
+    pub spent_by_others: f64,
+}
+
+impl Caps {
+    /// Returns the limits for a request that is compared with the cost of the whole day.
+    #[must_use]
+    pub fn for_day(usd: Option<f64>) -> Self {
+        let daily = usd.map(|usd| DailyBudget { usd, spent_by_others: 0.0 });
+        Self { usd, tokens: None, daily }
+    }
 }
 
 /// Returns the spending limits of a run and its cost so far; `run` is `None` if the run has not
@@ -42,15 +60,18 @@ pub fn run_allowance(
         used = SpentAmount { usd: spent.usd + held.usd, tokens: spent.tokens + held.tokens };
     }
     let mut usd = limits.budget_usd;
-    let mut is_daily = false;
+    let mut daily = None;
     if let Some(daily_budget) = limits.budget_usd_per_day {
         let today = history.cost_today()? + history.reserved_cost_today()?.usd;
         // The rest of today's budget, plus what this run has spent so far.
         let left = (daily_budget - today).max(0.0) + used.usd;
-        is_daily = usd.is_none_or(|usd| left < usd);
+        if usd.is_none_or(|usd| left < usd) {
+            let spent_by_others = (today - used.usd).max(0.0);
+            daily = Some(DailyBudget { usd: daily_budget, spent_by_others });
+        }
         usd = Some(usd.map_or(left, |usd| usd.min(left)));
     }
-    Ok((Caps { usd, tokens: limits.budget_tokens, is_daily }, used))
+    Ok((Caps { usd, tokens: limits.budget_tokens, daily }, used))
 }
 
 /// Error that reports an exhausted budget.
@@ -69,7 +90,8 @@ impl BudgetExhausted {
     /// Returns whether the daily budget is exhausted.
     #[must_use]
     pub fn is_daily(&self) -> bool {
-        self.caps.is_daily && self.caps.usd.is_some_and(|usd| self.spent.usd + self.next.usd > usd)
+        self.caps.daily.is_some()
+            && self.caps.usd.is_some_and(|usd| self.spent.usd + self.next.usd > usd)
     }
 
     /// Returns whether the token budget is exhausted, rather than the budget in USD.
@@ -81,12 +103,18 @@ impl BudgetExhausted {
 
     fn describe(&self) -> String {
         match (self.caps.usd, self.caps.tokens) {
-            (Some(usd), _) if self.spent.usd + self.next.usd > usd => format!(
-                "{} of {} is spent and the next request may cost {}",
-                format::format_usd(self.spent.usd),
-                format::format_usd(usd),
-                format::format_usd(self.next.usd)
-            ),
+            (Some(usd), _) if self.spent.usd + self.next.usd > usd => {
+                let (spent, budget, day) = match self.caps.daily {
+                    Some(day) => (day.spent_by_others + self.spent.usd, day.usd, " today"),
+                    None => (self.spent.usd, usd, ""),
+                };
+                format!(
+                    "{} of {} is spent{day} and the next request may cost {}",
+                    format::format_usd(spent),
+                    format::format_usd(budget),
+                    format::format_usd(self.next.usd)
+                )
+            }
             (_, tokens) => format!(
                 "{} of {} tokens are spent and the next request may take {}",
                 self.spent.tokens,
@@ -170,8 +198,8 @@ impl Budget {
     /// Returns the error for a request that the daily budget does not cover.
     #[must_use]
     pub fn daily_budget_error(&self, spent_usd: f64, next: SpentAmount) -> BudgetExhausted {
-        let caps = Caps { usd: self.per_day, tokens: None, is_daily: true };
-        BudgetExhausted { caps, spent: SpentAmount { usd: spent_usd, tokens: 0 }, next }
+        let spent = SpentAmount { usd: spent_usd, tokens: 0 };
+        BudgetExhausted { caps: Caps::for_day(self.per_day), spent, next }
     }
 
     /// Reserves the worst-case cost of a request. If the necessary budget is reserved by requests

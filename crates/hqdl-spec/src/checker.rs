@@ -229,8 +229,34 @@ impl Checker {
             }
     }
 
+    /// Returns the reason why an answer is [`State::Invalid`]. `raw` is its text, if there is one.
+    #[must_use]
+    pub fn explain_invalid(&self, raw: Option<&str>) -> &'static str {
+        let Some(raw) = raw else { return "the reply has no value for this column" };
+        if self.check_text(raw).state != State::Invalid {
+            return match self.container_part {
+                Some(_) => "not part of the text in the key",
+                None => "the reply does not show where this value begins or ends",
+            };
+        }
+        match (self.data_type, self.is_many) {
+            (Type::Text, true) => "not a list of values",
+            (Type::Text, false) => "not a single value",
+            (Type::Integer, false) => "not an integer",
+            (Type::Integer, true) => "not a list of integers",
+            (Type::Real, false) => "not a number",
+            (Type::Real, true) => "not a list of numbers",
+            (Type::Boolean, false) => "neither yes nor no",
+            (Type::Boolean, true) => "not a list of yes and no",
+            (Type::Date, false) => "not a complete, unambiguous date",
+            (Type::Date, true) => "not a list of complete, unambiguous dates",
+            (Type::Url, false) => "not a URL",
+            (Type::Url, true) => "not a list of URLs",
+        }
+    }
+
     /// Checks a stored answer again with the current words for "unknown" and aliases; returns
-    /// `None` if the answer does not change.
+    /// `None` if the answer does not change. An invalid answer without a note gets its reason.
     #[must_use]
     pub fn recheck_answer(&self, answer: &Answer) -> Option<Answer> {
         if self.list_part.is_some() {
@@ -254,6 +280,10 @@ impl Checker {
                 let raw = answer.raw.as_deref()?;
                 let has_changed = !self.is_unknown(raw) || raw.is_empty();
                 has_changed.then(|| recheck_text(raw)).filter(|a| a.state != State::Unknown)
+            }
+            (State::Invalid, _) if answer.repair.is_none() => {
+                let reason = self.explain_invalid(answer.raw.as_deref());
+                Some(Answer { repair: Some(reason.to_owned()), ..answer.clone() })
             }
             (State::Ok, CellValue::One(Value::Text(value))) => {
                 let raw = answer.raw.as_deref().unwrap_or(value);

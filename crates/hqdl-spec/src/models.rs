@@ -9,7 +9,7 @@ use super::file::{ModelTable, OtherModelTable, Reuse};
 use super::parameters::{
     ModelParameters, SERVICE_TIER, find_non_token_parameter, find_surcharge_parameter,
 };
-use super::price_book::PriceBook;
+use super::price_book::{BookEntry, PriceBook};
 use super::provider::Provider;
 use super::schema_check::Step;
 use super::secret::is_variable;
@@ -177,13 +177,12 @@ impl UncheckedSpec {
         if self.ignores_prices || model.provider == Provider::Replay && model.price.is_none() {
             return unknown_price("no `price` in [model]");
         }
-        let (_, url) = model.provider.resolve_url(model.base_url.as_deref());
-        let today = jiff::Timestamp::now().strftime("%Y-%m-%d").to_string();
-        let book = PriceBook::bundled();
-        let entry = book.find_price(&url, &model.name, &today);
+        let entry = find_book_entry(model);
         let (mut price, price_origin) = match (model.price, &entry) {
             (Some(price), _) => (price, PriceOrigin::Spec),
-            (None, Ok(entry)) => (entry.price, PriceOrigin::Book(book.date.clone())),
+            (None, Ok(entry)) => {
+                (entry.price, PriceOrigin::Book(PriceBook::bundled().date.clone()))
+            }
             (None, Err(reason)) => return unknown_price(reason),
         };
         let factor = price.service_tier.take();
@@ -259,6 +258,9 @@ impl UncheckedSpec {
         check_endpoint(check, &table_path, model);
         if let Some(price) = &model.price {
             check_prices(check, &field_path("price"), price);
+            if !self.ignores_prices {
+                warn_about_low_price(check, &field_path("price"), model, price);
+            }
         }
         let parameters = check.check_parameters(&table_path, &model.parameters);
         if model.parameters_identity && model.reuse == Reuse::AnyModel && other.is_none() {
@@ -306,6 +308,46 @@ impl UncheckedSpec {
             echo: model.echo.unwrap_or_default(),
             unknown: model.unknown.clone(),
         }
+    }
+}
+
+/// Returns the price book's entry for a model at its endpoint, as of today.
+fn find_book_entry(model: &ModelTable) -> Result<&'static BookEntry, String> {
+    let (_, url) = model.provider.resolve_url(model.base_url.as_deref());
+    let today = jiff::Timestamp::now().strftime("%Y-%m-%d").to_string();
+    PriceBook::bundled().find_price(&url, &model.name, &today)
+}
+
+/// Warns if a price is below the price book's, because costs and budgets would then be too low. The
+/// price of another service tier may be lower.
+fn warn_about_low_price(
+    check: &mut SpecCheck<'_>,
+    path: &[Step],
+    model: &ModelTable,
+    price: &PriceTable,
+) {
+    if model.provider == Provider::Replay || model.parameters.contains_key(SERVICE_TIER) {
+        return;
+    }
+    let Ok(entry) = find_book_entry(model) else { return };
+    let cached_input = |price: &PriceTable| price.cached_input.unwrap_or(price.input);
+    let is_low = price.input < entry.price.input
+        || price.output < entry.price.output
+        || cached_input(price) < cached_input(&entry.price);
+    if is_low {
+        let describe = |price: &PriceTable| {
+            let (input, cached, output) = (price.input, cached_input(price), price.output);
+            format!("{input} for input, {cached} for cached input and {output} for output")
+        };
+        let message = format!(
+            "the price of `{}` is lower than in the price book of {}: {}; the book has {} (USD per million tokens)",
+            model.name,
+            PriceBook::bundled().date,
+            describe(price),
+            describe(&entry.price)
+        );
+        let help = "hqdl computes costs and budgets with this price; remove `price` to use the book's, or ignore this if your endpoint gives you a discount";
+        check.add_warning(path, &message, help);
     }
 }
 

@@ -228,6 +228,7 @@ fn to_published_cells<'a>(key: &KeyRow, answers: &'a [Answer]) -> Vec<PublishedC
             completion: None,
             raw: answer.raw.as_deref(),
             repair: answer.repair.as_deref(),
+            note: None,
         })
     };
     key.requested_columns.iter().zip(answers).map(cell).collect()

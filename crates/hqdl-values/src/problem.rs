@@ -13,6 +13,8 @@ pub enum Severity {
     Error,
     /// The spec works, but the user should check it.
     Warning,
+    /// Nothing is wrong.
+    Note,
 }
 
 /// A problem in a spec or query.
@@ -75,7 +77,11 @@ impl Problems {
             .map(|p| {
                 let (line, column) = self.line_column(p).unzip();
                 serde_json::json!({
-                    "severity": match p.severity { Severity::Error => "error", Severity::Warning => "warning" },
+                    "severity": match p.severity {
+                        Severity::Error => "error",
+                        Severity::Warning => "warning",
+                        Severity::Note => "note",
+                    },
                     "message": p.message,
                     "file": self.path.display().to_string(),
                     "line": line,
@@ -99,6 +105,7 @@ pub fn render_problem(
     let level = match problem.severity {
         Severity::Error => Level::ERROR,
         Severity::Warning => Level::WARNING,
+        Severity::Note => Level::NOTE,
     };
     let title = level.primary_title(problem.message.as_str());
     let group: Group<'_> = match &problem.span {

@@ -7,13 +7,14 @@
 //! | json | `null` | `{"blob": "0a"}` | `{"columns", "rows", "meta"}`, or `"error"` for `"meta"` |
 //! | jsonl | `null` | `{"blob": "0a"}` | one object per row; a repeated name gets `_2` |
 //! | markdown | `NULL` | `X'0A'` | newlines as `<br>` |
-//! | table | `NULL` | `X'0A'` | see [`table`] |
+//! | table | `NULL`, dim on a terminal | `X'0A'` | see [`table`] |
 
 pub(in crate::cli) mod table;
 
 use std::collections::HashSet;
 use std::io::{BufWriter, IsTerminal, LineWriter, Result, Write};
 
+use anstream::ColorChoice;
 use clap::ValueEnum;
 use rusqlite::types::ValueRef;
 use serde_json::{Value as Json, json};
@@ -59,13 +60,17 @@ pub fn new_stdout_writer(format: RowsFormat) -> Box<dyn RowsOut> {
     } else {
         Box::new(BufWriter::with_capacity(1 << 16, stdout))
     };
+    if format == RowsFormat::Table {
+        let has_colors = anstream::AutoStream::choice(&std::io::stdout()) != ColorChoice::Never;
+        return Box::new(TextTable::new(out, flush_rows && has_colors));
+    }
     new_row_writer(format, out, flush_rows)
 }
 
 /// Returns a writer that writes rows to `out`. With `flush_rows`, it flushes after each row.
 pub fn new_row_writer(format: RowsFormat, out: Out, flush_rows: bool) -> Box<dyn RowsOut> {
     match format {
-        RowsFormat::Table => Box::new(TextTable::new(out)),
+        RowsFormat::Table => Box::new(TextTable::new(out, false)),
         RowsFormat::Csv => Box::new(Csv { out: csv::Writer::from_writer(out), flush_rows }),
         RowsFormat::Json => Box::new(JsonObject { out, rows: None }),
         RowsFormat::Jsonl => Box::new(JsonLines { out, names: Vec::new() }),

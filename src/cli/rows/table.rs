@@ -1,7 +1,7 @@
 //! Writes rows as aligned columns. It buffers the first rows to compute the column widths. After
 //! that it writes each row immediately, and a wider value shifts the rest of its line. It never
 //! truncates or wraps a value, and it escapes characters that would break the line or control the
-//! terminal.
+//! terminal. On a terminal with colors, NULL is dim, unlike the text `NULL`.
 
 use std::io::{Result, Write};
 
@@ -19,9 +19,14 @@ const MAX_BUFFERED_BYTES: usize = 1 << 22;
 /// Maximum width to which a column is padded; longer values extend beyond it.
 const MAX_WIDTH: usize = 80;
 
+/// Escape sequences that begin and end dim text.
+const DIM: [&str; 2] = ["\u{1b}[2m", "\u{1b}[0m"];
+
 /// Writes rows as aligned columns.
 pub struct TextTable {
     out: Out,
+    /// Whether NULLs are dim.
+    dims_nulls: bool,
     names: Vec<String>,
     buffered_rows: Vec<Vec<TextCell>>,
     bytes: usize,
@@ -61,9 +66,11 @@ impl TextCell {
 }
 
 impl TextTable {
-    /// Returns a table that is written to `out`.
-    pub fn new(out: Out) -> Self {
-        Self { out, names: Vec::new(), buffered_rows: Vec::new(), bytes: 0, columns: None }
+    /// Returns a table that is written to `out`. `dims_nulls` must be false unless `out` is a
+    /// terminal with colors.
+    pub fn new(out: Out, dims_nulls: bool) -> Self {
+        let (names, buffered_rows) = (Vec::new(), Vec::new());
+        Self { out, dims_nulls, names, buffered_rows, bytes: 0, columns: None }
     }
 
     /// Computes the layout and writes all buffered rows.
@@ -78,11 +85,11 @@ impl TextTable {
         let columns: Vec<TextColumn> = self.names.iter().enumerate().map(column).collect();
         let head: Vec<TextCell> =
             self.names.iter().map(|name| TextCell::for_column_name(name)).collect();
-        write_row(&mut self.out, &columns, &head)?;
+        write_row(&mut self.out, &columns, &head, false)?;
         let rules: Vec<String> = columns.iter().map(|c| "-".repeat(c.width)).collect();
         writeln!(self.out, "{}", rules.join("  "))?;
         for row in &buffered_rows {
-            write_row(&mut self.out, &columns, row)?;
+            write_row(&mut self.out, &columns, row, self.dims_nulls)?;
         }
         self.columns = Some(columns);
         Ok(())
@@ -90,7 +97,12 @@ impl TextTable {
 }
 
 /// Writes one row, without trailing spaces.
-fn write_row(out: &mut Out, columns: &[TextColumn], cells: &[TextCell]) -> Result<()> {
+fn write_row(
+    out: &mut Out,
+    columns: &[TextColumn],
+    cells: &[TextCell],
+    dims_nulls: bool,
+) -> Result<()> {
     let mut blank = 0;
     for (n, (column, TextCell { text, number, null })) in columns.iter().zip(cells).enumerate() {
         if n > 0 {
@@ -103,7 +115,8 @@ fn write_row(out: &mut Out, columns: &[TextColumn], cells: &[TextCell]) -> Resul
         if text.is_empty() {
             blank += before;
         } else {
-            write!(out, "{}{text}", " ".repeat(blank + before))?;
+            let [begin, end] = if *null && dims_nulls { DIM } else { [""; 2] };
+            write!(out, "{}{begin}{text}{end}", " ".repeat(blank + before))?;
             blank = 0;
         }
         blank += after;
@@ -122,7 +135,7 @@ impl RowSink for TextTable {
     fn write_row(&mut self, row: &[ValueRef<'_>]) -> Result<()> {
         let row: Vec<TextCell> = row.iter().map(|v| TextCell::new(*v)).collect();
         if let Some(columns) = &self.columns {
-            return write_row(&mut self.out, columns, &row);
+            return write_row(&mut self.out, columns, &row, self.dims_nulls);
         }
         self.bytes += row.iter().map(|c| c.text.len()).sum::<usize>();
         self.buffered_rows.push(row);
@@ -159,4 +172,49 @@ fn escape_text(text: &str) -> String {
         }
     }
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Result, Write};
+    use std::sync::{Arc, Mutex};
+
+    use super::{RowSink, TextTable, ValueRef};
+
+    #[derive(Clone, Default)]
+    struct Buffer(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Buffer {
+        fn write(&mut self, bytes: &[u8]) -> Result<usize> {
+            self.0.lock().unwrap().write(bytes)
+        }
+
+        fn flush(&mut self) -> Result<()> {
+            Ok(())
+        }
+    }
+
+    fn write_table(dims_nulls: bool) -> String {
+        let buffer = Buffer::default();
+        let mut table = TextTable::new(Box::new(buffer.clone()), dims_nulls);
+        table.write_columns(&["a".to_owned(), "NULL".to_owned()]).unwrap();
+        table.write_row(&[ValueRef::Text(b"NULL"), ValueRef::Integer(1000)]).unwrap();
+        table.write_row(&[ValueRef::Null, ValueRef::Null]).unwrap();
+        table.finish().unwrap();
+        let bytes = buffer.0.lock().unwrap().clone();
+        String::from_utf8(bytes).unwrap()
+    }
+
+    /// Colors do not change the layout, and only NULLs have them.
+    #[test]
+    fn only_null_is_dim() {
+        let plain = "a     NULL\n----  ----\nNULL  1000\nNULL  NULL\n";
+        assert_eq!(write_table(false), plain);
+        let dim = write_table(true);
+        assert!(
+            dim.ends_with("NULL  1000\n\u{1b}[2mNULL\u{1b}[0m  \u{1b}[2mNULL\u{1b}[0m\n"),
+            "{dim:?}"
+        );
+        assert_eq!(dim.replace("\u{1b}[2m", "").replace("\u{1b}[0m", ""), plain);
+    }
 }

@@ -14,7 +14,6 @@ use serde_json::{Value as Json, json};
 use super::HttpState;
 use super::query::run_blocking;
 use super::reply::{HttpRefusal, read_json_body};
-use crate::cell::State as CellState;
 use crate::daemon::active_spec::ActiveSpec;
 use crate::database::keys::RowContexts;
 use crate::facts::{CellLookup, Facts};
@@ -163,7 +162,7 @@ impl RequestedCells {
                 .map(|c| {
                     let cell = match overrides.get(self.expansion, &entity, *c) {
                         Some(cell_override) => json!({
-                            "state": CellState::Overridden.name(), "value": cell_override.value.to_json(),
+                            "state": cell_override.state().name(), "value": cell_override.value.to_json(),
                             "note": cell_override.note,
                         }),
                         None => cell_to_json(&requirements.look_up_cell(record.as_ref(), *c)),

@@ -76,6 +76,7 @@ fn shown(cells: &[Cell]) -> Vec<PublishedCell<'_>> {
                 completion: Some(*completion),
                 raw: None,
                 repair: None,
+                note: None,
             }),
         });
     }

@@ -261,8 +261,21 @@ pub fn is_name(name: &str) -> bool {
     lower.contains("name") || lower.contains("title")
 }
 
+/// Returns true if a column with this name contains organizations.
+pub fn is_organization(words: &[String]) -> bool {
+    let organizations =
+        ["company", "firm", "business", "organization", "organisation", "corporation", "employer"];
+    let words = words.strip_suffix(&["name".to_owned()]).unwrap_or(words);
+    words.last().is_some_and(|w| organizations.contains(&w.as_str()))
+}
+
 /// Returns true if a column with this name contains part of a person's name.
 pub fn is_person_name_part(words: &[String]) -> bool {
+    if let [only] = words
+        && ["first", "last"].contains(&only.as_str())
+    {
+        return true;
+    }
     let parts = [
         "firstname",
         "lastname",

@@ -56,6 +56,9 @@ const HEADER_HINT: &str = "name a CSV file in UTF-8 with the column names in the
 /// Hint for a file in another encoding.
 const ENCODING_HINT: &str = "export it as UTF-8 (in Excel: \"CSV UTF-8\"), or convert it: `iconv -f WINDOWS-1252 -t UTF-8 FILE > NEW.csv`";
 
+/// Hint for a file that is damaged UTF-16.
+const UTF_16_HINT: &str = "export it again as UTF-8 (in Excel: \"CSV UTF-8\")";
+
 /// Returns the CSV files at a path: the file itself, or the files of the folder. Returns `None` for
 /// anything else, such as a database.
 #[must_use]
@@ -128,10 +131,7 @@ pub fn create_database(
 /// Adds the table of a file. Returns a note for each renamed column.
 fn import_file(db: &Connection, file: &Path) -> Result<Vec<String>, CsvProblem> {
     let failed_insert = |e: rusqlite::Error| (e.to_string(), HEADER_HINT);
-    let text = std::fs::read_to_string(file).map_err(|e| match e.kind() {
-        ErrorKind::InvalidData => (io_reason(&e), ENCODING_HINT),
-        _ => (io_reason(&e), "check the file and its permissions"),
-    })?;
+    let text = read_text(file)?;
     if text.contains('\0') {
         return Err(("it is not a text file: it contains NUL bytes".to_owned(), HEADER_HINT));
     }
@@ -195,6 +195,24 @@ fn import_file(db: &Connection, file: &Path) -> Result<Vec<String>, CsvProblem> 
         field => format!("{}: a second column `{field}` is imported as `{name}`", file.display()),
     });
     Ok(notes.collect())
+}
+
+/// Reads a file in UTF-8, or in UTF-16 with a byte order mark, as Excel's "Unicode Text" is.
+fn read_text(file: &Path) -> Result<String, CsvProblem> {
+    let bytes =
+        std::fs::read(file).map_err(|e| (io_reason(&e), "check the file and its permissions"))?;
+    let from_bytes: fn([u8; 2]) -> u16 = match bytes.as_slice() {
+        [0xff, 0xfe, ..] => u16::from_le_bytes,
+        [0xfe, 0xff, ..] => u16::from_be_bytes,
+        _ => {
+            let message = || io_reason(&ErrorKind::InvalidData.into());
+            return String::from_utf8(bytes).map_err(|_| (message(), ENCODING_HINT));
+        }
+    };
+    let (pairs, rest) = bytes.as_chunks::<2>();
+    let units: Vec<u16> = pairs.iter().map(|pair| from_bytes(*pair)).collect();
+    let text = String::from_utf16(&units).ok().filter(|_| rest.is_empty());
+    text.ok_or_else(|| ("it is not complete UTF-16 text".to_owned(), UTF_16_HINT))
 }
 
 /// Returns the line number and the reason of an error.

@@ -125,12 +125,17 @@ fn list_candidate_sets(table: &SampledTable) -> Vec<Vec<usize>> {
     candidates.sort_by_key(|(n, c)| (rank(c), *n));
     candidates.truncate(MAX_CANDIDATES);
     let mut sets: Vec<Vec<(usize, &SampledColumn)>> = Vec::new();
+    let groups = list_column_groups(table, &candidates);
     // Each bit pattern is a set of candidates.
     for bits in 1_u32..(1 << candidates.len()) {
         if bits.count_ones() as usize <= MAX_KEY_COLUMNS {
             let chosen = (0..candidates.len()).filter(|n| bits & (1 << n) != 0);
             let mut set: Vec<_> = chosen.filter_map(|n| candidates.get(n).copied()).collect();
+            complete_groups(&mut set, &groups);
             set.sort_by_key(|(n, _)| *n);
+            if sets.contains(&set) {
+                continue;
+            }
             // A year only distinguishes things with the same name.
             if set.iter().all(|(_, c)| !is_year(c)) || set.iter().any(|(_, c)| is_named(c)) {
                 sets.push(set);
@@ -147,6 +152,44 @@ fn list_candidate_sets(table: &SampledTable) -> Vec<Vec<usize>> {
     let to_positions =
         |set: Vec<(usize, &SampledColumn)>| set.into_iter().map(|(n, _)| n).collect();
     sets.into_iter().map(to_positions).collect()
+}
+
+/// Returns the groups of candidates that identify a row only together: the parts of a person's name,
+/// and the columns of a unique index, because their author expects one of them alone to repeat.
+fn list_column_groups<'t>(
+    table: &SampledTable,
+    candidates: &[(usize, &'t SampledColumn)],
+) -> Vec<Vec<(usize, &'t SampledColumn)>> {
+    let choose = |test: &dyn Fn(&SampledColumn) -> bool| -> Vec<_> {
+        candidates.iter().filter(|(_, c)| test(c)).copied().collect()
+    };
+    let persons = choose(&|c| classify::is_person_name_part(&c.words));
+    let indexes = table.unique_indexes.iter().filter_map(|columns| {
+        let chosen = choose(&|c| columns.contains(&c.name));
+        (chosen.len() == columns.len()).then_some(chosen)
+    });
+    let groups = indexes.chain([persons]);
+    groups.filter(|g| (2..=MAX_KEY_COLUMNS).contains(&g.len())).collect()
+}
+
+/// Adds the other columns of each group of which the set contains a column, if the key does not
+/// become too large.
+fn complete_groups<'t>(
+    set: &mut Vec<(usize, &'t SampledColumn)>,
+    groups: &[Vec<(usize, &'t SampledColumn)>],
+) {
+    let is_in = |set: &[(usize, &SampledColumn)], n: usize| set.iter().any(|(m, _)| *m == n);
+    let mut completed = set.clone();
+    for group in groups.iter().filter(|group| group.iter().any(|(n, _)| is_in(set, *n))) {
+        for column in group {
+            if !is_in(&completed, column.0) {
+                completed.push(*column);
+            }
+        }
+    }
+    if completed.len() <= MAX_KEY_COLUMNS {
+        *set = completed;
+    }
 }
 
 /// Returns true if a column contains the names of the rows: it is called a name or title, or it has the

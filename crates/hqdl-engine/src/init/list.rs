@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use super::classify;
-use super::sampling::{SampledColumn, SampledTable, ValueKind};
+use super::sampling::{self, SAMPLE_ROWS, SampledColumn, SampledTable, ValueKind};
 use hqdl_database::Database;
 use hqdl_spec::Catalog;
 use hqdl_values::sql;
@@ -174,13 +174,29 @@ fn strip_reference_marker(words: &[String]) -> &[String] {
     }
 }
 
-/// Returns true if a table refers to any other table.
-pub fn refers_to_any(table: &SampledTable) -> bool {
+/// Returns true if a table refers to any other table. A first column with a different value in each
+/// row is the table's own id, whatever its name, such as `customer_id` of a table `accounts`.
+///
+/// # Errors
+/// Returns `SQLite`'s error if the table cannot be read.
+pub fn refers_to_any(db: &Database, table: &SampledTable) -> rusqlite::Result<bool> {
     let is_reference = |c: &SampledColumn| {
         classify::is_id(&c.words)
             && !strip_reference_marker(&c.words).is_empty()
             && !c.is_primary_key
             && !is_own_id(table, c)
     };
-    !table.foreign_keys.is_empty() || table.columns.iter().any(is_reference)
+    if !table.foreign_keys.is_empty() {
+        return Ok(true);
+    }
+    let mut references = table.columns.iter().enumerate().filter(|(_, c)| is_reference(c));
+    match (references.next(), references.next()) {
+        (None, _) => Ok(false),
+        (Some((0, first)), None) => {
+            let ids = [first.name.as_str()];
+            let sample = sampling::count_distinct(db, &table.name, &ids, SAMPLE_ROWS)?;
+            Ok(sample.count_repeats() > 0)
+        }
+        _ => Ok(true),
+    }
 }

@@ -46,6 +46,8 @@ pub struct GeneratedSpec {
     pub toml: String,
     /// Notes for the user, as sentences.
     pub notes: Vec<String>,
+    /// Whether the spec has an expansion. Without one, it does not pass its check.
+    pub has_expansion: bool,
 }
 
 /// Generates a spec for a database; `db_path` is the path to write into the spec. Reads at most the
@@ -107,6 +109,7 @@ impl<'db> SpecDraft<'db> {
         Ok(GeneratedSpec {
             toml: spec_writer::write_spec(&self.inventory, db_path, model, used_names),
             notes,
+            has_expansion: !self.inventory.entities.is_empty(),
         })
     }
 }
@@ -283,7 +286,7 @@ impl Inventory {
                 Some(key)
                     if key.identifies_entities(&table)
                         && (key.sample.distinct * 2 >= key.sample.rows
-                            || !list::refers_to_any(&table)) =>
+                            || !list::refers_to_any(db, &table)?) =>
                 {
                     self.entities.push(EntityTable::new(table, key));
                 }

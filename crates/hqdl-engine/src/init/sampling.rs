@@ -37,6 +37,8 @@ pub struct SampledTable {
     pub has_more_rows: bool,
     /// Single-column foreign keys.
     pub foreign_keys: Vec<ForeignKey>,
+    /// Columns of each unique index over several columns.
+    pub unique_indexes: Vec<Vec<String>>,
 }
 
 /// A single-column foreign key.
@@ -51,7 +53,7 @@ pub struct ForeignKey {
 }
 
 /// A column of a table.
-#[derive(Debug)]
+#[derive(Debug, PartialEq)]
 pub struct SampledColumn {
     pub name: String,
     /// Words of the name.
@@ -125,6 +127,7 @@ pub fn list_schema_names(db: &Database) -> rusqlite::Result<Vec<String>> {
 pub fn sample_table(db: &Database, name: &str) -> rusqlite::Result<SampledTable> {
     let foreign_keys = read_foreign_keys(db, name)?;
     let usable_columns = read_columns(db, name)?;
+    let unique_indexes = read_unique_indexes(db, name)?;
     let rows = count_rows(db, name)?;
     let tallies = tally_columns(db, name, &usable_columns)?;
     let columns =
@@ -147,7 +150,23 @@ pub fn sample_table(db: &Database, name: &str) -> rusqlite::Result<SampledTable>
         rows: rows.min(SAMPLE_ROWS),
         has_more_rows: rows > SAMPLE_ROWS,
         foreign_keys,
+        unique_indexes,
     })
+}
+
+fn read_unique_indexes(db: &Database, table: &str) -> rusqlite::Result<Vec<Vec<String>>> {
+    // The name of an indexed expression is NULL.
+    let sql = "SELECT json_group_array(c.name) FROM pragma_index_list(?1) AS i,
+                 pragma_index_info(i.name) AS c WHERE i.\"unique\" AND NOT i.partial
+               GROUP BY i.name HAVING count(*) > 1 AND count(*) = count(c.name) ORDER BY i.seq";
+    let mut statement = db.connection().prepare(sql)?;
+    let mut rows = statement.query([table])?;
+    let mut indexes = Vec::new();
+    while let Some(row) = rows.next()? {
+        let columns: String = row.get(0)?;
+        indexes.push(serde_json::from_str(&columns).unwrap_or_default());
+    }
+    Ok(indexes)
 }
 
 fn read_foreign_keys(db: &Database, table: &str) -> rusqlite::Result<Vec<ForeignKey>> {

@@ -27,8 +27,9 @@ const MODEL: &str = "\
 provider = \"openai\"              # any endpoint with an OpenAI-compatible API
 name = \"gpt-4o-mini\"
 api_key_env = \"OPENAI_API_KEY\"   # name of the environment variable that holds the key
-price = { input = 0.15, cached_input = 0.075, output = 0.60 }   # USD per million tokens
-# For a model on this machine (Ollama), replace the last three lines with these:
+# `hqdl prices` prints the models whose price hqdl knows. For any other model, add its price in
+# USD per million tokens: price = { input = …, output = … }
+# For a model on this machine (Ollama), replace `name` and `api_key_env` with these:
 # base_url = \"http://127.0.0.1:11434/v1\"
 # name = \"llama3.1\"
 # price = { input = 0, output = 0 }

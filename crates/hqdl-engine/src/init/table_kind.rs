@@ -167,6 +167,10 @@ pub fn classify_table(table: &SampledTable) -> TableKind {
         |test: &dyn Fn(&[String]) -> bool| table.columns.iter().any(|c| test(&c.words));
     // A column `visit_count` is typical of a browser's history.
     let is_visit_count = |words: &[String]| words == ["visit", "count"];
+    // Customers may be companies.
+    let has_organizations_only = any_column(&classify::is_organization)
+        && !any_column(&classify::is_person_name_part)
+        && !any_column(&classify::is_private);
     // A table of schools may contain the principal's name and phone number, but its rows are not
     // persons.
     let is_person = last == "person"
@@ -177,7 +181,7 @@ pub fn classify_table(table: &SampledTable) -> TableKind {
         || FRAMEWORK_TABLES.contains(&&*name)
     {
         TableKind::Framework
-    } else if PERSON_WORDS.contains(&last)
+    } else if PERSON_WORDS.contains(&last) && !has_organizations_only
         || is_person && any_column(&classify::is_private)
         || any_column(&classify::is_personal)
     {

@@ -77,6 +77,7 @@ impl<'w> Materializer<'w> {
         Ok(BudgetLeft {
             usd: caps.usd.map(|usd| (usd - spent.usd).max(0.0)),
             tokens: caps.tokens.map(|tokens| tokens.saturating_sub(spent.tokens)),
+            is_daily: caps.daily.is_some(),
         })
     }
 }

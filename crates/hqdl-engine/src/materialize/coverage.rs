@@ -1,5 +1,6 @@
 //! Computes a spec's coverage: which cells are known and which are missing.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 
@@ -15,7 +16,7 @@ use hqdl_model::generate::ExpansionKeys;
 use hqdl_model::plan::{ColumnPlan, ExpansionPlan};
 use hqdl_spec::Expansion;
 use hqdl_spec::overrides::Override;
-use hqdl_values::cell::{State, Tally};
+use hqdl_values::cell::{Answer, CellValue, State, Tally};
 use hqdl_values::key::Entity;
 
 /// Number of keys whose facts are fetched in one call, because each call is a round trip if the facts
@@ -242,22 +243,24 @@ impl<'w> Materializer<'w> {
         columns: &[bool],
         record: Option<&'r Record>,
     ) -> Vec<(usize, ResolvedCell<'r>)> {
-        let resolve = |c: usize| match self.overrides.get(n, &key.entity, c) {
-            Some(entry) => {
-                let to_ask = self.find_missing_sample_answer(n, c, &key.entity, record);
-                ResolvedCell::Overridden { entry, to_ask }
-            }
+        let look_up = |c: usize| {
+            let requirements = &self.requirements[n];
             // A batch run requests no second answers.
-            None if self.run_mode == RunMode::Batch => {
-                let requirements = &self.requirements[n];
-                let lookup = requirements.look_up_cell(record, c);
-                ResolvedCell::Fact { lookup, model: requirements.first_model(c) }
+            if self.run_mode == RunMode::Batch {
+                return (requirements.look_up_cell(record, c), requirements.first_model(c));
             }
-            None => {
-                let decision = self.cascade_decision(n, c, &key.entity);
-                let (lookup, model) =
-                    self.requirements[n].look_up_with_second_answer(record, c, decision);
-                ResolvedCell::Fact { lookup, model }
+            let decision = self.cascade_decision(n, c, &key.entity);
+            requirements.look_up_with_second_answer(record, c, decision)
+        };
+        let resolve = |c: usize| {
+            let (lookup, model) = look_up(c);
+            match self.overrides.get(n, &key.entity, c) {
+                Some(entry) => {
+                    let to_ask = self.find_missing_sample_answer(n, c, &key.entity, record);
+                    let answer = lookup.fact().map(|fact| describe_answer(&fact.answer));
+                    ResolvedCell::Overridden { entry, to_ask, answer: answer.flatten() }
+                }
+                None => ResolvedCell::Fact { lookup, model },
             }
         };
         let requested = columns.iter().enumerate().filter(|(_, is_requested)| **is_requested);
@@ -438,8 +441,9 @@ pub(super) fn add_cells(bucket: &mut Bucket, resolved: &[(usize, ResolvedCell<'_
 /// Current content of a cell: an override or the stored fact.
 pub(super) enum ResolvedCell<'r> {
     /// The override applies. If the cell is in a calibration sample and a model's answer is
-    /// missing, `to_ask` contains the reason and the model to ask.
-    Overridden { entry: &'r Override, to_ask: Option<(Reason, usize)> },
+    /// missing, `to_ask` contains the reason and the model to ask. `answer` is the text of the
+    /// model's own answer.
+    Overridden { entry: &'r Override, to_ask: Option<(Reason, usize)>, answer: Option<String> },
     /// The stored fact, if any. `model` is the model to ask if the cell is missing.
     Fact { lookup: CellLookup<'r>, model: usize },
 }
@@ -457,7 +461,7 @@ impl ResolvedCell<'_> {
     /// Returns the published state; `None` if the cell was never requested.
     pub(super) fn state(&self) -> Option<State> {
         match self {
-            Self::Overridden { .. } => Some(State::Overridden),
+            Self::Overridden { entry, .. } => Some(entry.state()),
             Self::Fact { lookup, .. } => lookup.fact().map(|fact| fact.answer.state),
         }
     }
@@ -465,12 +469,13 @@ impl ResolvedCell<'_> {
     /// Returns the published form; `None` if the cell was never requested.
     pub(super) fn to_published_value(&self) -> Option<PublishedValue<'_>> {
         match self {
-            Self::Overridden { entry, .. } => Some(PublishedValue {
-                state: State::Overridden.name(),
+            Self::Overridden { entry, answer, .. } => Some(PublishedValue {
+                state: entry.state().name(),
                 value: &entry.value,
                 completion: None,
-                raw: None,
-                repair: entry.note.as_deref(),
+                raw: answer.as_deref(),
+                repair: None,
+                note: entry.published_note(),
             }),
             Self::Fact { lookup, .. } => lookup.fact().map(|fact| PublishedValue {
                 state: fact.answer.state.name(),
@@ -478,9 +483,19 @@ impl ResolvedCell<'_> {
                 completion: Some(fact.completion),
                 raw: fact.answer.raw.as_deref(),
                 repair: fact.answer.repair.as_deref(),
+                note: None,
             }),
         }
     }
+}
+
+/// Returns the text of a model's answer; `None` if the model gave no text.
+fn describe_answer(answer: &Answer) -> Option<String> {
+    answer.raw.clone().or_else(|| match &answer.value {
+        CellValue::Nothing => None,
+        CellValue::One(value) => value.to_text().map(Cow::into_owned),
+        CellValue::Many(_) => Some(answer.value.to_json().to_string()),
+    })
 }
 
 /// Counts the published rows whose key is no longer in any source.

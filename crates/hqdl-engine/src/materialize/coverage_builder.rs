@@ -21,7 +21,7 @@ use hqdl_model::plan::{
     Batcher, ColumnPlan, CostEstimator, ExpansionPlan, MissingRow, ThroughputEstimate,
 };
 use hqdl_spec::Expansion;
-use hqdl_values::cell::{Answer, State, Tally};
+use hqdl_values::cell::{Answer, Tally};
 use hqdl_values::key::Entity;
 use hqdl_values::tokens::{Tokenizer, max_image_tokens};
 use hqdl_values::value::Value;
@@ -245,10 +245,10 @@ impl<'b, 'w> CoverageBuilder<'b, 'w> {
                 let model_plan = &mut self.model_plans[*model].columns[column];
                 *model_plan.missing.entry(*reason).or_insert(0) += 1;
             }
-            ResolvedCell::Overridden { .. } => {
+            ResolvedCell::Overridden { entry, .. } => {
                 column_plan.overridden += 1;
                 self.known += 1;
-                self.cells[column].add(State::Overridden, 1);
+                self.cells[column].add(entry.state(), 1);
             }
             ResolvedCell::Fact { lookup: CellLookup::Known(fact), .. } => {
                 column_plan.known += 1;

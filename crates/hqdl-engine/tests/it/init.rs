@@ -88,6 +88,80 @@ fn demo_spec_has_key_and_value_lists() {
     assert!(made.toml.contains(r#"values = { sql = 'SELECT "publisher_name" FROM "publisher"' }"#));
     assert!(made.toml.contains(r#"# context = ["height_cm", "weight_kg"]"#), "{}", made.toml);
     assert_eq!(spec.limits.budget_usd, Some(1.0));
+    // The price comes from the book, also after the user has changed the model's name.
+    assert!(!made.toml.lines().any(|line| line.starts_with("price")), "{}", made.toml);
+    let large = parse_spec(&made.toml.replace("\"gpt-4o-mini\"", "\"gpt-4o\""), &db);
+    assert_eq!(large.model.price.map(|price| price.output), Some(10.0));
+}
+
+/// An id whose values are all different is the table's own, whatever its name. Customers with a
+/// company and without a person's data are companies.
+#[test]
+fn a_first_column_with_distinct_ids_is_no_reference() {
+    let rows: Vec<String> =
+        (0..300).map(|n| format!("({n}, 'Company {}', {})", n % 25, n * 10)).collect();
+    let rows = rows.join(", ");
+    for table in ["accounts", "customers"] {
+        let db = create_database(
+            &format!("ids-{table}"),
+            &format!(
+                "CREATE TABLE {table} (customer_id INTEGER, company TEXT, revenue INTEGER);
+                 INSERT INTO {table} VALUES {rows};"
+            ),
+        );
+        let (_, spec) = generate_valid_spec(&db);
+        assert_eq!(source_names(&spec), [table]);
+        assert_eq!(key_names(&spec, 0), ["company"]);
+    }
+    // Two references, or repeated ids, belong to a table that links others.
+    let db = create_database(
+        "ids-links",
+        &format!(
+            "CREATE TABLE entry (customer_id INTEGER, company TEXT, revenue INTEGER);
+             INSERT INTO entry VALUES {rows}, (7, 'Company 7', 1);"
+        ),
+    );
+    generate_example_only(&db);
+    let db = create_database(
+        "customers-persons",
+        "CREATE TABLE customers (id INTEGER, company TEXT, email TEXT);
+         INSERT INTO customers VALUES (1, 'Acme', 'a@example.org'), (2, 'Initech', 'b@example.org');",
+    );
+    generate_example_only(&db);
+}
+
+/// Columns that identify a row only together are a key together, even if one of them happens to be
+/// unique.
+#[test]
+fn a_unique_index_and_a_persons_name_are_whole_keys() {
+    let authors =
+        "INSERT INTO author VALUES ('Mary', 'Shelley', 'Gothic'), ('Jane', 'Austen', 'Romance'),
+                   ('Ann', 'Radcliffe', 'Gothic');";
+    for (n, (columns, index)) in [
+        ("first TEXT, last TEXT, genre TEXT", ""),
+        ("first TEXT, last TEXT, genre TEXT, UNIQUE (first, last)", ""),
+        ("first TEXT, last TEXT, genre TEXT", "CREATE UNIQUE INDEX one ON author (last, first);"),
+        ("first_name TEXT, last_name TEXT, genre TEXT", ""),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let db = create_database(
+            &format!("whole-{n}"),
+            &format!("CREATE TABLE author ({columns}); {index} {authors}"),
+        );
+        let (_, spec) = generate_valid_spec(&db);
+        let key: Vec<String> =
+            key_names(&spec, 0).iter().map(|name| name.replace("_name", "")).collect();
+        assert_eq!(key, ["first", "last"], "{columns} {index}");
+    }
+    let db = create_database(
+        "whole-films",
+        "CREATE TABLE film (title TEXT, year INTEGER, UNIQUE (title, year));
+         INSERT INTO film VALUES ('Alien', 1979), ('Aliens', 1986), ('Heat', 1995);",
+    );
+    let (_, spec) = generate_valid_spec(&db);
+    assert_eq!(key_names(&spec, 0), ["title", "year"]);
 }
 
 #[test]

@@ -45,7 +45,7 @@ impl Dispatch<'_, '_> {
             let next = self.facts().history().worst_case_cost(batch_job.id)?;
             self.facts().history().delete_batch_job(batch_job.id)?;
             self.delete_upload(file.as_deref()).await;
-            let caps = Caps { usd: daily_budget, tokens: None, is_daily: true };
+            let caps = Caps::for_day(daily_budget);
             let spent = SpentAmount { usd: spent_usd, tokens: 0 };
             return Err(StopReason::Endpoint(ModelError::Budget(BudgetExhausted {
                 caps,

@@ -12,6 +12,8 @@ pub struct BudgetLeft {
     pub usd: Option<f64>,
     /// Remaining input and output tokens.
     pub tokens: Option<u64>,
+    /// Whether `usd` is the rest of the daily budget.
+    pub is_daily: bool,
 }
 
 /// Amounts by which a plan exceeds the remaining budget; 0 if the budget is sufficient or
@@ -64,6 +66,8 @@ impl Plan {
             (_, Some(tokens)) => format!("{tokens} tokens"),
             (None, None) => return None,
         };
+        let of_day =
+            if self.budget_left.is_daily && left.starts_with('$') { " of the day" } else { "" };
         let fit = match shortfall.next {
             None => String::new(),
             Some(next) if shortfall.cells_that_fit == 0 => {
@@ -86,15 +90,15 @@ impl Plan {
         };
         if let Some(lacking) = lacking(shortfall.likely_usd, shortfall.likely_tokens) {
             return Some(format!(
-                "the budget will likely be reached: {left} left, {lacking} less than the likely cost{fit}"
+                "the budget{of_day} will likely be reached: {left} left, {lacking} less than the likely cost{fit}"
             ));
         }
         match lacking(shortfall.max_usd, shortfall.max_tokens) {
             Some(lacking) => Some(format!(
-                "the budget may be reached: {left} left, enough for the likely cost but {lacking} less than the maximum{fit}"
+                "the budget{of_day} may be reached: {left} left, enough for the likely cost but {lacking} less than the maximum{fit}"
             )),
             None if shortfall.next.is_some() => Some(format!(
-                "the budget may be reached: {left} left, less than hqdl must reserve for the requests in flight{fit}"
+                "the budget{of_day} may be reached: {left} left, less than hqdl must reserve for the requests in flight{fit}"
             )),
             None => None,
         }

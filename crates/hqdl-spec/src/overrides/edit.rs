@@ -4,7 +4,10 @@
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-use super::{OverrideLine, Overrides, OverridesError, find_entities, read_lines, write_lines};
+use super::{
+    OverrideLine, Overrides, OverridesError, explain_rejection, find_entities, is_no_value,
+    read_lines, write_lines,
+};
 use crate::checker::Checker;
 use crate::{Column, Expansion, Spec};
 use hqdl_values::cell::State;
@@ -165,8 +168,9 @@ pub fn find_objections<E>(
 
 /// Checks a new value of a column. Returns the reason if the column does not allow it.
 fn check_value(column: &Column, value: &str) -> Option<OverrideEditError> {
-    let answer = Checker::new(column).check_text(value);
-    let (reason, suggestion) = match answer.state {
+    let checker = Checker::new(column);
+    let (reason, suggestion) = match checker.check_text(value).state {
+        _ if is_no_value(column, value) => return None,
         State::Ok => return None,
         State::NotInList => {
             let allowed = column.values.as_ref().map_or(&[][..], |list| &list.values);
@@ -181,10 +185,7 @@ fn check_value(column: &Column, value: &str) -> Option<OverrideEditError> {
             ("it is not in the value list", format!("{list}; pass --force to set it anyway"))
         }
         _ if value.trim().is_empty() => ("it is empty", "pass a value".to_owned()),
-        _ => {
-            let type_name = column.kind.name();
-            ("it has another type", format!("pass a value of the type \"{type_name}\""))
-        }
+        state => explain_rejection(&checker, state, value),
     };
     let (value, column) = (value.to_owned(), column.name.clone());
     Some(OverrideEditError::Value { value, column, why: reason.to_owned(), suggestion })

@@ -9,9 +9,9 @@
 //! Yoda,,powers,The Force|Telekinesis,
 //! ```
 //!
-//! The header names the key columns, then `column`, `value` and optionally `note`. An empty key
-//! field means NULL and also the empty text. A row applies to every expansion that has these key
-//! columns and that column.
+//! The header names the key columns, then `column`, `value` and optionally `note`. The value `?`
+//! sets the cell to no value. An empty key field means NULL and also the empty text. A row applies
+//! to every expansion that has these key columns and that column.
 
 mod edit;
 
@@ -30,6 +30,10 @@ use hqdl_values::value::Value;
 
 /// Columns of the file that are not part of a key.
 const VALUE_COLUMNS: [&str; 3] = ["column", "value", "note"];
+
+/// Value of a line that sets a cell to no value, unless the column's value list contains it. An
+/// audit uses the same sign for a truth that cannot be known.
+pub const NO_VALUE: &str = "?";
 
 /// Reason why an overrides file cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -59,10 +63,27 @@ impl OverridesError {
 /// A cell that a person entered.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Override {
-    /// Value that takes precedence over the model's answer.
+    /// Value that takes precedence over the model's answer; `Nothing` sets the cell to no value.
     pub value: CellValue,
     /// Reason for the override.
     pub note: Option<String>,
+}
+
+impl Override {
+    /// Returns the state of the cell.
+    #[must_use]
+    pub fn state(&self) -> State {
+        if self.value == CellValue::Nothing { State::Unknown } else { State::Overridden }
+    }
+
+    /// Returns the note to publish. Without a note, a cell without a value looks like a model's
+    /// answer.
+    #[must_use]
+    pub fn published_note(&self) -> Option<&str> {
+        let default =
+            (self.value == CellValue::Nothing).then_some("set to no value by an override");
+        self.note.as_deref().or(default)
+    }
 }
 
 /// Line of an overrides file.
@@ -118,8 +139,10 @@ impl Overrides {
             for (n, expansion) in spec.expansions.iter().enumerate() {
                 let Some(column) = expansion.find_column(&line.column) else { continue };
                 let Some(line_entities) = find_entities(expansion, &line.key) else { continue };
-                let answer = checkers[n][column].check_text(&line.value);
+                let checker = &checkers[n][column];
+                let answer = checker.check_text(&line.value);
                 let value = match answer.state {
+                    _ if is_no_value(&expansion.columns[column], &line.value) => CellValue::Nothing,
                     State::Ok => answer.value,
                     State::NotInList => {
                         overrides.warnings.push(format!(
@@ -130,12 +153,11 @@ impl Overrides {
                         ));
                         parse_unlisted_value(expansion, column, &line.value)
                     }
-                    other => {
+                    state => {
+                        let (reason, help) = explain_rejection(checker, state, &line.value);
                         return Err(line_error(format!(
-                            "\"{}\" is not a valid value for `{}` ({})",
-                            line.value,
-                            line.column,
-                            other.name()
+                            "\"{}\" is not a valid value for `{}`: {reason}; {help}",
+                            line.value, line.column,
                         )));
                     }
                 };
@@ -239,6 +261,29 @@ impl Overrides {
             .collect();
         overrides.sort();
         Some(overrides.join("\n"))
+    }
+}
+
+/// Returns true if the value of a line sets the cell to no value.
+fn is_no_value(column: &crate::Column, value: &str) -> bool {
+    let is_listed = |list: &crate::ValueList| list.values.iter().any(|v| v == NO_VALUE);
+    value.trim() == NO_VALUE && !column.values.as_ref().is_some_and(is_listed)
+}
+
+/// Returns the reason why a checker rejects the value of an override, and a hint.
+fn explain_rejection(checker: &Checker, state: State, value: &str) -> (&'static str, String) {
+    match state {
+        State::Unknown if value.trim().is_empty() => {
+            ("it is empty", format!("write a value, or {NO_VALUE} for no value"))
+        }
+        State::Unknown => (
+            "it means that the value is not known",
+            format!("write {NO_VALUE} (`hqdl override set … --unknown`) for no value"),
+        ),
+        State::Refused => ("it is a refusal to answer", "write a value".to_owned()),
+        _ => {
+            (checker.explain_invalid(Some(value)), "write a value of the column's type".to_owned())
+        }
     }
 }
 

@@ -605,3 +605,40 @@ fn a_list_that_keeps_its_items_has_each_at_its_position() {
     assert_eq!(list.check_json(&json!([null, null])).state, State::Unknown);
     assert_eq!(list.check_json(&json!(["x", "y"])).state, State::Invalid);
 }
+
+/// An invalid answer has a reason, whatever its column.
+#[test]
+fn an_invalid_answer_is_explained() {
+    let checker = |kind: Type| {
+        let meaning = ColumnIdentity {
+            key: vec!["name".to_owned()],
+            column: "answer".to_owned(),
+            kind: kind.name().to_owned(),
+            about: "which?".to_owned(),
+            many: false,
+            list: "none".to_owned(),
+            kinds: Vec::new(),
+            requires_evidence: false,
+        };
+        Checker::new(&Column::new_ad_hoc(kind, "which?".to_owned(), None, meaning))
+    };
+    for (kind, raw, expected) in [
+        (Type::Integer, "about 30", "not an integer"),
+        (Type::Integer, "2.5", "not an integer"),
+        (Type::Real, "tall", "not a number"),
+        (Type::Boolean, "perhaps", "neither yes nor no"),
+        (Type::Date, "spring", "not a complete, unambiguous date"),
+        (Type::Url, "my page", "not a URL"),
+    ] {
+        let answer = checker(kind).check_text(raw);
+        assert_eq!(answer.state, State::Invalid, "{kind:?} {raw}");
+        let again = checker(kind).recheck_answer(&answer).unwrap();
+        assert_eq!((again.state, &again.raw), (State::Invalid, &answer.raw), "{kind:?} {raw}");
+        assert_eq!(again.repair.as_deref(), Some(expected), "{kind:?} {raw}");
+    }
+    let none = Answer::without_value(State::Invalid, None);
+    let again = checker(Type::Text).recheck_answer(&none).unwrap();
+    assert_eq!(again.repair.as_deref(), Some("the reply has no value for this column"));
+    // A reason that is already known is kept.
+    assert!(checker(Type::Text).recheck_answer(&again).is_none());
+}

@@ -16,10 +16,11 @@ use super::{
     render_page, spec_path, truncate_text,
 };
 use crate::audit::sheet::format_cell;
+use crate::database::keys::RowContexts;
 use crate::database::provenance::CellProvenance;
 use crate::facts::{Completion, Fact, Facts, FactsError};
 use crate::failure::Failure;
-use crate::spec::overrides::{Override, Overrides};
+use crate::overrides::{NO_VALUE, Override, Overrides};
 use crate::spec::{Column, Expansion, Spec};
 use crate::value::Value;
 
@@ -66,7 +67,7 @@ pub(super) async fn show_cell(
     let list = declared.and_then(|c| c.values.as_ref()).map_or(&[][..], |list| &list.values);
     let many = declared.is_some_and(|c| c.many.is_some());
     let value = cells.first().map(|c| format_override(&c.to_json()["value"])).unwrap_or_default();
-    let overridden = cells.iter().any(|c| c.state == "overridden");
+    let overridden = cells.iter().any(|c| c.state == "overridden" || c.note.is_some());
     let table_path = format!("{}/tables/{}", spec_path(&name), percent_encode(&table));
     Ok(render_page(
         &column,
@@ -82,7 +83,7 @@ pub(super) async fn show_cell(
                 input type="hidden" name="column" value=(column);
                 @for part in &key { input type="hidden" name="key" value=(part); }
                 p { label { "Value " input name="value" value=(value) size="50" list="values" autocomplete="off"; }
-                    @if many { " (several, with " code { "|" } " between them)" } }
+                    @if many { " (several, with " code { "|" } " between them; " } @else { " (" } code { (NO_VALUE) } " for no value)" }
                 @if !list.is_empty() {
                     datalist id="values" { @for value in list { option value=(value) {} } }
                     p.quiet.values { @if many { "Any of " } @else { "One of " } (list.len()) ":"
@@ -154,9 +155,10 @@ fn format_override(value: &Json) -> String {
 fn render_provenance_table(cell: &CellProvenance) -> Markup {
     let json = cell.to_json();
     let shows = matches!(cell.state.as_str(), "ok" | "overridden");
-    let lines: [(&str, Option<String>); 10] = [
+    let lines: [(&str, Option<String>); 11] = [
         ("said", cell.raw.clone()),
         (if shows { "repaired" } else { "reason" }, cell.repair.clone()),
+        ("note", cell.note.clone()),
         ("error", cell.error.clone()),
         ("model", cell.model.clone()),
         ("parameters", cell.parameters.clone()),
@@ -249,7 +251,9 @@ fn add_history(
     for also in &column.also {
         identities.push(history.column_identity_id(also)?);
     }
-    let mut past = history.facts_about(&entity)?;
+    let contexts = RowContexts::collect(&spec.database, expansion).ok().flatten();
+    let in_context = contexts.map(|contexts| contexts.fact_entity(&entity));
+    let mut past = history.facts_about(in_context.as_ref().unwrap_or(&entity))?;
     past.retain(|fact| identities.contains(&fact.meaning));
     let ids: Vec<i64> = past.iter().map(|fact| fact.completion).collect();
     let origins = history.load_completions(&ids)?.into_iter();
@@ -276,7 +280,8 @@ pub(super) fn render_sources(sources: &CellSources) -> Markup {
         ("published", is_overridden.then_some(shown)),
         ("model", cell.model.clone()),
         ("text", cell.raw.clone()),
-        (if is_overridden { "note" } else { "answers" }, cell.repair.clone()),
+        ("answers", cell.repair.clone()),
+        ("note", cell.note.clone()),
         ("asked", cell.asked_at.clone()),
     ];
     let past = |time: &str, text: &str, origin: &str| {

@@ -21,7 +21,7 @@ use hqdl_model::plan::MissingRow;
 use hqdl_spec::overrides::Overrides;
 use hqdl_spec::{Expansion, is_server};
 use hqdl_values::Row;
-use hqdl_values::cell::{CellValue, State};
+use hqdl_values::cell::{Answer, CellValue, State};
 use hqdl_values::key::Entity;
 use hqdl_values::value::Value;
 
@@ -119,8 +119,11 @@ pub struct TargetExpansion {
 /// Maximum number of records in `recent_records`.
 const MAX_RECENT_RECORDS: usize = 64;
 
+/// Maximum length of an answer that a note quotes, in characters.
+const MAX_EXAMPLE_CHARS: usize = 60;
+
 /// Counts of the cells that a query found or asked for.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct Counts {
     /// Number of cells that the query asked for.
     pub asked: u64,
@@ -134,9 +137,28 @@ pub struct Counts {
     pub refused: u64,
     /// Number of cells whose answer cannot be read or is not allowed.
     pub invalid: u64,
+    /// One of the answers counted in `invalid`, with the reason.
+    pub invalid_example: Option<String>,
 }
 
 impl Counts {
+    /// Counts an answer if its state means that the cell has no value.
+    fn count_answer(&mut self, answer: &Answer) {
+        self.count_if_without_value(answer.state);
+        let is_counted = matches!(answer.state, State::Invalid | State::NotInList);
+        if is_counted && self.invalid_example.is_none() {
+            let reason = answer.repair.as_deref().unwrap_or("not in the list of values");
+            self.invalid_example = answer.raw.as_deref().map(|raw| {
+                let line = raw.split_whitespace().collect::<Vec<_>>().join(" ");
+                let mut text: String = line.chars().take(MAX_EXAMPLE_CHARS).collect();
+                if text.len() < line.len() {
+                    text.push('…');
+                }
+                format!("\"{text}\" ({reason})")
+            });
+        }
+    }
+
     /// Counts a cell if its state means that it has no value.
     fn count_if_without_value(&mut self, state: State) {
         if !state.has_value() {
@@ -297,7 +319,7 @@ impl TargetExpansion {
                 None => match self.requirements.look_up_cell(record.as_ref(), column) {
                     CellLookup::Known(fact) => {
                         counts.reused += 1;
-                        counts.count_if_without_value(fact.answer.state);
+                        counts.count_answer(&fact.answer);
                         if is_unreadable(fact.answer.state) {
                             self.unreadable.insert(at);
                         }
@@ -384,7 +406,7 @@ impl TargetExpansion {
         let at = self.cell_position(entity, column);
         self.cells[at] = match self.requirements.look_up_cell(record, column) {
             CellLookup::Known(fact) => {
-                counts.count_if_without_value(fact.answer.state);
+                counts.count_answer(&fact.answer);
                 if is_unreadable(fact.answer.state) {
                     self.unreadable.insert(at);
                 }

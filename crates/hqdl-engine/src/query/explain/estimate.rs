@@ -79,7 +79,7 @@ impl Engine<'_, '_> {
         let lookups = lock_runtime(&self.runtime).data.joins[n].take_lookups();
         let request = self.request;
         let before = bound.value_count;
-        let mut counts = lock_runtime(&self.runtime).data.counts;
+        let mut counts = lock_runtime(&self.runtime).data.counts.clone();
         let mut longest: Option<(TargetExpansion, Demand)> = None;
         for (list, lookups) in join::group_by_list(n, join, &lookups, &self.runtime, request) {
             let mut asked =

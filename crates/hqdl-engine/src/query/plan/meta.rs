@@ -54,8 +54,10 @@ impl Engine<'_, '_> {
             ));
         }
         if counts.invalid > 0 {
+            let example = counts.invalid_example.as_ref();
+            let example = example.map(|e| format!(", such as {e}")).unwrap_or_default();
             notes.push(format!(
-                "the reply about {} had no readable or allowed answer: try fewer rows per request, a simpler question or another model",
+                "the reply about {} had no readable or allowed answer{example}: try fewer rows per request, a simpler question or another model",
                 count_noun(counts.invalid, "value")
             ));
         }
