@@ -42,7 +42,7 @@ fn hqdl(dir: &Path, args: &[&str]) -> CommandResult {
 }
 
 /// Returns the rows of all published tables, and each cell's state and value. Earlier versions
-/// published no reason for an invalid answer.
+/// published no reason for an invalid answer, and the note of an override as its repair.
 fn published(dir: &Path) -> Vec<Vec<Sql>> {
     let connection = Connection::open(dir.join("expanded.sqlite")).unwrap();
     let tables = [
@@ -50,7 +50,7 @@ fn published(dir: &Path) -> Vec<Vec<Sql>> {
         "SELECT * FROM llm_town_trade ORDER BY name, land IS NULL, land, trade",
         "SELECT * FROM llm_club ORDER BY name",
         "SELECT * FROM town_expanded ORDER BY id",
-        "SELECT expansion, key, \"column\", state, CAST(value AS TEXT), raw, iif(state = 'invalid', NULL, repair) FROM hqdl_cell ORDER BY 1, 2, 3, 4",
+        "SELECT expansion, key, \"column\", state, CAST(value AS TEXT), raw, iif(state IN ('invalid', 'overridden'), NULL, repair) FROM hqdl_cell ORDER BY 1, 2, 3, 4",
     ];
     let mut rows = Vec::new();
     for sql in tables {
@@ -89,6 +89,10 @@ fn facts_of_earlier_versions_are_found_without_requests() {
             assert_eq!(run.done_event()["requests"], 0, "{lost:?}: {run:?}");
             assert_eq!(run.done_event()["cells"]["error"], 0, "{lost:?}: {run:?}");
             assert_eq!(published(dir.path()), before, "{lost:?}");
+            let connection = Connection::open(dir.path().join("expanded.sqlite")).unwrap();
+            let note = "SELECT max(note) FROM hqdl_cell WHERE state = 'overridden'";
+            let note: String = connection.query_row(note, [], |r| r.get(0)).unwrap();
+            assert_eq!(note, "by the charter");
             for query in expected["queries"].as_array().unwrap() {
                 let sql = query["sql"].as_str().unwrap();
                 let ended = hqdl(dir.path(), &["query", "--spec", "towns.toml", "--json", sql]);

@@ -495,7 +495,7 @@ fn a_file_that_cannot_be_used_is_named_in_plain_words() {
     write("short.csv", b"a,b\n1\n");
     write("binary.csv", b"\0\x01PK");
     write("latin.csv", b"a\n\xe9\n");
-    write("wide.csv", ["a"; 2001].join(",").as_bytes());
+    write("wide.csv", vec!["a"; 2001].join(",").as_bytes());
     write("bad.gz", b"\x1f\x8b\x08garbage");
     write("bad.jsonl", b"{bad\n");
     let bytes = std::fs::read(project.path("data.sqlite")).unwrap();

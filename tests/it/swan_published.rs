@@ -336,7 +336,7 @@ fn published_true_values_equal_those_of_a_run() {
     }
 }
 
-/// The score of a BlendSQL run stores the true values once, so that its queries read the published
+/// The score of a `BlendSQL` run stores the true values once, so that its queries read the published
 /// tables, also for cells without a value, and request nothing.
 #[test]
 fn calls_read_the_stored_true_values() {

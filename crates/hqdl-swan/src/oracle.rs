@@ -37,6 +37,9 @@ pub struct TrueValues {
     other_questions: AtomicU64,
 }
 
+/// A key with its answers, one per column.
+type AnsweredKey = (KeyRow, Rc<Vec<Answer>>);
+
 impl TrueValues {
     /// Reads the true values from a gold database.
     ///
@@ -113,7 +116,7 @@ impl TrueValues {
         &self,
         database: &Database,
         expansion: &Expansion,
-    ) -> Result<Vec<(KeyRow, Rc<Vec<Answer>>)>, StoreError> {
+    ) -> Result<Vec<AnsweredKey>, StoreError> {
         let checkers: Vec<Checker> = expansion.columns.iter().map(Checker::new).collect();
         let mut first_answers: HashMap<Entity, Rc<Vec<Answer>>> = HashMap::new();
         let mut rows = Vec::new();
@@ -138,7 +141,7 @@ impl TrueValues {
         &self,
         spec: &Spec,
         expansion: &Expansion,
-        rows: &[(KeyRow, Rc<Vec<Answer>>)],
+        rows: &[AnsweredKey],
         (facts, run): (&Facts, RunId),
     ) -> Result<(), SwanError> {
         let history = facts.history();

@@ -96,7 +96,7 @@ impl ServerQuery<'_> {
     }
 }
 
-/// Fragments of PostgreSQL's messages about a value.
+/// Fragments of `PostgreSQL`'s messages about a value.
 const VALUE_ERRORS: [&str; 4] =
     ["invalid input syntax", "division by zero", "out of range", "invalid regular expression"];
 

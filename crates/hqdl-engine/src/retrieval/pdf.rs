@@ -486,8 +486,9 @@ mod tests {
         let array = format!("[{}]", "0 ".repeat(1_000_000));
         let nested = format!("{}{}{}", "[".repeat(90), "0 ".repeat(1_000_000), "]".repeat(90));
         let once = "9 0 ".to_owned();
-        let same: String = (9..20_000).map(|id| format!("{id} 0 ")).collect();
-        let inside: String = (0..90).map(|n| format!("{} {n} ", n + 9)).collect();
+        let join = |numbers: Vec<String>| numbers.concat();
+        let same = join((9..20_000).map(|id| format!("{id} 0 ")).collect());
+        let inside = join((0..90).map(|n| format!("{} {n} ", n + 9)).collect());
         for (index, objects, count) in
             [(&once, &array, 1000), (&same, &array, 1), (&inside, &nested, 1)]
         {

@@ -78,7 +78,7 @@ pub(super) struct Admission {
     /// Tickets of the admitted requests, each with the time at which it may be sent.
     pub(super) admitted: Vec<(i64, Instant)>,
     /// Time until the next waiting request may be admitted.
-    pub(super) next_admission: Duration,
+    pub(super) retry_after: Duration,
     /// Whether any limits apply.
     pub(super) is_limited: bool,
 }
@@ -163,7 +163,7 @@ impl Server {
         let from_now = |at: f64| Duration::from_secs_f64((at - now).clamp(0.0, max_wait));
         let admitted =
             ids.into_iter().zip(at).map(|(id, at)| (id, received_at + from_now(at))).collect();
-        let next_admission = from_now(next.unwrap_or(now)).max(Duration::from_millis(5));
-        Ok(Admission { admitted, next_admission, is_limited })
+        let retry_after = from_now(next.unwrap_or(now)).max(Duration::from_millis(5));
+        Ok(Admission { admitted, retry_after, is_limited })
     }
 }

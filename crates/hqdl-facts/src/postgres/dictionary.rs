@@ -147,7 +147,7 @@ impl Server {
             let all = client.transaction().await?;
             let sql = "SELECT result FROM hqdl.call WHERE token = $1";
             let of_token = with_types(&[&token]);
-            let (_, done) = tokio::try_join!(
+            let ((), done) = tokio::try_join!(
                 biased;
                 all.batch_execute(LIMIT_IDLE_TIME),
                 all.query_typed_opt(sql, &of_token)

@@ -282,7 +282,7 @@ impl Waiters {
             };
             is_limited = admission.is_limited;
             let next_turn = admission.admitted.iter().map(|(_, turn)| *turn);
-            let next_turn = next_turn.min().unwrap_or(Instant::now() + admission.next_admission);
+            let next_turn = next_turn.min().unwrap_or(Instant::now() + admission.retry_after);
             lock_limits(&self.state).next_permits.insert(self.limiter_key.clone(), next_turn);
             let rest = waiting.split_off(admission.admitted.len());
             for ((id, turn), (need, reply)) in
@@ -292,7 +292,7 @@ impl Waiters {
             }
             if !waiting.is_empty() {
                 // Other processes may cancel their permits before the next admission is due.
-                tokio::time::sleep(admission.next_admission.min(MAX_RETRY_DELAY)).await;
+                tokio::time::sleep(admission.retry_after.min(MAX_RETRY_DELAY)).await;
             }
         }
     }

@@ -128,37 +128,7 @@ impl SpecCheck<'_> {
                 "",
             );
         }
-        let mut seen = HashSet::new();
-        for (list, names) in [("key", &e.key), ("context", &e.context)] {
-            for (n, name) in names.iter().enumerate() {
-                let name_path = join_path(path, &[list.into(), n.into()]);
-                if name.trim().is_empty() {
-                    self.add_error(
-                        &name_path,
-                        &format!("a column of `{list}` has no name"),
-                        "",
-                        "enter a column name, or remove the empty entry",
-                    );
-                } else if list == "key" && name == CONTEXT_PART {
-                    self.add_error(
-                        &name_path,
-                        &format!("a key column cannot be called `{CONTEXT_PART}`"),
-                        "",
-                        "give the column another name in a SELECT as `source`",
-                    );
-                } else if !seen.insert(name.to_lowercase()) {
-                    self.add_error(
-                        &name_path,
-                        &match (list, e.key.iter().any(|k| k.eq_ignore_ascii_case(name))) {
-                            ("context", true) => format!("`{name}` is in `key` and in `context`"),
-                            _ => format!("`{name}` occurs twice in `{list}`"),
-                        },
-                        "",
-                        "remove one of the two",
-                    );
-                }
-            }
-        }
+        self.check_row_columns(path, e);
         if e.key.is_empty() {
             self.add_error(
                 &field_path("key"),
@@ -222,6 +192,41 @@ impl SpecCheck<'_> {
             shots,
             override_shots,
             columns,
+        }
+    }
+
+    /// Checks the names of the key and context columns.
+    fn check_row_columns(&mut self, path: &[Step], e: &ExpansionTable) {
+        let mut seen = HashSet::new();
+        for (list, names) in [("key", &e.key), ("context", &e.context)] {
+            for (n, name) in names.iter().enumerate() {
+                let name_path = join_path(path, &[list.into(), n.into()]);
+                if name.trim().is_empty() {
+                    self.add_error(
+                        &name_path,
+                        &format!("a column of `{list}` has no name"),
+                        "",
+                        "enter a column name, or remove the empty entry",
+                    );
+                } else if list == "key" && name == CONTEXT_PART {
+                    self.add_error(
+                        &name_path,
+                        &format!("a key column cannot be called `{CONTEXT_PART}`"),
+                        "",
+                        "give the column another name in a SELECT as `source`",
+                    );
+                } else if !seen.insert(name.to_lowercase()) {
+                    self.add_error(
+                        &name_path,
+                        &match (list, e.key.iter().any(|k| k.eq_ignore_ascii_case(name))) {
+                            ("context", true) => format!("`{name}` is in `key` and in `context`"),
+                            _ => format!("`{name}` occurs twice in `{list}`"),
+                        },
+                        "",
+                        "remove one of the two",
+                    );
+                }
+            }
         }
     }
 

@@ -245,7 +245,7 @@ impl Translator<'_> {
     }
 
     /// Fails if an argument contains `value::type`. `AlloyDB` has this syntax, but an ingredient
-    /// reads SQLite's.
+    /// reads `SQLite`'s.
     fn reject_casts(self, tokens: &[Token]) -> Result<(), SqlError> {
         let cast = tokens.iter().find(|token| token.lexeme == Lexeme::Colons);
         match cast.filter(|_| self.vendor == Vendor::AlloyDb) {

@@ -1,4 +1,4 @@
-//! The page that uploads a CSV file or a SQLite database, and creates a first spec for it as
+//! The page that uploads a CSV file or a `SQLite` database, and creates a first spec for it as
 //! `hqdl init` does. The daemon runs with `--edit`.
 //!
 //! The upload is written into a hidden directory within the specs' directory. Only a complete
@@ -54,7 +54,7 @@ const MAX_NAME: usize = 60;
 const TEMP_PREFIX: &str = ".hqdl-upload-";
 /// Age after which the directory of an unfinished upload is deleted.
 const MAX_TEMP_AGE: Duration = Duration::from_secs(24 * 3600);
-/// First bytes of every SQLite database.
+/// First bytes of every `SQLite` database.
 const SQLITE_MAGIC: &[u8] = b"SQLite format 3\0";
 
 /// Handles `GET /upload`.
@@ -110,7 +110,7 @@ async fn create_spec(
     let create = move || {
         let created = uploaded.create_spec(&temp, &folder, interrupt);
         drop((lock, temp));
-        Ok(created?)
+        created
     };
     let (name, spec_file, notes) = run_blocking(permit, client_guard, create).await?;
     let _ = state.context.events.send(DaemonEvent::FilesChanged(vec![spec_file])).await;
@@ -233,7 +233,7 @@ async fn read_short_field(field: &mut Field<'_>) -> Result<String, HttpRefusal> 
     Ok(String::from_utf8_lossy(&bytes).trim().to_owned())
 }
 
-/// Writes a file as it arrives. Returns true if it is a SQLite database.
+/// Writes a file as it arrives. Returns true if it is a `SQLite` database.
 async fn store_file(
     field: &mut Field<'_>,
     file: File,
@@ -345,7 +345,8 @@ impl Uploaded {
         if self.is_sqlite {
             return Ok((self.path.clone(), Vec::new()));
         }
-        let extension = Path::new(&self.file_name).extension().map(|e| e.to_ascii_lowercase());
+        let extension =
+            Path::new(&self.file_name).extension().map(std::ffi::OsStr::to_ascii_lowercase);
         if !extension.is_some_and(|e| e == "csv" || e == "tsv" || e == "txt") {
             let message = format!("{} is neither a CSV file nor a SQLite database", self.file_name);
             let hint = "export a spreadsheet as CSV first";

@@ -31,7 +31,7 @@ const KEYWORDS: [&str; 10] =
 /// Commands of database shells that list tables and columns.
 const CATALOG_COMMANDS: [&str; 4] = ["SHOW", "DESCRIBE", "DESC", "."];
 
-/// Hint for syntax that only PostgreSQL has.
+/// Hint for syntax that only `PostgreSQL` has.
 const POSTGRES_SYNTAX: &str = "this is PostgreSQL syntax: use `--dialect suql`";
 
 /// Fragments of `SQLite`'s messages, each with the hint for messages that contain it.

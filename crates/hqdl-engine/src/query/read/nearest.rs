@@ -97,9 +97,10 @@ impl MacroNode<'_> {
             self.write_nearest()?
         };
         // A query as options would be evaluated once, not for each row.
-        let written = match self.is_option_list {
-            true => EditText::concat(["json(".into(), written, ")".into()]),
-            false => written,
+        let written = if self.is_option_list {
+            EditText::concat(["json(".into(), written, ")".into()])
+        } else {
+            written
         };
         let mut edits = Edits::default();
         edits.replace(self.call.span.clone(), written);

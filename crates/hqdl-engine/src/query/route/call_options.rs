@@ -71,7 +71,6 @@ pub(in crate::query) fn read_options(
     let with = |text: &str| format!("{}{text}", build_with_clause(sql, parsed, call, text));
     match (&call.options, &usage.options) {
         (Some(Choices::List(values)), _) => Ok(Some(values.clone())),
-        (Some(Choices::RowList(_)), _) => Ok(None),
         (Some(Choices::Query(span)), _) => {
             let text = with(&format!("SELECT * FROM ({})", &sql[span.clone()]));
             let begins = text.len() - ")".len() - span.len();
@@ -103,7 +102,7 @@ pub(in crate::query) fn read_options(
             let values = value_provider.query_values(&text, MAX_INFERRED + 1)?;
             Ok(values.filter(|v| v.len() <= MAX_INFERRED && !v.is_empty()))
         }
-        (None, _) => Ok(None),
+        (None | Some(Choices::RowList(_)), _) => Ok(None),
     }
 }
 
