@@ -115,6 +115,34 @@ fn an_expansion_removed_from_the_spec_leaves_no_table_and_no_view() {
 }
 
 #[test]
+fn a_spec_keeps_the_view_that_shows_the_columns_of_another() {
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "json");
+    project.run_materialize(&[]).expect_exit_code(0);
+    let names = |spec: &str, n: u32| spec.replace("llm", &format!("other{n}"));
+    let other = project.path("specs/y.toml");
+    std::fs::write(&other, names(&project.spec_text(), 1)).unwrap();
+    let publish = || project.run_hqdl(&["materialize", "specs/y.toml"]).expect_exit_code(0);
+    let ended = publish();
+    let warning = "the view `hero_expanded` shows the columns of the spec ";
+    assert!([&ended.stdout, &ended.stderr].iter().any(|s| s.contains(warning)), "{ended:?}");
+    assert!(project.has_table("other1"));
+    let columns =
+        || project.query_rows("SELECT sql FROM sqlite_schema WHERE name = 'hero_expanded'");
+    let view = columns();
+    assert!(view[0][0].as_str().unwrap().contains("\"llm\""), "{view:?}");
+    // Removing the other spec's tables leaves the view of the first.
+    project.run_hqdl(&["clean", "specs/y.toml"]).expect_exit_code(0);
+    assert!(!project.has_table("other1"));
+    assert_eq!(columns(), view);
+    // Once the first spec has no tables, the view is free.
+    project.run_hqdl(&["clean", "specs/x.toml"]).expect_exit_code(0);
+    std::fs::write(&other, names(&project.spec_text(), 2)).unwrap();
+    publish();
+    assert!(columns()[0][0].as_str().unwrap().contains("\"other2\""), "{:?}", columns());
+}
+
+#[test]
 fn a_run_killed_while_publishing_is_resumed_with_its_remaining_budget() {
     let endpoint = truthful_endpoint();
     let project = short_of_money(&endpoint);

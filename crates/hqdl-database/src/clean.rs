@@ -56,7 +56,9 @@ fn find_objects(db: &Database, spec: &Spec) -> rusqlite::Result<(Vec<PublishedOb
         .collect::<rusqlite::Result<_>>()?;
     let is_ours = |(name, object_type, owner): &(String, String, Option<String>)| {
         let is_of_spec = owner.as_deref() == Some(spec_path.as_str());
-        let is_view = object_type == "view" && views.iter().any(|v| v.eq_ignore_ascii_case(name));
+        let is_view = object_type == "view"
+            && owner.is_none()
+            && views.iter().any(|v| v.eq_ignore_ascii_case(name));
         (is_of_spec || is_view || is_last) && db.is_created_by_hqdl(name)
     };
     let objects = all.into_iter().filter(is_ours).map(|(name, object_type, _)| (name, object_type));

@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use rusqlite::Connection;
 use rusqlite::config::DbConfig;
+use rusqlite::{Connection, OptionalExtension};
 
 use super::migrate::OWN_TABLES;
 use super::output::{file_fingerprint, find_other_source, read_copy_source};
@@ -186,8 +186,17 @@ impl TargetTransaction for FilePublication<'_> {
                 "the database has a table `{view}` that hqdl did not make, so hqdl does not create a view with that name"
             )));
         }
+        let Some((expansion, _)) = joined.first() else { return Ok(None) };
+        let owner = find_other_owner(local, view, &expansion.name);
+        if let Some(other) = owner.map_err(|e| self.db.store_error_for(&e))? {
+            return Ok(Some(format!(
+                "the view `{view}` shows the columns of the spec {other}, so it does not show those of \
+                 this spec; write all expansions of a source into one spec"
+            )));
+        }
         let create_sql = view_sql(self.db, view, joined);
-        create_view(local, view, &create_sql).map_err(|e| self.db.store_error_for(&e))?;
+        let created = create_view(local, view, &expansion.name, &create_sql);
+        created.map_err(|e| self.db.store_error_for(&e))?;
         Ok(None)
     }
 
@@ -215,21 +224,41 @@ impl FilePublication<'_> {
     }
 }
 
-/// Creates a view, unless the same view exists.
-fn create_view(c: &Connection, view: &str, create_sql: &str) -> rusqlite::Result<()> {
+/// Returns the path of another spec that made a view of this name, if it still has tables here.
+/// `expansion` is an expansion of this spec. Earlier versions did not record who made a view.
+fn find_other_owner(
+    c: &Connection,
+    view: &str,
+    expansion: &str,
+) -> rusqlite::Result<Option<String>> {
+    let sql = "SELECT e.spec FROM hqdl_object AS v JOIN hqdl_object AS e ON e.name = v.expansion
+        WHERE v.type = 'view' AND v.name = ?1 COLLATE NOCASE AND e.type = 'table'
+          AND e.spec <> (SELECT o.spec FROM hqdl_object AS o WHERE o.name = ?2 COLLATE NOCASE)";
+    c.query_row(sql, [view, expansion], |row| row.get(0)).optional()
+}
+
+/// Creates a view over an expansion, and possibly others, unless the same view exists.
+fn create_view(
+    c: &Connection,
+    view: &str,
+    expansion: &str,
+    create_sql: &str,
+) -> rusqlite::Result<()> {
     let is_unchanged = c
         .prepare(
             "SELECT 1 FROM sqlite_schema AS s JOIN hqdl_object AS o ON o.name = s.name
-             WHERE s.type = 'view' AND o.type = 'view' AND s.name = ?1 AND s.sql = ?2",
+             WHERE s.type = 'view' AND o.type = 'view' AND s.name = ?1 AND s.sql = ?2
+               AND o.expansion = ?3",
         )?
-        .exists([view, create_sql])?;
+        .exists([view, create_sql, expansion])?;
     if is_unchanged {
         return Ok(());
     }
     c.execute_batch(&format!("DROP VIEW IF EXISTS {}", sql::quote_name(view)))?;
     c.execute_batch(create_sql)?;
-    let insert = "INSERT OR REPLACE INTO hqdl_object (name, type) VALUES (?1, 'view')";
-    c.execute(insert, [view]).map(drop)
+    let insert =
+        "INSERT OR REPLACE INTO hqdl_object (name, type, expansion) VALUES (?1, 'view', ?2)";
+    c.execute(insert, [view, expansion]).map(drop)
 }
 
 fn is_unmodified(db: &Database, expansion: &Expansion, rows: i64) -> rusqlite::Result<bool> {
