@@ -45,6 +45,7 @@ pub const JOURNAL: &[Migration] = &[
     (16, include_str!("journal/0016_shared.sql")),
     (17, include_str!("journal/0017_cache_writes.sql")),
     (18, include_str!("journal/0018_evidence.sql")),
+    (19, include_str!("journal/0019_contexts.sql")),
 ];
 
 /// The cache on a `PostgreSQL` server.
@@ -55,4 +56,5 @@ pub const POSTGRES: &[Migration] = &[
     (4, include_str!("postgres/0004_parameters.sql")),
     (5, include_str!("postgres/0005_cache_writes.sql")),
     (6, include_str!("postgres/0006_evidence.sql")),
+    (7, include_str!("postgres/0007_contexts.sql")),
 ];

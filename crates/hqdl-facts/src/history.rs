@@ -170,6 +170,10 @@ pub trait Answers {
     /// Returns the id of the last completion.
     fn last_completion_id(&self) -> Result<i64, FactsError>;
 
+    /// Returns the id of the last completion of earlier versions, which stored the facts about a row
+    /// with a context under its key alone; 0 if there is none.
+    fn last_keyed_completion(&self) -> Result<i64, FactsError>;
+
     /// Returns a completion with its model's name.
     fn load_completion(&self, id: i64) -> Result<Option<(Completion, String)>, FactsError>;
 

@@ -355,6 +355,30 @@ impl Facts {
         self
     }
 
+    /// Returns the facts about rows. Each row is given by the entity of its facts and by the entity of
+    /// its key, which differ if the row has a context. Facts that earlier versions stored under the
+    /// key of such a row count for it, whatever its context was.
+    ///
+    /// # Errors
+    /// [`FactsError`] if the store cannot be read.
+    pub fn get_rows(&self, rows: &[(&Entity, &Entity)]) -> Result<Vec<Option<Record>>, FactsError> {
+        let entities: Vec<&Entity> = rows.iter().map(|(entity, _)| *entity).collect();
+        let mut records = self.get_many(&entities)?;
+        if rows.iter().all(|(entity, key)| entity == key) {
+            return Ok(records);
+        }
+        let until = self.history().last_keyed_completion()?;
+        if until > 0 {
+            let keys: Vec<&Entity> = rows.iter().map(|(_, key)| *key).collect();
+            for (record, earlier) in records.iter_mut().zip(self.get_many(&keys)?) {
+                let mut found = record.take().unwrap_or_default();
+                found.add_earlier_facts(earlier.unwrap_or_default(), until);
+                *record = Some(found).filter(|found| !found.facts.is_empty());
+            }
+        }
+        Ok(records)
+    }
+
     /// Like [`Facts::with_latest`], for callers that only read. On a server, the facts may be half
     /// a second old.
     #[must_use]

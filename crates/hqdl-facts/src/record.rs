@@ -48,6 +48,18 @@ impl Record {
             })
     }
 
+    /// Adds the facts of a record up to the completion `until` for which this record has no later
+    /// ones.
+    pub(crate) fn add_earlier_facts(&mut self, earlier: Self, until: i64) {
+        let own_count = self.facts.len();
+        for fact in earlier.facts.into_iter().filter(|fact| fact.completion <= until) {
+            let own = &self.facts[..own_count];
+            if !own.iter().any(|f| f.meaning == fact.meaning && f.model == fact.model) {
+                self.facts.push(fact);
+            }
+        }
+    }
+
     /// Merges a later fact into the record. A fact without an answer (an error, a refusal,
     /// unreadable text) never replaces an answer that still counts. A model's own "unknown" is an
     /// answer.

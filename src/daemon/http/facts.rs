@@ -155,7 +155,8 @@ impl RequestedCells {
         let entity = |key: &Vec<Value>| {
             let entity = expansion.build_entity(key);
             let in_context = contexts.as_ref().map(|contexts| contexts.fact_entity(&entity));
-            let record = facts.with_latest().get(in_context.as_ref().unwrap_or(&entity))?;
+            let row = (in_context.as_ref().unwrap_or(&entity), &entity);
+            let record = facts.with_latest().get_rows(&[row])?.pop().flatten();
             let cells: serde_json::Map<String, Json> = self
                 .columns
                 .iter()

@@ -221,8 +221,8 @@ impl<'w> Materializer<'w> {
         let facts = self.facts.with_latest();
         let mut buffer: Vec<KeyRow> = Vec::with_capacity(PREFETCHED_KEYS);
         let mut flush = |buffer: &mut Vec<KeyRow>| {
-            let entities: Vec<_> = buffer.iter().map(KeyRow::fact_entity).collect();
-            let entity_facts = facts.get_many(&entities)?;
+            let rows: Vec<_> = buffer.iter().map(|k| (k.fact_entity(), &k.entity)).collect();
+            let entity_facts = facts.get_rows(&rows)?;
             buffer
                 .drain(..)
                 .zip(entity_facts)

@@ -80,6 +80,10 @@ impl Answers for Journal {
         })
     }
 
+    fn last_keyed_completion(&self) -> Result<i64, FactsError> {
+        self.with_connection(|c| c.query_row("SELECT keyed_until FROM journal", [], |r| r.get(0)))
+    }
+
     fn load_completion(&self, id: i64) -> Result<Option<(Completion, String)>, FactsError> {
         let sql = format!("{SELECT_COMPLETION} WHERE c.id = ?1");
         self.with_connection(|c| {

@@ -106,6 +106,10 @@ impl Answers for Server {
         self.query_one("SELECT completion FROM hqdl.head", &[], read_id)
     }
 
+    fn last_keyed_completion(&self) -> Result<i64, FactsError> {
+        self.query_one("SELECT keyed_until FROM hqdl.head", &[], read_id)
+    }
+
     fn load_completion(&self, id: i64) -> Result<Option<(Completion, String)>, FactsError> {
         self.query_first(&format!("{SELECT_COMPLETION} WHERE c.id = $1"), &[&id], read_completion)
     }

@@ -305,7 +305,13 @@ impl TargetExpansion {
                     {
                         self.recent_records.clear();
                     }
-                    let record = self.prefetch.get(facts, &self.entity_at(entity))?;
+                    let record = match &self.contexts {
+                        None => self.prefetch.get(facts, &identity)?,
+                        Some(contexts) => {
+                            let fact_entity = contexts.fact_entity(&identity);
+                            facts.get_rows(&[(&fact_entity, &identity)])?.pop().flatten()
+                        }
+                    };
                     self.recent_records.entry(entity).or_insert(record)
                 }
             };
