@@ -697,7 +697,7 @@ impl ColumnType {
 
 /// Storage classes of the values in a column.
 #[derive(Debug, Clone, Copy, Default)]
-struct StoredValues {
+struct StorageClasses {
     has_integers: bool,
     /// Whether an integer is neither 0 nor 1.
     has_numbers: bool,
@@ -708,7 +708,7 @@ struct StoredValues {
     has_blobs: bool,
 }
 
-impl StoredValues {
+impl StorageClasses {
     fn add(&mut self, value: ValueRef<'_>) {
         match value {
             ValueRef::Null => {}
@@ -744,7 +744,7 @@ fn find_stored_types(
     statement: &mut rusqlite::Statement<'_>,
     declared: &[ColumnType],
 ) -> rusqlite::Result<Vec<ColumnType>> {
-    let mut stored = vec![StoredValues::default(); declared.len()];
+    let mut stored = vec![StorageClasses::default(); declared.len()];
     let mut rows = statement.query([])?;
     while let Some(row) = rows.next()? {
         for (n, values) in stored.iter_mut().enumerate() {

@@ -273,10 +273,19 @@ impl TargetExpansion {
     /// # Errors
     /// Returns [`FactsError`] if the facts cannot be read.
     pub fn load_records(&mut self, entities: &[usize], facts: &Facts) -> Result<(), FactsError> {
-        let texts: Vec<Entity> = entities.iter().map(|n| self.entities.entity(*n)).collect();
-        let records = facts.get_many(&texts.iter().collect::<Vec<_>>())?;
+        let records = self.read_records(entities, facts)?;
         self.recent_records = entities.iter().copied().zip(records).collect();
         Ok(())
+    }
+
+    fn read_records(
+        &self,
+        entities: &[usize],
+        facts: &Facts,
+    ) -> Result<Vec<Option<Record>>, FactsError> {
+        let rows: Vec<(Entity, Entity)> =
+            entities.iter().map(|n| (self.entity_at(*n), self.entities.entity(*n))).collect();
+        facts.get_rows(&rows.iter().map(|(entity, key)| (entity, key)).collect::<Vec<_>>())
     }
 
     /// Returns a cell, and looks it up on first use.
@@ -307,10 +316,7 @@ impl TargetExpansion {
                     }
                     let record = match &self.contexts {
                         None => self.prefetch.get(facts, &identity)?,
-                        Some(contexts) => {
-                            let fact_entity = contexts.fact_entity(&identity);
-                            facts.get_rows(&[(&fact_entity, &identity)])?.pop().flatten()
-                        }
+                        Some(_) => self.read_records(&[entity], facts)?.pop().flatten(),
                     };
                     self.recent_records.entry(entity).or_insert(record)
                 }
