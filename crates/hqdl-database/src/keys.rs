@@ -51,9 +51,11 @@ pub struct KeyRow {
     pub row: Row,
     /// Entity that the key identifies.
     pub entity: Entity,
-    /// Entity under which facts are stored, if the expansion has a context. All spellings of a key
-    /// share the context of the first one.
+    /// Entity under which facts are stored, if the expansion has a context. All rows and spellings
+    /// of a key share one context.
     pub entity_in_context: Option<Entity>,
+    /// Position of the key whose context is shown.
+    context_position: i64,
     /// Whether this is the first spelling of the entity.
     pub is_first_spelling: bool,
     /// Whether the row matches `--where`.
@@ -78,7 +80,8 @@ impl KeyRow {
 /// Columns that the sources request for an entity, combined over all spellings of its key.
 #[derive(Debug, Clone)]
 struct SpellingGroup {
-    entity_in_context: Option<Entity>,
+    /// Digest and values of the smallest context among the spellings, and the position of its key.
+    context: (u128, Vec<Value>, i64),
     requested_columns: Vec<bool>,
     is_selected: bool,
 }
@@ -370,15 +373,36 @@ impl<'db> Keys<'db> {
             key_aliases.iter().map(|k| format!("{k} COLLATE BINARY")).collect();
         let group_by = group_columns.join(", ");
         let key_and_context = [key_aliases.clone(), c.clone()].concat().join(", ");
+        // The order in which rows are read may change from run to run, and so must not decide which
+        // of the contexts of a key is shown: it is the smallest one of the first source.
+        let context_order: Vec<String> = s
+            .iter()
+            .map(|s| format!("{s} DESC"))
+            .chain(c.iter().map(|c| format!("{c} COLLATE BINARY NULLS LAST")))
+            .collect();
+        let context_window =
+            format!("PARTITION BY {group_by} ORDER BY {}", context_order.join(", "));
+        let first_context: Vec<String> =
+            c.iter().map(|c| format!(", first_value({c}) OVER context AS {c}")).collect();
+        let sources = selects.join(" UNION ALL ");
+        let numbered = if c.is_empty() {
+            format!("SELECT *, row_number() OVER () AS n FROM ({sources})")
+        } else {
+            let others = [key_aliases.clone(), s.clone()].concat().join(", ");
+            format!(
+                "SELECT {others}, w, n{} FROM (SELECT *, row_number() OVER () AS n FROM ({sources}))
+                 WINDOW context AS ({context_window})",
+                first_context.concat()
+            )
+        };
         self.db.connection().execute_batch(&format!(
             "DROP TABLE IF EXISTS temp.{table};
              CREATE TEMP TABLE {table} (n INTEGER, {all_aliases}, copies INTEGER, w INTEGER);
              INSERT INTO temp.{table}
              SELECT min(n), {key_and_context}, {}, count(*), sum(w)
-             FROM (SELECT *, row_number() OVER () AS n FROM ({}))
+             FROM ({numbered})
              GROUP BY {group_by} ORDER BY 1;",
             source_sums.join(", "),
-            selects.join(" UNION ALL "),
         ))?;
         let copies = (0..expansion.sources.len()).filter(|_| is_copied);
         copies.map(|n| self.source_table(n)).try_for_each(|table| {
@@ -519,7 +543,14 @@ impl<'db> Keys<'db> {
                 if !candidates.contains(&hash) {
                     return Ok(());
                 }
+                let context = &key.row.context;
+                let digest = expansion.compute_context_digest(context);
+                let context = (digest, context.clone(), key.position);
                 if let Some(group) = spellings.get_mut(&hash) {
+                    // The order of the rows may change, so the first spelling may not decide.
+                    if digest < group.context.0 {
+                        group.context = context;
+                    }
                     add_sample(&mut report.respelled, &|| format_key(&key.row.key));
                     respelled.insert(hash);
                     group.is_selected |= key.is_selected;
@@ -530,7 +561,7 @@ impl<'db> Keys<'db> {
                         .for_each(|(a, k)| *a |= k);
                 } else {
                     let group = SpellingGroup {
-                        entity_in_context: key.entity_in_context.clone(),
+                        context,
                         requested_columns: key.requested_columns.clone(),
                         is_selected: key.is_selected,
                     };
@@ -598,7 +629,7 @@ impl<'db> Keys<'db> {
         if key.iter().all(|v| *v == Value::Null) {
             return Ok(None);
         }
-        let context = read_context(row, 1 + self.part_count, self.context_count);
+        let mut context = read_context(row, 1 + self.part_count, self.context_count);
         let flags = 1 + self.part_count + self.context_count;
         let mut requested_columns = vec![false; self.column_count];
         let mut source_rows = vec![0; self.sources.len()];
@@ -612,10 +643,7 @@ impl<'db> Keys<'db> {
         let copies_index = flags + self.sources.len();
         let (mut is_selected, position) =
             (row.get::<_, i64>(copies_index + 1)? > 0, row.get(copies_index + 2)?);
-        let mut entity_in_context = self
-            .expansion
-            .has_row_context()
-            .then(|| self.expansion.build_fact_entity(&entity, &context));
+        let mut context_position = position;
         let (mut is_first_spelling, mut has_other_spellings) = (true, false);
         let mut entity_requested_columns = requested_columns.clone();
         if !self.spelling_groups.is_empty() {
@@ -624,10 +652,15 @@ impl<'db> Keys<'db> {
                 has_other_spellings = true;
                 is_first_spelling = seen.insert(hash);
                 is_selected = group.is_selected;
-                entity_in_context.clone_from(&group.entity_in_context);
+                context.clone_from(&group.context.1);
+                context_position = group.context.2;
                 entity_requested_columns.clone_from(&group.requested_columns);
             }
         }
+        let entity_in_context = self
+            .expansion
+            .has_row_context()
+            .then(|| self.expansion.build_fact_entity(&entity, &context));
         let row = Row { key, context };
         Ok(Some(KeyRow {
             position,
@@ -635,6 +668,7 @@ impl<'db> Keys<'db> {
             row,
             entity,
             entity_in_context,
+            context_position,
             is_first_spelling,
             is_selected,
             source_rows,
@@ -664,13 +698,12 @@ impl RowContexts {
             return Ok(None);
         }
         let db = Database::open(path)?;
-        let columns = KeyColumns::new(expansion.context.clone());
         let mut rows = HashMap::new();
         let keys = Keys::collect(&db, expansion, None)?;
         keys.for_each(&mut |key: &KeyRow| {
             if key.is_first_spelling {
-                let digest = columns.context_digest(&key.row.context);
-                rows.insert(hash_entity(&key.entity), (digest, key.position));
+                let digest = expansion.compute_context_digest(&key.row.context);
+                rows.insert(hash_entity(&key.entity), (digest, key.context_position));
             }
             Ok::<_, rusqlite::Error>(())
         })

@@ -378,10 +378,7 @@ impl Expansion {
         if !self.has_images() {
             return self.key.build_entity(key);
         }
-        let identities = self.key.names().iter().zip(key).map(|(column, value)| {
-            if self.is_image(column) { self.image_files.identity(value) } else { value.clone() }
-        });
-        self.key.build_entity(&identities.collect::<Vec<_>>())
+        self.key.build_entity(&self.identify_images(self.key.names(), key))
     }
 
     /// Returns true if the facts about a row depend on its context: the expansion belongs to a spec
@@ -398,7 +395,25 @@ impl Expansion {
         if !self.has_row_context() || context.len() < self.context.len() {
             return entity.clone();
         }
-        entity.with_context(KeyColumns::new(self.context.clone()).context_digest(context))
+        entity.with_context(self.compute_context_digest(context))
+    }
+
+    /// Returns the digest of a row's context, in which images are identified by their bytes.
+    #[must_use]
+    pub fn compute_context_digest(&self, context: &[Value]) -> u128 {
+        let columns = KeyColumns::new(self.context.clone());
+        if !self.has_images() {
+            return columns.context_digest(context);
+        }
+        columns.context_digest(&self.identify_images(&self.context, context))
+    }
+
+    /// Returns the values of columns with images replaced by the text that identifies their bytes.
+    fn identify_images(&self, columns: &[String], values: &[Value]) -> Vec<Value> {
+        let identify = |(column, value): (&String, &Value)| {
+            if self.is_image(column) { self.image_files.identity(value) } else { value.clone() }
+        };
+        columns.iter().zip(values).map(identify).collect()
     }
 
     /// Returns the images of a row, in the order of its key and context.
