@@ -300,8 +300,8 @@ pub fn format_name(name: &str) -> String {
     if is_plain { name.to_owned() } else { to_single_line(&quote_name(name)) }
 }
 
-/// Returns the hash of the schema: the definitions of all tables, without their rows, and the other
-/// text and settings that determine what the model sees.
+/// Returns the hash of the schema: the definitions of all tables, without their rows, and `shown`,
+/// the other text and settings that determine what the model sees.
 #[must_use]
 pub fn hash_schema(cards: &[TableCard], shown: &str) -> String {
     let mut hasher = blake3::Hasher::new();
@@ -312,7 +312,7 @@ pub fn hash_schema(cards: &[TableCard], shown: &str) -> String {
     hasher.finalize().to_hex()[..16].to_owned()
 }
 
-/// Returns the position of each table by its name in lower case.
+/// Returns a map from the lowercase name of each table to its position in `cards`.
 #[must_use]
 pub fn index_by_name(cards: &[TableCard]) -> HashMap<String, usize> {
     cards.iter().enumerate().map(|(n, card)| (card.name.to_lowercase(), n)).collect()

@@ -41,7 +41,8 @@ impl Audit {
     /// the number of filled cells.
     ///
     /// # Errors
-    /// [`AuditError`]; nothing is changed in that case.
+    /// [`AuditError`] if the answers cannot be read or the sheet cannot be written. Nothing is
+    /// changed in that case.
     pub fn fill_from_model(
         &mut self,
         spec: &Spec,

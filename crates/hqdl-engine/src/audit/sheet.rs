@@ -1,7 +1,7 @@
 //! The sheet of an audit: the CSV file that a person fills in, one line per cell.
 //!
 //! ```csv
-//! # hqdl audit 5f3a… of llm: write the true value into truth, or ? if it cannot be known
+//! # hqdl audit 5f3a… of llm: uniform sample of 50 of 750 rows; write the true value into truth…
 //! row,superhero_name,full_name,column,answer,truth,source,note
 //! 1,Spawn,Al Simmons,race,Human,Demon,image comics,
 //! ```
@@ -85,7 +85,8 @@ impl Sheet {
     /// Reads a sheet and checks that its rows and answers match the draw.
     ///
     /// # Errors
-    /// [`AuditError`] with the line that cannot be used.
+    /// [`AuditError`] if the file cannot be read, or if a line is missing, invalid or does not
+    /// match the draw.
     pub fn read(path: &Path, draw: &Draw, expansion: &Expansion) -> Result<Self, AuditError> {
         let error = |line: u64, message: String| AuditError::in_file(path, Some(line), message);
         let bytes =
