@@ -231,9 +231,8 @@ impl<'w> Materializer<'w> {
         Ok(())
     }
 
-    /// Plans the requests that unify values: one for each unlisted value that is known now, and at
-    /// most one more for each missing cell or list item. A batch run does not unify, so it has no
-    /// plan.
+    /// Plans the requests that unify values: one for each known unlisted value, and at most one
+    /// more for each missing cell or list item. A batch run does not unify, so it has no plan.
     ///
     /// # Errors
     /// Returns [`MaterializeError`] if the history cannot be read.
