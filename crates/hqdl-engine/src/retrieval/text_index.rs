@@ -95,7 +95,8 @@ impl TextIndex {
     }
 }
 
-/// Returns the words of a question without stop words, or all words if nothing else remains.
+/// Returns the words of a question without stop words, or all words if the question consists of
+/// stop words.
 fn split_terms(question: &str) -> Vec<String> {
     let all = || {
         question
