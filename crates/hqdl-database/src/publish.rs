@@ -56,7 +56,7 @@ pub struct Publication<'db> {
     /// Whether the target is a copy. Only hqdl writes to copies.
     is_copy: bool,
     transaction: rusqlite::Transaction<'db>,
-    /// The same publication in the target.
+    /// Counterpart of this transaction in the target.
     target: Box<dyn TargetTransaction + 'db>,
 }
 
@@ -78,7 +78,7 @@ impl<'db> Publication<'db> {
         let transaction =
             rusqlite::Transaction::new_unchecked(connection, behavior).map_err(error)?;
         migrate::migrate_database(connection).map_err(error)?;
-        // If a user dropped a view, forget it. Views of this spec are recreated.
+        // Forget views that a user dropped. The views of this spec are recreated.
         transaction
             .execute_batch(
                 "DELETE FROM hqdl_object WHERE type = 'view' AND NOT EXISTS (
@@ -106,7 +106,7 @@ impl<'db> Publication<'db> {
     /// store, because its completions may have the same ids.
     ///
     /// # Errors
-    /// Returns [`StoreError`] from `SQLite`.
+    /// Returns [`StoreError`] if the tables cannot be opened or created.
     pub fn open_tables<'e>(
         &'e self,
         expansion: &'e Expansion,
@@ -250,7 +250,7 @@ impl<'db> Publication<'db> {
     /// Records the provenance of an expansion's cells, and finishes the expansion.
     ///
     /// # Errors
-    /// Returns [`StoreError`] from `SQLite`.
+    /// Returns [`StoreError`] if the bookkeeping cannot be written.
     pub fn finish_expansion(
         &self,
         spec: &Spec,
@@ -371,7 +371,7 @@ impl<'db> Publication<'db> {
     /// that are already in use.
     ///
     /// # Errors
-    /// Returns [`StoreError`] from `SQLite`.
+    /// Returns [`StoreError`] if a view cannot be created.
     pub fn create_views(&self, spec: &Spec) -> Result<Vec<String>, StoreError> {
         let mut warnings = Vec::new();
         for (view, joined) in spec.expanded_views() {
@@ -401,7 +401,7 @@ impl<'db> Publication<'db> {
     /// Commits the publication.
     ///
     /// # Errors
-    /// Returns [`StoreError`] if the commit fails. The old tables are then unchanged.
+    /// Returns [`StoreError`] if the commit fails, in which case the old tables are unchanged.
     pub fn commit(self) -> Result<(), StoreError> {
         let Self { db, transaction, target, .. } = self;
         target.commit(&transaction)?;
