@@ -10,10 +10,10 @@ use serde::{Deserialize, Serialize};
 
 use hqdl_facts::restrict_access;
 
-/// Permissions of the directory: only the user may read and write.
+/// Permissions of the directory: only the user has access.
 const PRIVATE: u32 = 0o700;
 
-/// Error from using a file or directory.
+/// Failure to read or write a file or directory.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot use {}: {}", path.display(), io_reason(error))]
 pub struct FileError {

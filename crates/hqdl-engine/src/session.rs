@@ -247,7 +247,8 @@ impl Session {
     /// Returns a materializer for the selected cells of the spec's tables.
     ///
     /// # Errors
-    /// [`MaterializeError`] if the selection names a table or column that does not exist.
+    /// [`MaterializeError`] if the selection names an unknown column, if the facts, the overrides
+    /// or the database cannot be read, or if the spec does not support `run_mode`.
     pub fn new_materializer<'s>(
         &'s self,
         model: Arc<dyn Model>,

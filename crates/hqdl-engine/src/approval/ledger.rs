@@ -27,7 +27,7 @@ pub enum LimitReached {
     Total,
 }
 
-/// USD that are spent or reserved.
+/// Spent and reserved amounts, in USD.
 #[derive(Debug, Clone, Copy, Default)]
 struct Spent {
     unapproved: f64,

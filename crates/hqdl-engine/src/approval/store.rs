@@ -374,8 +374,8 @@ impl PlanStore {
     /// shows the plan remains valid.
     ///
     /// # Errors
-    /// [`ApprovalError::Rejected`] if a person rejected the plan recently; [`ApprovalError::File`] if
-    /// a file cannot be read or written.
+    /// [`ApprovalError::Rejected`] if a person recently rejected the plan; [`ApprovalError::File`]
+    /// if a file cannot be read or written.
     pub fn request_approval(&self, plan: &PlanRecord, now: i64) -> Result<(), ApprovalError> {
         self.check_rejection(plan, now)?;
         self.save_plan(plan)?;
@@ -411,8 +411,8 @@ impl PlanStore {
     /// time in seconds.
     ///
     /// # Errors
-    /// [`ApprovalError::Rejected`] if a person rejected the plan recently; [`ApprovalError::File`] if
-    /// a file cannot be read.
+    /// [`ApprovalError::Rejected`] if a person recently rejected the plan; [`ApprovalError::File`]
+    /// if a file cannot be read.
     pub fn check_rejection(&self, plan: &PlanRecord, now: i64) -> Result<(), ApprovalError> {
         let path = self.path(&plan.id_without_nonce(), "rejection")?;
         let rejection: Option<PlanEvent> = read_json(&path)?;
@@ -422,8 +422,8 @@ impl PlanStore {
         }
     }
 
-    /// Returns the plans that have waited for approval for less than [`APPROVAL_MINUTES`], and the
-    /// approved plans that have not run yet, oldest first.
+    /// Returns the plans that have waited for approval for less than [`APPROVAL_MINUTES`], followed
+    /// by the approved plans that have not run yet. Both groups are sorted, oldest first.
     ///
     /// # Errors
     /// [`ApprovalError::File`] if a file cannot be read.
@@ -453,7 +453,8 @@ impl PlanStore {
     /// Returns a plan on which a person can decide; `None` if there is no such plan.
     ///
     /// # Errors
-    /// [`ApprovalError::File`] if a file cannot be read.
+    /// [`ApprovalError::NoPlan`] if `id` is not the id of a plan; [`ApprovalError::File`] if a file
+    /// cannot be read.
     pub fn find_open(&self, id: &str, now: i64) -> Result<Option<OpenPlan>, ApprovalError> {
         let Some(open) = self.read_open(id, now)? else { return Ok(None) };
         match self.check_rejection(&open.plan, now) {
@@ -480,8 +481,8 @@ impl PlanStore {
     }
 
     /// Approves or rejects a plan that a person saw as `shown`. A rejection also withdraws an
-    /// earlier approval. Returns false and changes nothing if that decision is no longer possible
-    /// or the plan is already approved.
+    /// earlier approval. Returns false and changes nothing if the plan's state has changed since,
+    /// or if the decision would approve an approved plan.
     ///
     /// # Errors
     /// [`ApprovalError::File`] if a file cannot be written or removed.

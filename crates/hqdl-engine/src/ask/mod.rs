@@ -341,8 +341,8 @@ impl<'a> Asker<'a> {
         self.check_statement(statement)
     }
 
-    /// Writes a query like [`Self::plan`], and names the other reading of the question in its
-    /// assumptions, if there is one.
+    /// Writes a query like [`Self::plan`]. If the question has another reading, names that reading
+    /// in the plan's assumptions.
     ///
     /// # Errors
     /// Fails under the same conditions as [`Self::plan`].

@@ -89,7 +89,7 @@ pub(super) struct ShownRows {
 }
 
 impl ShownRows {
-    /// Returns the first rows that fit into `max_tokens`; `None` if not even one row fits.
+    /// Returns the leading rows that fit within `max_tokens`; `None` if not even one row fits.
     pub fn select(result: &QueryResult, max_tokens: u64, tokenizer: Tokenizer) -> Option<Self> {
         let to_json = |value: &rusqlite::types::Value| {
             let mut bytes = Vec::new();

@@ -14,11 +14,11 @@ use hqdl_values::value::Value;
 
 /// Number of sample rows per table.
 const SAMPLE_ROWS: usize = 3;
-/// Maximum characters of a sample value.
+/// Maximum length of a sample value, in characters.
 const SAMPLE_CHARS: usize = 60;
-/// Maximum number of listed values of a column.
+/// Maximum number of allowed values that a column's description lists.
 const LISTED_VALUES: usize = 20;
-/// Maximum number of rows of a schema query.
+/// Maximum number of rows that a query about the schema returns.
 const MAX_SCHEMA_ROWS: usize = 10_000;
 
 /// A table or view, or an expansion that is not published.

@@ -1,4 +1,4 @@
-//! Fills a sheet from a reference file, and writes its true values as overrides.
+//! Fills a sheet from a reference file, and writes the sheet's true values as overrides.
 
 use std::path::Path;
 
@@ -66,8 +66,8 @@ impl Audit {
     }
 
     /// Stores the truth of a cell in the sheet. Rereads the sheet first, because another person may
-    /// have filled in cells in the meantime. The new truth replaces the previous one and records
-    /// the previous value in its note.
+    /// have filled in cells in the meantime. The new truth replaces the previous truth. If their
+    /// values differ, the new truth's note records the previous value.
     ///
     /// # Errors
     /// [`AuditError`] if the sheet cannot be read or written. Nothing is changed in that case.

@@ -38,7 +38,7 @@ pub struct ColumnAudit {
     /// Number of rows whose truth cannot be known. The lower bound of the accuracy counts them as
     /// wrong, the upper bound as right.
     pub cannot_be_known: u64,
-    /// Estimated accuracy, and the lower and upper bound of its exact interval, as shares of the
+    /// Estimated accuracy, and the lower and upper bounds of its exact interval, as shares of the
     /// expansion's rows.
     pub accuracy: Option<[f64; 3]>,
     /// For each state, the number of right answers and the number of compared answers.

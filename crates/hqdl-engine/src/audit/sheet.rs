@@ -19,9 +19,9 @@ use hqdl_values::format::io_reason;
 use hqdl_values::value::Value;
 use serde::Serialize;
 
-/// Marks a truth that cannot be known.
+/// Entry in the sheet for a truth that cannot be known.
 pub const CANNOT_BE_KNOWN: &str = "?";
-/// Marks an answer of another model, as the prefix of its source.
+/// Prefix of a source that marks an answer of another model.
 pub(super) const MODEL_SOURCE: &str = "model:";
 /// The sheet's column before the key columns, and the columns after them.
 const COLUMNS: (&str, [&str; 5]) = ("row", ["column", "answer", "truth", "source", "note"]);
@@ -60,8 +60,8 @@ impl CellTruth {
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Sheet {
     truths: HashMap<(usize, usize), CellTruth>,
-    /// Lines of audited columns that the spec no longer has. They stay in the file, so that the
-    /// truths are not lost.
+    /// Lines of audited columns that the spec no longer has. These lines stay in the file, so that
+    /// their truths are not lost.
     removed_columns: Vec<csv::StringRecord>,
 }
 

@@ -22,7 +22,7 @@ const TRIAL_ROWS: u64 = 2_000;
 pub struct KeyCandidate {
     /// Positions of the key's columns in the table.
     pub columns: Vec<usize>,
-    /// Number of distinct keys in a sample of the rows.
+    /// Numbers of rows and of distinct keys in a sample.
     pub sample: DistinctRows,
 }
 

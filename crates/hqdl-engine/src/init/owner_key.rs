@@ -13,7 +13,7 @@ pub struct OwnerKey {
     pub select: String,
     /// Columns of the extended key.
     pub key: Vec<String>,
-    /// Number of distinct keys in a sample of the rows.
+    /// Numbers of rows and of distinct keys in a sample.
     pub sample: DistinctRows,
 }
 

@@ -118,7 +118,7 @@ fn format_model_table(flags: &SpecOverrides) -> String {
     table
 }
 
-/// Formats `[limits]`, with the budget that the flags set.
+/// Formats `[limits]`, with the budget that the flags set or, without one, the default budget.
 fn format_limits_table(flags: &SpecOverrides) -> String {
     format!(
         "[limits]\n\
@@ -326,7 +326,7 @@ impl SpecWriter {
         example.out
     }
 
-    /// Returns a free table name.
+    /// Returns an unused table name, and reserves it.
     fn reserve_name(&mut self, preferred: &str) -> String {
         reserve_free_name(&mut self.used_names, preferred)
     }
@@ -362,8 +362,8 @@ fn reserve_free_name(used_names: &mut HashSet<String>, preferred: &str) -> Strin
     name
 }
 
-/// Returns the suggested context columns: columns with numbers, and columns with names that are not
-/// in the key. Ids are excluded, because they mean nothing to a model.
+/// Returns the suggested context columns: the columns outside the key that contain numbers or
+/// names. Ids are excluded, because they mean nothing to a model.
 fn choose_context_columns(entity: &EntityTable) -> Vec<&str> {
     let table = &entity.table;
     let key = entity.key_names();

@@ -52,8 +52,8 @@ impl IntervalRequest {
     }
 }
 
-/// Runs an aggregate query. For each aggregate `x`, it adds columns with the confidence interval
-/// for `x` over the true values (`x_low`, `x_high`) and its estimate (`x_estimate`).
+/// Runs an aggregate query. For each aggregate `x`, adds columns with the confidence interval of
+/// `x` over the true values (`x_low`, `x_high`) and the estimate (`x_estimate`).
 ///
 /// # Errors
 /// [`QueryError::Sql`] with the reason if the query or the audit allows no interval.

@@ -38,7 +38,8 @@ pub struct ImportResult {
     pub columns: Vec<ColumnUsageEntry>,
 }
 
-/// Leaves the cells of failed imported requests missing, so that the next run requests them again.
+/// If an imported request failed, leaves its cells missing, so that the next run requests them
+/// again.
 struct LeaveMissing<'f>(&'f Facts);
 
 impl UnansweredSink for LeaveMissing<'_> {

@@ -283,7 +283,8 @@ impl<'b, 'w> CoverageBuilder<'b, 'w> {
         }
     }
 
-    /// Adds the words of a selected column's answer that are not in its value list.
+    /// Adds the words of an answer that are not in the column's value list. Skips columns that are
+    /// not selected.
     fn add_unlisted_words(&mut self, column: usize, answer: &Answer) {
         if !self.materializer.columns[self.n][column] {
             return;

@@ -145,7 +145,7 @@ pub struct Selection {
     pub refresh: Vec<String>,
     /// Whether to request a cell again if its request would now show different passages.
     pub refresh_evidence: bool,
-    /// Whether to request cells without a value again.
+    /// Whether to retry cells without a value.
     pub retry_failed: bool,
 }
 

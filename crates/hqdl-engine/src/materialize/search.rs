@@ -23,7 +23,7 @@ struct MissingSearches {
     stored: StoredSearches,
     /// Rows of the searches, by entity. Several rows with missing cells can share a search.
     searches: BTreeMap<Entity, MissingRow>,
-    /// For each model, the number of rows without results that the model is asked about.
+    /// For each model, the number of rows without results that the model will be asked about.
     rows: Vec<u64>,
 }
 

@@ -31,8 +31,8 @@ const SUPERSEDED_STATES: [State; 4] =
 const UNIFY_CHUNK: usize = 10_000;
 
 impl<'w> Materializer<'w> {
-    /// Unifies the unlisted values of all expansions. Returns the expansions for which the model
-    /// was asked.
+    /// Unifies the unlisted values of all expansions. Returns the positions of the expansions about
+    /// whose values the model was asked.
     ///
     /// # Errors
     /// Returns [`MaterializeError`] if keys or facts cannot be read. If the run stops early, the

@@ -24,7 +24,7 @@ pub(super) fn split_document(
     parts.into_iter().map(|part| Passage::new(&name, part)).collect()
 }
 
-/// Returns the leading passages that fit into a number of tokens, without duplicates.
+/// Returns the leading passages that fit within `max_tokens`, without duplicates.
 pub(super) fn select_passages(
     passages: impl Iterator<Item = Passage>,
     tokenizer: Tokenizer,

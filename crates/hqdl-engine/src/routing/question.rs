@@ -19,9 +19,9 @@ pub fn normalize_question(question: &str) -> Vec<String> {
 pub enum SlotValue {
     /// The binding has no slot.
     NoSlot,
-    /// A text.
+    /// A value of the slot's column, or a date in ISO 8601.
     Text(String),
-    /// A number, as written in the question.
+    /// A number, as SQL.
     Number(String),
 }
 

@@ -189,7 +189,7 @@ pub fn suggest_columns(
     Ok(all)
 }
 
-/// A key column of an expansion, and the questions' values that it contains.
+/// A key column of an expansion, and the values of questions that the column contains.
 struct KeyOverlap {
     expansion_index: usize,
     key: String,
