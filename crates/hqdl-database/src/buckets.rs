@@ -46,7 +46,7 @@ pub struct BucketSnapshot {
     pub buckets: Vec<Bucket>,
     /// Id of the fact store's last completion, and a description of that completion.
     pub last_completion: (i64, String),
-    /// Id of the fact store's records at the time when the cells were looked up.
+    /// Id of the fact store's records when the cells were looked up.
     pub records_id: i64,
     /// Sample keys, each with its bucket number: keys that occur in several rows, and alternative
     /// spellings.
@@ -220,7 +220,7 @@ pub struct ChangedBuckets {
 }
 
 impl ChangedBuckets {
-    /// Creates the value for a snapshot; no source row has been read yet.
+    /// Starts the comparison with a snapshot; no source row has been read yet.
     pub(super) fn new(snapshot: BucketSnapshot) -> Self {
         let source_sums = vec![0; snapshot.buckets.len()];
         Self { snapshot, source_sums, ..Self::default() }
@@ -246,7 +246,7 @@ impl ChangedBuckets {
         self.visited.extend(may_differ.map(|(n, _)| n));
     }
 
-    /// Returns true if visiting all keys is no slower than visiting only those in changed buckets.
+    /// Returns true if most buckets must be visited, so that visiting all keys is no slower.
     pub(super) fn has_most_keys(&self) -> bool {
         self.visited.len() * 2 > self.snapshot.buckets.len()
     }
@@ -262,7 +262,7 @@ impl ChangedBuckets {
         self.snapshot.buckets.iter().enumerate().filter(|(n, _)| !self.visited.contains(n))
     }
 
-    /// Returns a snapshot with the same number of buckets, all empty.
+    /// Returns a snapshot with the same number of buckets as the published snapshot, all empty.
     #[must_use]
     pub fn empty_snapshot(&self) -> BucketSnapshot {
         let columns = self.snapshot.buckets.first().map_or(0, |bucket| bucket.cells.len());
@@ -291,8 +291,8 @@ impl ChangedBuckets {
     }
 
     /// Returns true if the visited keys come from the same rows that determined the visited
-    /// buckets. Otherwise the sources changed in the meantime, or a key is a number stored with two
-    /// types.
+    /// buckets. Otherwise the sources changed in the meantime, or a key is a number that is stored
+    /// with two types.
     #[must_use]
     pub fn matches_source_sums(&self, visited: &BucketSnapshot) -> bool {
         let sum_of = |n: &usize| visited.buckets.get(*n).map(|bucket| bucket.source_sum);

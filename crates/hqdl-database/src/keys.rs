@@ -52,7 +52,7 @@ pub struct KeyRow {
     /// Entity that the key identifies.
     pub entity: Entity,
     /// Entity under which facts are stored, if the expansion has a context. All spellings of a key
-    /// share the context of the first one.
+    /// share the context of the first spelling.
     pub entity_in_context: Option<Entity>,
     /// Whether this is the first spelling of the entity.
     pub is_first_spelling: bool,
@@ -83,7 +83,7 @@ struct SpellingGroup {
     is_selected: bool,
 }
 
-/// Number of an expansion's keys, and the problems with the keys.
+/// Number of an expansion's keys, and the problems found in the keys.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct KeyReport {
     /// Number of rows in the sources.
@@ -94,7 +94,7 @@ pub struct KeyReport {
     pub duplicates: (u64, Vec<String>),
     /// Number of keys with some NULL columns, with samples.
     pub partly_null: (u64, Vec<String>),
-    /// Number of keys whose texts all stand for no value, such as `N/A`, with these texts.
+    /// Number of keys whose texts are all placeholders, such as `N/A`, with these placeholders.
     pub placeholders: (u64, BTreeSet<String>),
     /// Number of rows whose key columns are all NULL; such rows identify no entity.
     pub null_rows: u64,
@@ -128,7 +128,7 @@ impl KeyReport {
         )
     }
 
-    /// Returns the warning about keys that stand for no value, for `hqdl check`.
+    /// Returns the warning about keys that consist of placeholders, for `hqdl check`.
     #[must_use]
     pub fn placeholders_warning(&self) -> Option<String> {
         let (n, texts) = &self.placeholders;
@@ -179,10 +179,10 @@ fn describe_keys((n, samples): &(u64, Vec<String>), one: &str, many: &str) -> Op
     (*n > 0).then(|| format!("{n} {noun} {verbs}, such as {}", samples.join("; ")))
 }
 
-/// Texts in a source that stand for no value, in addition to the model's words for "unknown".
+/// Placeholders for missing values in a source, in addition to the model's words for "unknown".
 const PLACEHOLDERS: [&str; 5] = ["", "nan", "undefined", "#n/a", "n.a."];
 
-/// Returns the texts of a key if all of them stand for no value.
+/// Returns the texts of a key if all of them are placeholders.
 fn find_placeholders(key: &[Value]) -> Option<Vec<&str>> {
     let is_placeholder = |text: &str| {
         let mut words = PLACEHOLDERS.iter().chain(&UNKNOWN_WORDS);

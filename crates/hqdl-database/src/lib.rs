@@ -189,7 +189,7 @@ impl StoreError {
         }
     }
 
-    /// Returns the error message, if possible without the name of the database.
+    /// Returns the error message without the name of the database, if possible.
     fn message_text(&self) -> String {
         match self {
             Self::Sqlite { message, .. }
@@ -482,7 +482,7 @@ impl Database {
         self.server().map_or(Ok(()), |server| server.create_empty_tables(&self.connection))
     }
 
-    /// Checks whether the server accepts a query.
+    /// Checks that the server accepts a query.
     ///
     /// # Errors
     /// Returns [`StoreError`] if the server rejects the query, or if the database is a file.

@@ -18,7 +18,7 @@ use hqdl_values::sql;
 /// Number of completions whose provenance is requested at once.
 const PROVENANCE_BATCH: usize = 500;
 
-/// Callback that returns the provenance of completions, in the order of their ids.
+/// Callback that returns the provenance of completions, in the order of the given ids.
 pub type ProvenanceLookup<'o> = dyn FnMut(&[i64]) -> Vec<CompletionProvenance> + 'o;
 
 /// Provenance of a completion.
@@ -334,7 +334,7 @@ impl<'db> Publication<'db> {
         Ok(updated > 0)
     }
 
-    /// Inserts a completion that published cells came from.
+    /// Inserts the provenance of a completion from which `shown` published cells came.
     fn insert_completion(
         &self,
         expansion: &Expansion,
@@ -383,8 +383,8 @@ impl<'db> Publication<'db> {
         Ok(warnings)
     }
 
-    /// Returns true if the view of a source would equal the expansion's table, because a SELECT
-    /// yields only keys.
+    /// Returns true if the view of a source would equal the expansion's table, because the source
+    /// is a SELECT that returns only the keys.
     fn is_redundant_view(&self, joined: &[(&Expansion, usize)]) -> bool {
         let [(expansion, n)] = joined else { return false };
         let Some(Source { name: None, rows: SourceRows::Select(select), .. }) =

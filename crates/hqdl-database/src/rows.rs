@@ -257,8 +257,8 @@ impl<'e> ExpansionWriter<'e> {
         }
     }
 
-    /// Deletes the rows in some buckets, or in all buckets, whose key hash is not in `keys`. With
-    /// `changed`, deletes only rows whose keys are in visited buckets.
+    /// Deletes the rows whose key hash is not in `keys`, from the given buckets or from all
+    /// buckets. With `changed`, deletes only rows whose keys are in visited buckets.
     ///
     /// # Errors
     /// Returns [`StoreError`] if rows cannot be read or deleted.

@@ -74,7 +74,7 @@ impl DatabaseServer {
         Ok(ServerPublication { server: self, transaction })
     }
 
-    /// Checks whether the user has the rights to publish. Changes nothing.
+    /// Checks that the user has the rights to publish. Changes nothing.
     pub(crate) fn try_publishing(&self) -> Result<(), StoreError> {
         let publication = self.begin_publishing()?;
         let table = self.qualified_name("hqdl_trial");
