@@ -265,7 +265,7 @@ pub fn read_value(item: &Bound<'_, PyAny>, label: &str) -> PyResult<Value> {
     }
     let python_type = item.get_type();
     let name = python_type.name()?.to_string();
-    // These are the NULLs of pandas.
+    // These are the NULL values of pandas.
     if matches!(name.as_str(), "NAType" | "NaTType") {
         return Ok(Value::Null);
     }
