@@ -410,7 +410,7 @@ impl<'a> Asker<'a> {
     /// Runs a plan and spends at most its maximum cost. All queries of a question share one budget.
     ///
     /// # Errors
-    /// [`QueryError`]; answers received before the error are kept.
+    /// [`QueryError`] if the query fails. Answers received before the error are kept.
     pub fn run(&mut self, plan: &AskPlan, sink: &mut dyn RowSink) -> Result<Meta, QueryError> {
         let limit = match plan.max_cost {
             MaxCost::Usd(usd) => Some(usd),

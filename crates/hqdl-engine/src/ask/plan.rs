@@ -107,7 +107,7 @@ pub fn plan_query(
 /// cost of a request is not known, the query sends no requests.
 ///
 /// # Errors
-/// [`QueryError`]; answers received before the error are kept.
+/// [`QueryError`] if the query fails. Answers received before the error are kept.
 pub fn run_within_limit(
     request: &Request<'_>,
     limit_usd: Option<f64>,
