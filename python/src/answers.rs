@@ -1,4 +1,5 @@
-//! Converts answers to Arrow arrays with one item per input value: their values and their states.
+//! Converts answers to two Arrow arrays, one of values and one of states, with one item per input
+//! value.
 
 use std::sync::Arc;
 
@@ -80,7 +81,7 @@ fn build_list_array(cells: &[CellValue], data_type: Type) -> ArrayRef {
     Arc::new(builder.finish())
 }
 
-/// Appends a value, or NULL if it has another type than the array.
+/// Appends a value, or NULL if its type differs from the array's type.
 fn append_value(array: &mut dyn ArrayBuilder, value: &Value) {
     let array = array.as_any_mut();
     if let Some(builder) = array.downcast_mut::<LargeStringBuilder>() {

@@ -1,6 +1,6 @@
 //! Registry of this process's open caches. All sessions share one handle per cache. A forked child
-//! cannot open a cache if its parent had one open: threads do not survive a fork, and the child would
-//! release `SQLite`'s locks.
+//! cannot open a cache if its parent had a cache open: threads do not survive a fork, and the child
+//! would release `SQLite`'s locks.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -27,13 +27,14 @@ impl OpenCache {
         Ok(Self { facts: Facts::open(dir, description)? })
     }
 
-    /// Opens temporary facts, which are deleted with their last handle.
+    /// Opens a temporary cache, which is deleted with its last handle.
     pub fn open_temporary() -> Result<Self, Failed> {
         Self::register_user()?;
         Ok(Self { facts: Facts::open_temporary()? })
     }
 
-    /// Notes that this process has a cache open, unless its parent had one open before the fork.
+    /// Records that this process has opened a cache. Fails if the parent had a cache open before
+    /// the fork.
     fn register_user() -> Result<(), Failed> {
         if Registry::is_forked_user() {
             return Err(forked_error());
@@ -54,12 +55,12 @@ fn connect_to_server(cache: &Path, description: &str) -> Option<Result<Facts, Fa
 #[derive(Default)]
 pub struct Registry {
     caches: Mutex<HashMap<PathBuf, Arc<OpenCache>>>,
-    /// Last run number, and the interrupts of the active runs by number.
+    /// Last run number, and the senders that interrupt the active runs, by run number.
     runs: Mutex<(u64, HashMap<u64, watch::Sender<bool>>)>,
 }
 
-/// One registry per generation of forks, because a lock of the parent's registry may never be
-/// released in its child.
+/// One registry per fork generation, because a lock on the parent's registry may never be released
+/// in the child.
 static REGISTRIES: [OnceLock<Registry>; 64] = [const { OnceLock::new() }; 64];
 static GENERATION: AtomicUsize = AtomicUsize::new(0);
 /// First generation that opened a cache.
@@ -89,17 +90,18 @@ impl Registry {
         GENERATION.load(Ordering::Relaxed)
     }
 
-    /// Returns whether this process was forked from one that had a cache open.
+    /// Returns whether this process was forked from a process that had a cache open.
     fn is_forked_user() -> bool {
         FIRST_USER.load(Ordering::Relaxed) < Self::generation()
     }
 
-    /// Returns the locations of the open caches; none while another thread opens one.
+    /// Returns the locations of the open caches. Returns no location while another thread is using
+    /// the registry.
     pub fn dirs(&self) -> Vec<PathBuf> {
         self.caches.try_lock().map_or_else(|_| Vec::new(), |all| all.keys().cloned().collect())
     }
 
-    /// Returns the cache at a location and opens it on first use.
+    /// Returns the cache at a location. Opens the cache on first use.
     pub fn open(&self, dir: &Path, description: &str) -> Result<Arc<OpenCache>, Failed> {
         let mut caches = lock(&self.caches);
         if let Some(cache) = caches.get(dir) {

@@ -4,7 +4,7 @@ use hqdl::failure::Failure;
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 
-/// A failure to raise in Python, with the report of the run that failed, as JSON.
+/// A failure to raise in Python, with the JSON report of the failed run, if any.
 pub struct Failed(pub Failure, pub Option<String>);
 
 impl<T: Into<Failure>> From<T> for Failed {
@@ -34,7 +34,7 @@ impl From<Failed> for PyErr {
     }
 }
 
-/// Locks a mutex. A poisoned one is usable: a panic leaves the data behind it consistent.
+/// Locks a mutex. A poisoned mutex is still usable, because a panic leaves its data consistent.
 pub fn lock<T>(mutex: &std::sync::Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }

@@ -29,7 +29,8 @@ fn main(py: Python<'_>, args: Vec<OsString>) -> u8 {
     })
 }
 
-/// Resets this module in the child of a fork. Returns the caches that its parent has open.
+/// Resets this module in the child of a fork. Returns the locations of the caches that the parent
+/// has open.
 #[pyfunction]
 fn forked() -> Vec<std::path::PathBuf> {
     let dirs = cache::Registry::current().dirs();

@@ -9,13 +9,13 @@ use serde_json::{Value as Json, json};
 
 use crate::errors::Failed;
 
-/// Returns the expansions of a spec, each with the table that it expands, or None if its source is
-/// not a single table. Needs no database.
+/// Returns the expansions of a spec, each with its source table, or None if the source is not a
+/// single table. Needs no database.
 #[pyfunction]
 pub fn sources(py: Python<'_>, spec: PathBuf) -> PyResult<Vec<(String, Option<String>)>> {
     let unchecked_spec = py.detach(|| Ok::<_, Failed>(UncheckedSpec::read(&spec)?))?;
     let table = |source: &SourceField| match source {
-        // It may be a SELECT; checking the spec finds out.
+        // The text may also be a SELECT, which only a check of the spec can tell.
         SourceField::One(table) => Some(table.clone()),
         SourceField::Several(all) => match &all[..] {
             [one] => one.table.clone(),

@@ -51,7 +51,8 @@ enum DataSource {
 enum FactLocation {
     /// A directory, or the URL of a server.
     Cache(PathBuf),
-    /// A temporary cache that is deleted with the project, with the fork generation that opened it.
+    /// A temporary cache, and the fork generation that opened it. The cache is deleted with the
+    /// project.
     Temporary(Mutex<Option<(usize, Arc<OpenCache>)>>),
 }
 
@@ -59,7 +60,7 @@ struct Settings {
     source: DataSource,
     overrides: SpecOverrides,
     facts: FactLocation,
-    /// The spec at the time the project was opened.
+    /// The spec as it was when the project was opened.
     spec: Spec,
 }
 
@@ -68,7 +69,7 @@ struct Settings {
 pub struct Project(Arc<Settings>);
 
 impl Settings {
-    /// Opens a session, with the handle that keeps its cache open.
+    /// Opens a session. Also returns the handle that keeps the session's cache open.
     fn open_session(&self, budget: Option<f64>) -> Result<(Session, Arc<OpenCache>), Failed> {
         let open_cache = self.open_cache()?;
         let cache = Cache::Open(open_cache.facts.clone());
@@ -86,7 +87,8 @@ impl Settings {
                     Some((opened_in, cache)) if *opened_in == generation => {
                         return Ok(Arc::clone(cache));
                     }
-                    // Its threads run in the parent only, so that it must not be dropped here.
+                    // The parent's cache must not be dropped here, because its threads run only in
+                    // the parent.
                     Some((_, parents)) => std::mem::forget(Arc::clone(parents)),
                     None => {}
                 }
@@ -123,7 +125,7 @@ impl Settings {
             && !has_override
     }
 
-    /// Returns the name of a command in the journal.
+    /// Returns the text under which the journal records a command.
     fn command_line(&self, name: &str) -> String {
         match &self.source {
             DataSource::Spec(path) | DataSource::Database(path) => {
@@ -179,7 +181,7 @@ impl Drop for EmptyDatabase {
     }
 }
 
-/// Reads the overrides: the paths and the arguments of Python's `Model`.
+/// Reads the overrides of the spec: the paths and the arguments of Python's `Model`.
 fn read_overrides(
     database: Option<PathBuf>,
     output: Option<PathBuf>,
@@ -448,7 +450,8 @@ fn read_return_type(
     }
 }
 
-/// Answers a question about values; returns the answers, their states and the meta as JSON.
+/// Answers a question about values. Returns the answers, their states, and the query's metadata as
+/// JSON.
 fn map_values(
     settings: &Settings,
     question: &ValueQuestion<'_>,
@@ -474,7 +477,8 @@ fn map_values(
         rows_per_request: settings.overrides.rows_per_request,
         ..Request::new(&spec, Path::new(""), facts, question.text)
     };
-    // Recordings are read for the model's name. An endpoint is needed for requests only.
+    // Load recordings now, because they determine the model's name. Connect to an endpoint only if
+    // a request is needed.
     if spec.model.provider == Provider::Replay {
         request.model = settings.connect_model(&spec, facts)?.ok();
     }
@@ -616,7 +620,7 @@ impl QueryArguments {
         Ok(query)
     }
 
-    /// Runs the query and collects its rows in `rows`; explains it if `rows` is None.
+    /// Runs the query and collects its rows in `rows`, or explains the query if `rows` is None.
     fn run(
         &self,
         settings: &Settings,

@@ -12,7 +12,7 @@ use rusqlite::types::{Value, ValueRef};
 
 use crate::errors::{Failed, wrong_input};
 
-/// Largest integer below which a double represents every integer exactly.
+/// Integer up to which a double represents every integer exactly.
 const MAX_EXACT_INTEGER: u64 = 1 << 53;
 
 /// Rows of a query, stored by column.
@@ -134,7 +134,8 @@ impl Column {
     }
 }
 
-/// Returns integers and reals as doubles; `None` if a value is not a number, or is not exact.
+/// Returns integers and reals as doubles; `None` if a value is not a number, or has no exact
+/// double.
 fn to_double_array(all: &[Value]) -> Option<ArrayRef> {
     let mut reals = Float64Builder::with_capacity(all.len());
     for value in all {
@@ -191,12 +192,12 @@ fn to_owned_value(value: ValueRef<'_>) -> Value {
 pub enum CollectedRows {
     /// An Arrow table.
     Table(RecordBatch),
-    /// The values of each column, and the reason why they are no Arrow table.
+    /// The values of each column, and the reason why they cannot form an Arrow table.
     Values(Vec<Vec<Value>>, Failed),
 }
 
 impl ColumnBuffer {
-    /// Returns the rows as an Arrow table if every column has one type.
+    /// Returns the rows as an Arrow table if every column has one type, otherwise as values.
     pub fn into_rows(mut self) -> Result<CollectedRows, Failed> {
         let mut arrays = Vec::with_capacity(self.columns.len());
         if let Some(at) = (0..self.columns.len()).find(

@@ -34,7 +34,7 @@ impl Interrupt {
     }
 }
 
-/// Callbacks that connect work with its caller.
+/// Event listener and interrupt flag that connect work to its caller.
 pub struct RunContext {
     pub listener: Listener,
     pub interrupt: watch::Receiver<bool>,
@@ -56,10 +56,11 @@ impl Drop for RegisteredRun {
     }
 }
 
-/// Runs `work` on its own thread and calls `on_event` on this one with each event as JSON.
+/// Runs `work` on its own thread and calls `on_event` on the calling thread with each event as
+/// JSON.
 ///
-/// The first Ctrl-C interrupts the work, which still stores its answers. After a second one, this
-/// returns without waiting for the work.
+/// The first Ctrl-C interrupts the work, which still stores its answers. After a second Ctrl-C, the
+/// function returns without waiting for the work.
 pub fn run_work<T: Send + 'static>(
     py: Python<'_>,
     interrupt: Option<&Interrupt>,

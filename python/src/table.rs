@@ -23,7 +23,7 @@ pub struct Table {
 
 enum Content {
     Batch(arrow_array::RecordBatch),
-    /// The values of each column, and the reason why they are no Arrow table.
+    /// The values of each column, and the reason why they cannot form an Arrow table.
     Values(Vec<Vec<Value>>, Failure),
 }
 
@@ -49,7 +49,7 @@ impl Table {
         self.row_count
     }
 
-    /// Returns up to `max` rows as tuples, starting at the row `start`.
+    /// Returns up to `max` rows as tuples, starting at row `start`.
     fn rows<'py>(&self, py: Python<'py>, start: usize, max: usize) -> PyResult<Bound<'py, PyList>> {
         let end = start.saturating_add(max).min(self.row_count);
         let row = |index: usize| -> PyResult<Bound<'py, PyTuple>> {

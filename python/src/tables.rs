@@ -1,5 +1,5 @@
-//! Loads tables into a `SQLite` database that a query can read: from Arrow streams, or from rows of
-//! Python values.
+//! Loads tables from Arrow streams, or from rows of Python values, into a `SQLite` database that a
+//! query can read.
 
 use std::path::Path;
 
@@ -17,7 +17,7 @@ use rusqlite::{Connection, ToSql};
 use crate::errors::{Failed, wrong_input};
 use crate::values::{read_value, to_sql_array};
 
-/// Rows of Python values per transaction.
+/// Number of rows of Python values per transaction.
 const ROWS_PER_TRANSACTION: usize = 10_000;
 
 fn table_error(table: &str) -> impl Fn(rusqlite::Error) -> Failed + '_ {

@@ -13,7 +13,7 @@ use pyo3_arrow::input::AnyArray;
 
 use crate::errors::{Failed, wrong_input};
 
-/// Values without duplicates, and the index of the distinct value for each of them.
+/// The distinct values of some input values, and the index of each input's value among them.
 #[derive(Default)]
 pub struct DistinctValues {
     pub values: Vec<Value>,
@@ -26,7 +26,7 @@ pub struct DistinctValues {
 struct Deduplicator {
     result: DistinctValues,
     texts: HashMap<String, u32>,
-    /// Index by whether the number is an integer, and its bits.
+    /// Index of each number, keyed by whether it is an integer and by its bits.
     numbers: HashMap<(bool, u64), u32>,
 }
 
@@ -141,13 +141,13 @@ impl Deduplicator {
     }
 }
 
-/// Converts an array to a type of SQL: integers, doubles, text, bytes or NULLs. Dictionaries and
+/// Converts an array to an SQL type: integers, doubles, text, bytes or NULLs. Dictionaries and
 /// run-end encoded arrays are expanded. Dates and times become ISO 8601 text, in UTC if they have a
 /// time zone. Errors refer to the array as `label`.
 ///
 /// # Errors
 /// Fails if the type has no equivalent in SQL, or if a value cannot be represented: text that is
-/// not UTF-8, an integer beyond 64 bits, a decimal that is not exactly a double.
+/// not UTF-8, an integer beyond 64 bits, or a decimal that is not exactly a double.
 pub fn to_sql_array(array: &ArrayRef, label: &str) -> Result<ArrayRef, Failed> {
     use DataType as D;
     // Arrow's C interface does not validate arrays.
@@ -215,7 +215,7 @@ fn to_utc_text(array: &ArrayRef, label: &str) -> Result<ArrayRef, Failed> {
     Ok(std::sync::Arc::new(all.collect::<arrow_array::StringArray>()))
 }
 
-/// Converts decimals to doubles; fails if one is not exact.
+/// Converts decimals to doubles. Fails if a decimal is not exactly a double.
 fn decimals_to_doubles(array: &ArrayRef, label: &str) -> Result<ArrayRef, Failed> {
     let real = cast(array, &DataType::Float64, label)?;
     let text = cast(array, &DataType::Utf8, label)?;
@@ -237,7 +237,7 @@ fn decimals_to_doubles(array: &ArrayRef, label: &str) -> Result<ArrayRef, Failed
     Ok(real)
 }
 
-/// Converts a Python value. Errors refer to it as `label`.
+/// Converts a Python value to an SQL value. Errors refer to the value as `label`.
 ///
 /// # Errors
 /// Fails if the value has no equivalent in SQL.
@@ -265,7 +265,7 @@ pub fn read_value(item: &Bound<'_, PyAny>, label: &str) -> PyResult<Value> {
     }
     let python_type = item.get_type();
     let name = python_type.name()?.to_string();
-    // NULLs of pandas.
+    // These are the NULL values of pandas.
     if matches!(name.as_str(), "NAType" | "NaTType") {
         return Ok(Value::Null);
     }
@@ -302,7 +302,7 @@ fn read_integer(item: &Bound<'_, PyAny>, label: &str) -> PyResult<Value> {
     Ok(Value::Integer(integer))
 }
 
-/// Converts a date or time like Arrow's: to ISO 8601, in UTC if it has a time zone.
+/// Converts a date or time to ISO 8601 text, in UTC if it has a time zone, as for Arrow arrays.
 fn read_time(item: &Bound<'_, PyAny>, name: &str) -> PyResult<Value> {
     let py = item.py();
     if matches!(name, "date" | "time") || item.getattr("tzinfo")?.is_none() {

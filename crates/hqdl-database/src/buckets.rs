@@ -1,18 +1,18 @@
-//! Sums over the keys of an expansion, in buckets. They show which keys may have changed since the
-//! tables were published, so that a run looks up no facts about the others.
+//! Sums over the keys of an expansion, grouped in buckets. The sums show which keys may have
+//! changed since the tables were published, so that a run looks up facts about these keys only.
 //!
 //! A publication records a [`BucketSnapshot`]. The next run reads the key columns of the sources
 //! once, computes the sums again, and visits only the keys of buckets that may differ. A bucket
 //! contains whole entities, with all spellings of their keys. The run skips a bucket only if all of
-//! these hold:
+//! these conditions hold:
 //!
-//! * The sum over its source rows equals the recorded one. Each row adds a hash of its key, as
-//!   stored, and of its source. Rows that were added, deleted or changed, that have another type or
-//!   spelling, or that moved to another source therefore change the sum. The order of the rows and
-//!   their other columns do not: a cell depends on its entity alone, and a request reads the
-//!   context again.
+//! * The sum over its source rows equals the recorded sum. Each row adds a hash of its key, as
+//!   stored, and of its source. The sum therefore changes if a row is added, deleted or moved to
+//!   another source, or if the value, type or spelling of a key changes. The order of the rows and
+//!   their other columns do not affect the sum: a cell depends on its entity alone, and a request
+//!   reads the context again.
 //! * All cells of its keys were known when the tables were published, and none is overridden.
-//! * The fact store has no later answer about its entities, and has lost none.
+//! * The fact store has neither gained nor lost an answer about the bucket's entities since.
 //!
 //! A snapshot is valid only for the tables that were published with it, the same definition of the
 //! expansion, and the same version of hqdl. Like the tables' checksums, the sums are 64 bits of
@@ -33,7 +33,7 @@ use hqdl_values::value::Value;
 
 /// Maximum number of buckets.
 const MAX_BUCKETS: u64 = 8192;
-/// Average number of keys per bucket, if this results in fewer than [`MAX_BUCKETS`] buckets.
+/// Approximate number of keys per bucket, if this results in fewer than [`MAX_BUCKETS`] buckets.
 const KEYS_PER_BUCKET: u64 = 8;
 
 /// Maximum number of samples per entry of a report.
@@ -44,9 +44,9 @@ pub(super) const MAX_SAMPLES: usize = 3;
 pub struct BucketSnapshot {
     /// The buckets; their number is a power of two.
     pub buckets: Vec<Bucket>,
-    /// Last completion of the fact store, and a description of the store.
+    /// Id of the fact store's last completion, and a description of that completion.
     pub last_completion: (i64, String),
-    /// Id of the fact store's records at the time when the cells were looked up.
+    /// Id of the fact store's records when the cells were looked up.
     pub records_id: i64,
     /// Sample keys, each with its bucket number: keys that occur in several rows, and alternative
     /// spellings.
@@ -86,8 +86,8 @@ impl BucketSnapshot {
         Self { buckets, ..Self::default() }
     }
 
-    /// Returns the snapshot without its cells, which leaves only the values determined by the
-    /// sources.
+    /// Returns a copy of the snapshot without cells. Only the values that the sources determine are
+    /// left.
     #[must_use]
     pub fn without_cells(&self) -> Self {
         let mut snapshot = self.clone();
@@ -115,7 +115,8 @@ impl BucketSnapshot {
         usize::try_from(hash_to_i64(entity).cast_unsigned() & mask).unwrap_or_default()
     }
 
-    /// Adds a key of an entity, with its number of rows in each source. Returns the bucket number.
+    /// Adds a key of an entity, with its number of rows in each source. Returns the entity's
+    /// bucket.
     pub fn add_key(
         &mut self,
         key: &[Value],
@@ -219,7 +220,7 @@ pub struct ChangedBuckets {
 }
 
 impl ChangedBuckets {
-    /// Creates the value for a snapshot, before any source row has been read.
+    /// Starts the comparison with a snapshot; no source row has been read yet.
     pub(super) fn new(snapshot: BucketSnapshot) -> Self {
         let source_sums = vec![0; snapshot.buckets.len()];
         Self { snapshot, source_sums, ..Self::default() }
@@ -245,7 +246,7 @@ impl ChangedBuckets {
         self.visited.extend(may_differ.map(|(n, _)| n));
     }
 
-    /// Returns true if visiting all keys is no slower than visiting only those in changed buckets.
+    /// Returns true if most buckets must be visited, so that visiting all keys is no slower.
     pub(super) fn has_most_keys(&self) -> bool {
         self.visited.len() * 2 > self.snapshot.buckets.len()
     }
@@ -261,7 +262,7 @@ impl ChangedBuckets {
         self.snapshot.buckets.iter().enumerate().filter(|(n, _)| !self.visited.contains(n))
     }
 
-    /// Returns a snapshot with the same number of buckets, all empty.
+    /// Returns a snapshot with the same number of buckets as the published snapshot, all empty.
     #[must_use]
     pub fn empty_snapshot(&self) -> BucketSnapshot {
         let columns = self.snapshot.buckets.first().map_or(0, |bucket| bucket.cells.len());
@@ -289,9 +290,9 @@ impl ChangedBuckets {
         })
     }
 
-    /// Returns true if the visited keys belong to the same rows that determined the visited
-    /// buckets. Otherwise the sources changed in the meantime, or a key is a number stored with two
-    /// types.
+    /// Returns true if the visited keys come from the same rows that determined the visited
+    /// buckets. Otherwise the sources changed in the meantime, or a key is a number that is stored
+    /// with two types.
     #[must_use]
     pub fn matches_source_sums(&self, visited: &BucketSnapshot) -> bool {
         let sum_of = |n: &usize| visited.buckets.get(*n).map(|bucket| bucket.source_sum);
@@ -300,7 +301,8 @@ impl ChangedBuckets {
 }
 
 impl Database {
-    /// Returns the snapshot of an expansion's published tables; `None` if there is no valid one.
+    /// Returns the snapshot of an expansion's published tables; `None` if there is no valid
+    /// snapshot.
     #[must_use]
     pub fn bucket_snapshot(&self, expansion: &Expansion) -> Option<BucketSnapshot> {
         let sql = "SELECT layout, checksums FROM hqdl_object WHERE name = ?1 AND type = 'buckets'";
@@ -316,8 +318,8 @@ impl Database {
         snapshot.buckets.len().is_power_of_two().then_some(snapshot)
     }
 
-    /// Stores the snapshot of an expansion's published tables, or removes the stored one if there
-    /// is no new one.
+    /// Stores the snapshot of an expansion's published tables, or removes the stored snapshot if
+    /// `snapshot` is `None`.
     pub(super) fn store_bucket_snapshot(
         &self,
         expansion: &Expansion,

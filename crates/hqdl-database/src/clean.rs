@@ -18,10 +18,10 @@ pub struct CleanReport {
 }
 
 /// Drops the tables and views that a spec has published. hqdl's bookkeeping is dropped with the
-/// last of them. A copy (`output`) is deleted if it contains only objects that hqdl created.
+/// last table. A copy (`output`) is deleted if it contains only objects that hqdl created.
 ///
 /// # Errors
-/// Returns [`StoreError`] if the database cannot be written. The database is then unchanged.
+/// Returns [`StoreError`] if the database cannot be written, in which case it is unchanged.
 pub fn clean_database(source: &Database, spec: &Spec) -> Result<CleanReport, StoreError> {
     let path = spec.target().clone();
     let db = match Database::open(&path) {
@@ -38,8 +38,8 @@ pub fn clean_database(source: &Database, spec: &Spec) -> Result<CleanReport, Sto
     Ok(CleanReport { path, objects, removed_file })
 }
 
-/// Returns the existing tables and views of a spec, views first. Also returns true if no other spec
-/// has objects in the database.
+/// Returns the existing tables and views of a spec, views first, and true if no other spec has
+/// objects in the database.
 fn find_objects(db: &Database, spec: &Spec) -> rusqlite::Result<(Vec<PublishedObject>, bool)> {
     let c = db.connection();
     let spec_path = spec.full_path();

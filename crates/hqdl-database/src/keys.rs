@@ -1,7 +1,7 @@
 //! Semantic keys of an expansion: the rows of its sources, without duplicate keys.
 //!
 //! The keys are first collected into a temporary table. `SQLite` sorts and groups them on disk, so
-//! that memory use does not grow with their number, and all phases of a run (plan, generate,
+//! that memory use does not grow with the number of keys, and all phases of a run (plan, generate,
 //! publish) use the same keys even if the source changes in the meantime.
 
 use std::cell::RefCell;
@@ -36,7 +36,7 @@ pub struct Keys<'db> {
     /// Report about the keys. If only some buckets are visited, it does not count partly NULL keys
     /// in the other buckets.
     pub report: KeyReport,
-    /// Buckets whose keys are visited; `None` if all keys are.
+    /// Buckets whose keys are visited; `None` if all keys are visited.
     pub changed: Option<ChangedBuckets>,
 }
 
@@ -86,7 +86,7 @@ struct SpellingGroup {
     is_selected: bool,
 }
 
-/// Number of keys of an expansion, and problems with them.
+/// Number of an expansion's keys, and the problems found in the keys.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct KeyReport {
     /// Number of rows in the sources.
@@ -97,7 +97,7 @@ pub struct KeyReport {
     pub duplicates: (u64, Vec<String>),
     /// Number of keys with some NULL columns, with samples.
     pub partly_null: (u64, Vec<String>),
-    /// Number of keys whose texts all stand for no value, such as `N/A`, with these texts.
+    /// Number of keys whose texts are all placeholders, such as `N/A`, with these placeholders.
     pub placeholders: (u64, BTreeSet<String>),
     /// Number of rows whose key columns are all NULL; such rows identify no entity.
     pub null_rows: u64,
@@ -120,8 +120,8 @@ impl KeyReport {
         partly_null.into_iter().chain(self.warnings_for_runs()).collect()
     }
 
-    /// Returns the note about keys of several rows, for `hqdl check`. Such keys are not a problem,
-    /// because hqdl asks about each key once.
+    /// Returns the note about keys that occur in several rows, for `hqdl check`. Such keys are not
+    /// a problem, because hqdl asks about each key once.
     #[must_use]
     pub fn duplicates_note(&self) -> Option<String> {
         describe_keys(
@@ -131,7 +131,7 @@ impl KeyReport {
         )
     }
 
-    /// Returns the warning about keys that stand for no value, for `hqdl check`.
+    /// Returns the warning about keys that consist of placeholders, for `hqdl check`.
     #[must_use]
     pub fn placeholders_warning(&self) -> Option<String> {
         let (n, texts) = &self.placeholders;
@@ -144,7 +144,7 @@ impl KeyReport {
     }
 
     /// Returns the warnings for every plan and run. Partly NULL keys cause no warning here, because
-    /// they are complete keys.
+    /// they are valid keys.
     #[must_use]
     pub fn warnings_for_runs(&self) -> Vec<String> {
         let mut warnings = Vec::new();
@@ -176,16 +176,16 @@ impl KeyReport {
     }
 }
 
-/// Returns a sentence about keys with samples; `None` if there are none.
+/// Returns a sentence about a number of keys, with samples; `None` if there are none.
 fn describe_keys((n, samples): &(u64, Vec<String>), one: &str, many: &str) -> Option<String> {
     let (noun, verbs) = if *n == 1 { ("key", one) } else { ("keys", many) };
     (*n > 0).then(|| format!("{n} {noun} {verbs}, such as {}", samples.join("; ")))
 }
 
-/// Texts in a source that stand for no value, in addition to the model's words for "unknown".
+/// Placeholders for missing values in a source, in addition to the model's words for "unknown".
 const PLACEHOLDERS: [&str; 5] = ["", "nan", "undefined", "#n/a", "n.a."];
 
-/// Returns the texts of a key if all of them stand for no value.
+/// Returns the texts of a key if all of them are placeholders.
 fn find_placeholders(key: &[Value]) -> Option<Vec<&str>> {
     let is_placeholder = |text: &str| {
         let mut words = PLACEHOLDERS.iter().chain(&UNKNOWN_WORDS);
@@ -241,8 +241,9 @@ impl<'db> Keys<'db> {
     }
 
     /// Collects the keys in buckets that may differ from `snapshot`, and the keys of the entities
-    /// in `answered`. Returns `None` if these are most of the keys, if a key is unreadable, or if the
-    /// expansion has a context, which the buckets do not cover; the caller then collects all keys.
+    /// in `answered`. Returns `None` if these are most of the keys, if a key is unreadable, or if
+    /// the expansion has a context, which the buckets do not cover. The caller then collects all
+    /// keys.
     ///
     /// # Errors
     /// Returns [`StoreError`] if the source cannot be read or the filter is invalid.
@@ -281,8 +282,8 @@ impl<'db> Keys<'db> {
         Ok((is_readable && !changed.has_most_keys()).then_some(changed))
     }
 
-    /// Adds the counts of the unvisited buckets to the report. Returns false if the report would count
-    /// duplicate or respelled keys without a sample to show, so that all keys must be visited.
+    /// Adds the counts of the unvisited buckets to the report. Returns false if the report would
+    /// count duplicate or respelled keys but have no sample of them; all keys must then be visited.
     fn report_unvisited_buckets(&mut self) -> bool {
         let (Some(changed), report) = (&self.changed, &mut self.report) else { return true };
         report.null_rows = changed.null_rows;
@@ -410,8 +411,8 @@ impl<'db> Keys<'db> {
         })
     }
 
-    /// Registers the SQL function `hqdl_image`. For a BLOB that is an image, it reads the image
-    /// once and returns the digest that identifies the image from then on.
+    /// Registers the SQL function `hqdl_image`. For a BLOB that is an image, the function reads the
+    /// image once and returns the digest that identifies the image from then on.
     fn register_image_function(&self, expansion: &Expansion) -> rusqlite::Result<()> {
         if expansion.context.iter().any(|c| expansion.is_image(c)) {
             let images = expansion.image_files.clone();
@@ -534,7 +535,7 @@ impl<'db> Keys<'db> {
         drop(rows);
         drop(statement);
         // Only an entity with a non-canonical spelling can have several spellings; find the
-        // entities that do.
+        // entities that have several.
         if !candidates.is_empty() {
             let mut spellings: HashMap<u128, SpellingGroup> = HashMap::new();
             let mut respelled: HashSet<u128> = HashSet::new();
@@ -579,7 +580,7 @@ impl<'db> Keys<'db> {
     /// Visits every key with a valid entity, in the order of the sources.
     ///
     /// # Errors
-    /// Fails with the visitor's error, or with `SQLite`'s.
+    /// Fails with the visitor's error, or with `SQLite`'s error if the keys cannot be read.
     pub fn for_each<E: From<rusqlite::Error>>(
         &self,
         visit: &mut dyn FnMut(&KeyRow) -> Result<(), E>,
@@ -600,7 +601,7 @@ impl<'db> Keys<'db> {
     /// of its entity.
     ///
     /// # Errors
-    /// Fails with the visitor's error, or with `SQLite`'s.
+    /// Fails with the visitor's error, or with `SQLite`'s error if the keys cannot be read.
     pub fn for_each_at<E: From<rusqlite::Error>>(
         &self,
         positions: &KeyPositions,
@@ -678,7 +679,7 @@ impl<'db> Keys<'db> {
     }
 }
 
-/// Contexts of an expansion's rows, by key. They stay in a temporary table.
+/// Contexts of an expansion's rows, by key. The contexts stay in a temporary table.
 pub struct RowContexts {
     db: Database,
     table: String,
@@ -734,7 +735,7 @@ impl RowContexts {
     }
 }
 
-/// Reads the context columns of a row, which begin at column `first`. A value that is unreadable is
+/// Reads the context columns of a row, which begin at column `first`. An unreadable value becomes
 /// NULL.
 fn read_context(row: &rusqlite::Row<'_>, first: usize, count: usize) -> Vec<Value> {
     let value = |at: usize| {
@@ -794,11 +795,11 @@ fn read_key(row: &rusqlite::Row<'_>, from: usize, n: usize) -> Result<Vec<Value>
     Err(format!("({})", parts.join(", ")))
 }
 
-/// Passes the key of each source row to `visit`, with the number of its source. Keys that consist
-/// of NULLs are included. Returns false if some keys are unreadable; these are skipped.
+/// Passes the key of each source row to `visit`, with the number of its source. Includes keys that
+/// consist of NULLs. Skips unreadable keys, and returns false if there are any.
 ///
 /// # Errors
-/// Fails with an error from `SQLite`.
+/// Fails with `SQLite`'s error if a source cannot be read.
 pub fn for_each_source_key(
     db: &Database,
     expansion: &Expansion,

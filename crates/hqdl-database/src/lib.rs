@@ -1,11 +1,11 @@
 //! Databases that hqdl reads and expands: `SQLite` files, and databases on a server.
 //!
 //! [`Database`] opens a database, [`schema`] describes it, and [`keys`] lists the semantic keys of
-//! an expansion. [`publish`] writes the materialized views and [`rows`] their rows, identified by
-//! their [`versions`]. [`buckets`] finds the keys that have changed since. [`published_state`]
-//! describes the published state and its inputs, [`provenance`] returns the origin of a cell, and
-//! [`migrate`] updates hqdl's own tables. [`postgres`] implements the operations for databases on a
-//! server.
+//! an expansion. [`publish`] writes the published tables and views, and [`rows`] writes the rows
+//! whose [`versions`] have changed. [`buckets`] finds the keys that have changed since a
+//! publication. [`published_state`] describes the published state and its inputs, [`provenance`]
+//! returns the origin of a cell, and [`migrate`] updates hqdl's own tables. [`postgres`] implements
+//! the operations for databases on a server.
 
 pub mod buckets;
 pub mod clean;
@@ -127,7 +127,7 @@ pub enum StoreError {
     NewerFolder {
         /// Path of the manifest.
         path: PathBuf,
-        /// Version of its format.
+        /// Version of the manifest's format.
         format: u32,
     },
     /// The database file was replaced by another file after it was read.
@@ -189,7 +189,7 @@ impl StoreError {
         }
     }
 
-    /// Returns the error message, if possible without the name of the database.
+    /// Returns the error message without the name of the database, if possible.
     fn message_text(&self) -> String {
         match self {
             Self::Sqlite { message, .. }
@@ -273,7 +273,7 @@ pub struct Database {
     /// Server of the database; `None` for a file. With a server, `connection` is a private local
     /// database.
     server: Option<Arc<DatabaseServer>>,
-    /// Place of the published tables.
+    /// Target that contains the published tables.
     target: Arc<dyn PublishTarget>,
 }
 
@@ -309,7 +309,7 @@ impl Database {
     /// Opens the copy that a spec names as its `output`. A folder need not exist.
     ///
     /// # Errors
-    /// Returns [`StoreError`] if the copy is locked, or not a copy.
+    /// Returns [`StoreError`] if the copy is missing, locked or not a database.
     pub(crate) fn open_output(path: &Path) -> Result<Self, StoreError> {
         if is_folder(path) { Self::open_folder(path) } else { Self::open(path) }
     }
@@ -387,7 +387,7 @@ impl Database {
     /// Returns a number that changes when another connection writes to the database.
     ///
     /// # Errors
-    /// Returns [`StoreError`] from `SQLite`.
+    /// Returns [`StoreError`] if the database cannot be read.
     pub fn data_version(&self) -> Result<i64, StoreError> {
         if let Some(server) = &self.server {
             return server.snapshot_version();
@@ -397,9 +397,9 @@ impl Database {
             .map_err(|e| self.store_error_for(&e))
     }
 
-    /// Returns a number that changes, possibly with a delay, when a table on the server that is not
-    /// hqdl's is written. Returns 0 for a file, because the operating system reports changes to
-    /// files.
+    /// Returns a number that changes, possibly with a delay, when a client writes to a table on the
+    /// server that hqdl did not create. Returns 0 for a file, because the operating system reports
+    /// changes to files.
     ///
     /// # Errors
     /// Returns [`StoreError`] if the server cannot be queried.
@@ -407,7 +407,8 @@ impl Database {
         self.server().map_or(Ok(0), DatabaseServer::change_counter)
     }
 
-    /// Copies the published cells of an expansion to the connection, if it does not have them.
+    /// Copies the published cells of an expansion to the local connection, unless they are already
+    /// there.
     ///
     /// # Errors
     /// Returns [`StoreError`] if the cells cannot be read.
@@ -443,10 +444,11 @@ impl Database {
         &self.connection
     }
 
-    /// Fails if the database is on a server, for an operation that requires a file.
+    /// Checks that the database is a file, which `operation` requires.
     ///
     /// # Errors
-    /// Returns [`StoreError::NotOnServer`] with the operation and an alternative.
+    /// Returns [`StoreError::NotOnServer`], with the operation and an alternative, if the database
+    /// is on a server.
     pub fn require_file(
         &self,
         operation: &'static str,
@@ -460,7 +462,7 @@ impl Database {
         }
     }
 
-    /// Copies the first rows of each table to the connection, if the database is on a server.
+    /// If the database is on a server, copies the first rows of each table to the local connection.
     ///
     /// # Errors
     /// Returns [`StoreError`] if the rows cannot be read.
@@ -480,10 +482,10 @@ impl Database {
         self.server().map_or(Ok(()), |server| server.create_empty_tables(&self.connection))
     }
 
-    /// Checks whether the server accepts a query.
+    /// Checks that the server accepts a query.
     ///
     /// # Errors
-    /// Returns [`StoreError`] if the server rejects it, or there is no server.
+    /// Returns [`StoreError`] if the server rejects the query, or if the database is a file.
     pub fn check_query(&self, sql: &str) -> Result<(), StoreError> {
         self.require_server()?.prepare_select(sql.trim_end().trim_end_matches(';')).map(drop)
     }
@@ -492,7 +494,7 @@ impl Database {
     /// or that have a missing or failed cell in one of these columns.
     ///
     /// # Errors
-    /// Returns [`StoreError`] if the server cannot be read, or there is none.
+    /// Returns [`StoreError`] if the server cannot be read, or if the database is a file.
     pub fn count_unanswered_keys(
         &self,
         expansion: &Expansion,
@@ -505,7 +507,8 @@ impl Database {
     /// `row` with each row.
     ///
     /// # Errors
-    /// Returns [`QueryStop`](postgres::query::QueryStop).
+    /// Returns [`QueryStop`](postgres::query::QueryStop) if the query fails, the timeout expires,
+    /// or a callback fails.
     pub fn run_query_on_server<E>(
         &self,
         sql: &str,
@@ -529,12 +532,12 @@ impl Database {
         self.target.check_readable()
     }
 
-    /// Returns a mutable connection, needed to set its hooks.
+    /// Returns the connection mutably, which is needed to set its hooks.
     pub fn connection_mut(&mut self) -> &mut Connection {
         &mut self.connection
     }
 
-    /// Converts a `SQLite` error to a [`StoreError`] with this database's path.
+    /// Converts a `SQLite` error into a [`StoreError`] with this database's path.
     #[must_use]
     pub fn store_error_for(&self, error: &rusqlite::Error) -> StoreError {
         StoreError::from_sqlite(&self.path, error)

@@ -6,23 +6,24 @@ use hqdl_migrations::{DATABASE, JOURNAL, Migration};
 use rusqlite::{Connection, TransactionBehavior, ffi};
 
 /// Temporary view that presents the tables of versions before 6 as the current `hqdl_object`, so
-/// that a database can be read without migration. The view has no inputs, layout or checksums, so
-/// queries read the facts instead of the published tables, and a run publishes again.
+/// that a database can be read without migrating it. The view has no inputs, layout or checksums,
+/// so queries read the facts instead of the published tables, and a run publishes again.
 const EARLIER_TABLES: &str = "CREATE TEMP VIEW hqdl_object AS
     SELECT o.name, o.type, o.expansion, e.spec, e.key, e.columns, NULL AS layout, e.rows,
       e.published_at, NULL AS inputs, NULL AS checksums
     FROM main.hqdl_object AS o
     LEFT JOIN main.hqdl_expansion AS e ON o.type = 'table' AND e.name = o.name";
 
-/// hqdl's own tables; the table of expansion names is the last. They are dropped together with the
-/// last expansion, after the views `hqdl_evidence` and `hqdl_cell`.
+/// hqdl's own tables, ending with the table of expansion names. The tables are dropped together
+/// with the last expansion, after the views `hqdl_evidence` and `hqdl_cell`.
 pub(crate) const OWN_TABLES: [&str; 4] =
     ["hqdl_edit", "hqdl_record", "hqdl_completion", "hqdl_object"];
 
 /// Migrates the bookkeeping of an expanded database to the current version.
 ///
 /// # Errors
-/// Fails with `SQLite`'s error.
+/// Fails with `SQLite`'s error if a migration fails, or with an error if a newer version of hqdl
+/// wrote the tables.
 pub fn migrate_database(connection: &Connection) -> rusqlite::Result<()> {
     let newest = DATABASE.last().map_or(0, |(n, _)| *n);
     let missing_from = |c: &Connection| match database_version(c)? {
@@ -94,7 +95,7 @@ fn newer_version_error(version: i32, known: i32) -> rusqlite::Error {
 /// Migrates the journal to the current version.
 ///
 /// # Errors
-/// Fails with `SQLite`'s error.
+/// Fails with `SQLite`'s error if the journal cannot be read or a migration fails.
 pub fn migrate_journal(connection: &Connection) -> rusqlite::Result<()> {
     let find_missing = |c: &Connection| -> rusqlite::Result<Vec<Migration>> {
         if !has_table(c, "hqdl_migration")? {
@@ -120,7 +121,7 @@ pub fn migrate_journal(connection: &Connection) -> rusqlite::Result<()> {
 /// Applies migrations to a journal, and records them in it.
 ///
 /// # Errors
-/// Fails with `SQLite`'s error.
+/// Fails with `SQLite`'s error if a migration fails.
 pub fn apply_journal_migrations(c: &Connection, migrations: &[Migration]) -> rusqlite::Result<()> {
     c.execute_batch(
         "CREATE TABLE IF NOT EXISTS hqdl_migration (version INTEGER PRIMARY KEY, applied_at TEXT NOT NULL)",

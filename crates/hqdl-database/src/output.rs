@@ -1,9 +1,9 @@
 //! Output of a spec: the database itself, or a copy of it.
 //!
 //! If a copy is older than its database, the publishing transaction also updates the rows that
-//! differ (`sqlite_file`). If that is not possible, hqdl creates a new copy with the new tables beside
-//! the old copy, and then replaces the old copy atomically. Until then the old copy is unchanged,
-//! even if the run is slow, fails or crashes.
+//! differ (`sqlite_file`). If that is not possible, hqdl creates a new copy with the new tables
+//! beside the old copy, and then replaces the old copy atomically. Until then, the old copy is
+//! unchanged, even if the run is slow, fails or crashes.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -37,10 +37,11 @@ pub enum OutputTarget {
 }
 
 impl OutputTarget {
-    /// Inspects the output of a database, or the database itself.
+    /// Inspects the output of a database, or the database itself if `output` is `None`.
     ///
     /// # Errors
-    /// Returns [`StoreError`] if recreating `output` would destroy other data.
+    /// Returns [`StoreError`] if the database has an object with a reserved name, or if recreating
+    /// `output` would destroy other data.
     pub fn inspect(source: &Database, output: Option<&Path>) -> Result<Self, StoreError> {
         if !source.has_bookkeeping()
             && let Some(name) =
@@ -108,7 +109,7 @@ impl OutputTarget {
     /// Opens the database to publish into.
     ///
     /// # Errors
-    /// Returns [`StoreError`] if it cannot be opened or created, or if the source file was
+    /// Returns [`StoreError`] if the target cannot be opened or created, or if the source file was
     /// replaced.
     pub fn open_target(&self, source: &Database) -> Result<OutputDatabase, StoreError> {
         let target = self.open_database(source)?;
@@ -166,9 +167,9 @@ pub fn check_support(output: Option<&Path>) -> Result<(), StoreError> {
     }
 }
 
-/// Returns the path of the database with the expanded tables (the copy, if there is one), and true
-/// if the copy is older than its database. For a folder of Parquet files, which hqdl does not read,
-/// returns the source.
+/// Returns the path of the database with the expanded tables (the copy, if there is one), and
+/// whether the copy is older than its database. For a folder of Parquet files, which hqdl does not
+/// read, returns the source.
 ///
 /// # Errors
 /// Returns [`StoreError`] if `output` is not a copy of this database.
@@ -193,7 +194,7 @@ pub fn find_expanded_database(
     }
 }
 
-/// Database that is being published into.
+/// Database that a run publishes into.
 #[derive(Debug)]
 pub struct OutputDatabase {
     database: Database,
@@ -212,10 +213,10 @@ impl OutputDatabase {
         &self.database
     }
 
-    /// Updates the rows of a copy to those of its database, in the current transaction.
+    /// Updates the rows of a copy to match its database, in the current transaction.
     ///
     /// # Errors
-    /// Returns [`StoreError`] from `SQLite`.
+    /// Returns [`StoreError`] if rows cannot be read or written.
     pub fn refresh(&self) -> Result<(), StoreError> {
         let Some(stamp) = &self.stamp else { return Ok(()) };
         let connection = &self.database.connection;
@@ -228,7 +229,7 @@ impl OutputDatabase {
     /// Atomically replaces the old copy with the new one.
     ///
     /// # Errors
-    /// Returns [`StoreError`] if the old copy is locked. It is then unchanged.
+    /// Returns [`StoreError`] if the old copy cannot be replaced, in which case it is unchanged.
     pub fn finish(self) -> Result<(), StoreError> {
         let Some(output) = self.output.clone() else { return Ok(()) };
         let temporary = self.database.path.clone();
@@ -310,8 +311,8 @@ pub(super) fn read_copy_source(copy: &Database) -> Result<Option<String>, StoreE
     }
 }
 
-/// Returns the other database that a copy was made of, if the copy is not of the current database
-/// and the other one still exists.
+/// Returns the database that a copy was made from, if it is not the current database and still
+/// exists.
 pub(super) fn find_other_source(output: &Path, recorded: &str, current: &str) -> Option<String> {
     let of = fingerprint_path(recorded);
     let is_other = of != fingerprint_path(current) && output.with_file_name(of).exists();
@@ -369,8 +370,8 @@ pub fn remove_leftovers(output: &Path) {
     }
 }
 
-/// Returns the process ID in the name of a temporary file: of the output with this name, or of any
-/// file in a folder of Parquet files.
+/// Returns the process ID in the name of a temporary file. The file must belong to the output with
+/// this name or, without a name, to a folder of Parquet files.
 fn parse_temporary_name(file: &str, output: Option<&str>) -> Option<u32> {
     let id = match output {
         Some(name) => file.strip_prefix(name)?.strip_prefix('.')?,

@@ -3,8 +3,8 @@
 //! The folder has a file for each table of an expansion, a file for each source joined with its
 //! expansions (`SOURCE_expanded.parquet`), and the provenance of all cells (`hqdl_cell.parquet`,
 //! and `hqdl_evidence.parquet` if cells have evidence). A publication writes all rows to a
-//! temporary database, and then each table that has changed to a new file, which replaces the old
-//! one. The manifest (`hqdl.json`) is replaced last. It contains hqdl's bookkeeping, and the size
+//! temporary database. It then writes each changed table to a new file, which replaces the old
+//! file. The manifest (`hqdl.json`) is replaced last. It contains hqdl's bookkeeping, and the size
 //! and a hash of each file's footer, so that a file is recognized as current without reading its
 //! rows. If a publication is interrupted, or another program writes a file, the footers differ from
 //! the manifest, and the next run publishes again.
@@ -150,18 +150,18 @@ impl Manifest {
 #[derive(Debug)]
 struct ParquetFolder {
     path: PathBuf,
-    /// The manifest when the folder was opened.
+    /// The manifest as it was when the folder was opened.
     manifest: Manifest,
 }
 
 impl ParquetFolder {
-    /// Returns true if a file is as the manifest describes it.
+    /// Returns true if a file matches its entry in the manifest.
     fn is_intact(&self, name: &str, file: &ManifestFile) -> bool {
         read_footer(&self.path.join(name))
             .is_ok_and(|(bytes, footer)| bytes == file.bytes && footer == file.footer)
     }
 
-    /// Fails for SQL and look-ups, which need a database.
+    /// Returns the error for SQL and look-ups, which need a database.
     fn reject_reading(&self) -> StoreError {
         StoreError::FolderOutput(self.path.clone())
     }
@@ -203,7 +203,7 @@ impl PublishTarget for ParquetFolder {
             && files.all(|(name, file)| self.is_intact(name, file)))
     }
 
-    /// Every publication writes all rows, so no row without a key in the sources is left.
+    /// Visits no key: every publication writes all rows, so every published key is in a source.
     fn for_each_key(
         &self,
         _db: &Database,
@@ -313,7 +313,7 @@ impl PublishTarget for ParquetFolder {
             }
         }
         remove_file(&self.path.join(FOLDER_MANIFEST))?;
-        // Fails if the folder has other files.
+        // This fails if the folder contains other files, which are kept.
         Ok(std::fs::remove_dir(&self.path).is_ok())
     }
 }
@@ -329,10 +329,10 @@ impl ParquetFolder {
 
 /// A publication into a folder. Files are written beside the old ones, and replace them on commit.
 struct FolderPublication<'t> {
-    /// The folder with its manifest when the publication began.
+    /// The folder, with its manifest as it was when the publication began.
     folder: ParquetFolder,
     db: &'t Database,
-    /// Excludes other publishers.
+    /// Lock that excludes other publishers.
     _lock: Option<File>,
     files: RefCell<BTreeMap<String, PublishedFile>>,
 }
@@ -564,7 +564,7 @@ impl FolderPublication<'_> {
         Ok(total)
     }
 
-    /// Returns the bookkeeping of the tables that this publication has.
+    /// Returns the bookkeeping of this publication's tables.
     fn read_objects(&self, local: &Connection) -> rusqlite::Result<Vec<BTreeMap<String, Json>>> {
         let mut statement = local.prepare(
             "SELECT name, type, expansion, spec, key, columns, rows, published_at, inputs, layout,
@@ -595,7 +595,8 @@ impl FolderPublication<'_> {
             file.write_all(&serde_json::to_vec_pretty(manifest)?)?;
             file.sync_all()?;
             std::fs::rename(&temporary, &path)?;
-            // The renames are durable once the folder is. Not every system can flush a folder.
+            // The renames are durable once the folder is flushed. Not every system can flush a
+            // folder.
             let _ = File::open(&self.folder.path).and_then(|folder| folder.sync_all());
             Ok(())
         };
@@ -699,9 +700,9 @@ impl ColumnType {
 #[derive(Debug, Clone, Copy, Default)]
 struct StorageClasses {
     has_integers: bool,
-    /// Whether an integer is neither 0 nor 1.
+    /// Whether any integer is neither 0 nor 1.
     has_numbers: bool,
-    /// Whether a double cannot represent an integer.
+    /// Whether any integer cannot be represented exactly by a double.
     has_large: bool,
     has_reals: bool,
     has_text: bool,
@@ -723,8 +724,8 @@ impl StorageClasses {
         }
     }
 
-    /// Returns the type that can store all values. A `SQLite` column can mix types, a column of a
-    /// file cannot.
+    /// Returns the type that can store all values. A `SQLite` column can mix types; a column of a
+    /// Parquet file cannot.
     fn column_type(self, declared: ColumnType) -> ColumnType {
         match declared {
             _ if self.has_blobs => ColumnType::Binary,
@@ -739,7 +740,7 @@ impl StorageClasses {
     }
 }
 
-/// Returns the type of each column of a SELECT, which reads all rows.
+/// Reads all rows of a SELECT and returns the type of each column.
 fn find_stored_types(
     statement: &mut rusqlite::Statement<'_>,
     declared: &[ColumnType],
@@ -763,7 +764,7 @@ fn build_schema(names: &[String], types: &[ColumnType]) -> Result<SchemaType, Pa
     let mut used: Vec<String> = Vec::new();
     let mut fields = Vec::new();
     for (name, column_type) in names.iter().zip(types) {
-        // Some readers ignore case, so names that differ only in case become distinct.
+        // Some readers ignore case, so make names distinct that differ only in case.
         let mut unique = name.clone();
         for n in 2.. {
             if !used.contains(&unique.to_lowercase()) {

@@ -42,14 +42,14 @@ pub struct CellProvenance {
     pub asked_at: Option<String>,
     /// Hash of the prompt.
     pub prompt_hash: Option<String>,
-    /// Share of the request's input tokens.
+    /// This cell's share of the request's input tokens.
     pub input_tokens: Option<f64>,
-    /// Share of the request's output tokens.
+    /// This cell's share of the request's output tokens.
     pub output_tokens: Option<f64>,
-    /// Share of the request's cost, in USD.
+    /// This cell's share of the request's cost, in USD.
     pub cost_usd: Option<f64>,
-    /// Share of the input tokens that were written to the endpoint's prompt cache and billed at an
-    /// assumed rate.
+    /// This cell's share of the input tokens that were written to the endpoint's prompt cache and
+    /// billed at an assumed rate.
     pub assumed_cache_writes: Option<f64>,
     /// Reason why the request failed.
     pub error: Option<String>,
@@ -66,7 +66,7 @@ impl CellProvenance {
         }
     }
 
-    /// Returns a note if part of the cost is assumed.
+    /// Returns a note if part of the cost is based on an assumed rate.
     #[must_use]
     pub fn price_note(&self) -> Option<&'static str> {
         self.assumed_cache_writes.is_some_and(|tokens| tokens > 0.0).then_some(ASSUMED_CACHE_WRITE)
@@ -135,10 +135,10 @@ fn parse_cell_evidence(json: &str, column: &str) -> Option<ShownEvidence> {
 }
 
 impl Database {
-    /// Returns all expansions that are published in this database.
+    /// Returns all expansions that are published in this database; empty if there are none.
     ///
     /// # Errors
-    /// Returns [`StoreError`] from `SQLite`. A database without any returns an empty list.
+    /// Returns [`StoreError`] if the database cannot be read.
     pub fn published_expansions(&self) -> Result<Vec<PublishedExpansion>, StoreError> {
         if !self.has_bookkeeping() {
             return Ok(Vec::new());
@@ -164,11 +164,11 @@ impl Database {
         read_expansions().map_err(|e| self.store_error_for(&e))
     }
 
-    /// Returns at most 20 cells of a column whose key begins with `key` (each part as text, `NULL`
-    /// for NULL).
+    /// Returns at most 20 cells of a column, from rows whose key begins with `key` (each part as
+    /// text, `NULL` for NULL).
     ///
     /// # Errors
-    /// Returns [`StoreError`] from `SQLite`.
+    /// Returns [`StoreError`] if the database cannot be read.
     pub fn find_cells(
         &self,
         expansion: &str,
@@ -319,7 +319,7 @@ impl Database {
     /// view, and `key` contains the first key values as text (`NULL` for NULL).
     ///
     /// # Errors
-    /// Returns [`ProvenanceError`] if there is no such cell.
+    /// Returns [`ProvenanceError`] if there is no such cell, or if the database cannot be read.
     pub fn find_provenance(
         &self,
         table: &str,
@@ -349,9 +349,9 @@ impl Database {
         Ok(cells)
     }
 
-    /// Returns the expansion and its column that are shown as a column of a joined view. If two
-    /// expansions have a column with the same name, the view calls the second one
-    /// `EXPANSION_COLUMN`.
+    /// Returns the expansion and the column that a column of a joined view shows. If two expansions
+    /// have a column with the same name, the second column is called `EXPANSION_COLUMN` in the
+    /// view.
     fn find_in_view<'p>(
         &self,
         published: &'p [PublishedExpansion],

@@ -18,7 +18,7 @@ use hqdl_values::sql;
 /// Number of completions whose provenance is requested at once.
 const PROVENANCE_BATCH: usize = 500;
 
-/// Callback that returns the provenance of completions, in the order of their ids.
+/// Callback that returns the provenance of completions, in the order of the given ids.
 pub type ProvenanceLookup<'o> = dyn FnMut(&[i64]) -> Vec<CompletionProvenance> + 'o;
 
 /// Provenance of a completion.
@@ -56,7 +56,7 @@ pub struct Publication<'db> {
     /// Whether the target is a copy. Only hqdl writes to copies.
     is_copy: bool,
     transaction: rusqlite::Transaction<'db>,
-    /// The same publication in the target.
+    /// Counterpart of this transaction in the target.
     target: Box<dyn TargetTransaction + 'db>,
 }
 
@@ -78,7 +78,7 @@ impl<'db> Publication<'db> {
         let transaction =
             rusqlite::Transaction::new_unchecked(connection, behavior).map_err(error)?;
         migrate::migrate_database(connection).map_err(error)?;
-        // If a user dropped a view, forget it. Views of this spec are recreated.
+        // Forget views that a user dropped. The views of this spec are recreated.
         transaction
             .execute_batch(
                 "DELETE FROM hqdl_object WHERE type = 'view' AND NOT EXISTS (
@@ -106,7 +106,7 @@ impl<'db> Publication<'db> {
     /// store, because its completions may have the same ids.
     ///
     /// # Errors
-    /// Returns [`StoreError`] from `SQLite`.
+    /// Returns [`StoreError`] if the tables cannot be opened or created.
     pub fn open_tables<'e>(
         &'e self,
         expansion: &'e Expansion,
@@ -250,7 +250,7 @@ impl<'db> Publication<'db> {
     /// Records the provenance of an expansion's cells, and finishes the expansion.
     ///
     /// # Errors
-    /// Returns [`StoreError`] from `SQLite`.
+    /// Returns [`StoreError`] if the bookkeeping cannot be written.
     pub fn finish_expansion(
         &self,
         spec: &Spec,
@@ -334,7 +334,7 @@ impl<'db> Publication<'db> {
         Ok(updated > 0)
     }
 
-    /// Inserts a completion that published cells came from.
+    /// Inserts the provenance of a completion from which `shown` published cells came.
     fn insert_completion(
         &self,
         expansion: &Expansion,
@@ -371,7 +371,7 @@ impl<'db> Publication<'db> {
     /// that are already in use.
     ///
     /// # Errors
-    /// Returns [`StoreError`] from `SQLite`.
+    /// Returns [`StoreError`] if a view cannot be created.
     pub fn create_views(&self, spec: &Spec) -> Result<Vec<String>, StoreError> {
         let mut warnings = Vec::new();
         for (view, joined) in spec.expanded_views() {
@@ -383,8 +383,8 @@ impl<'db> Publication<'db> {
         Ok(warnings)
     }
 
-    /// Returns true if the view of a source would equal the expansion's table, because a SELECT
-    /// yields only keys.
+    /// Returns true if the view of a source would equal the expansion's table, because the source
+    /// is a SELECT that returns only the keys.
     fn is_redundant_view(&self, joined: &[(&Expansion, usize)]) -> bool {
         let [(expansion, n)] = joined else { return false };
         let Some(Source { name: None, rows: SourceRows::Select(select), .. }) =
@@ -401,7 +401,7 @@ impl<'db> Publication<'db> {
     /// Commits the publication.
     ///
     /// # Errors
-    /// Returns [`StoreError`] if the commit fails. The old tables are then unchanged.
+    /// Returns [`StoreError`] if the commit fails, in which case the old tables are unchanged.
     pub fn commit(self) -> Result<(), StoreError> {
         let Self { db, transaction, target, .. } = self;
         target.commit(&transaction)?;

@@ -1,5 +1,5 @@
-//! Inputs of a published expansion. If they are unchanged, all values in the expansion's table
-//! agree with the facts.
+//! Inputs of a published expansion. If the inputs are unchanged, all values in the expansion's
+//! table agree with the facts.
 
 use std::collections::BTreeMap;
 
@@ -103,7 +103,7 @@ impl Database {
     /// Returns the published expansions that are no longer in the spec.
     ///
     /// # Errors
-    /// Fails with an error from `SQLite`.
+    /// Fails with `SQLite`'s error if the bookkeeping cannot be read.
     pub fn removed_expansions(&self, spec: &Spec) -> rusqlite::Result<Vec<String>> {
         if !self.has_bookkeeping() {
             return Ok(Vec::new());
@@ -140,10 +140,10 @@ impl Database {
     }
 
     /// Returns a warning about published rows that another program has written; `None` if there are
-    /// none.
+    /// no such rows.
     ///
     /// # Errors
-    /// Returns [`StoreError`] from `SQLite`.
+    /// Returns [`StoreError`] if the record of edits cannot be read.
     pub fn build_edit_warning(&self, expansion: &Expansion) -> Result<Option<String>, StoreError> {
         let name = &expansion.name;
         let read_edits = || -> rusqlite::Result<(u64, Option<String>)> {

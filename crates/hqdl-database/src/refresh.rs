@@ -59,7 +59,7 @@ fn read_user_schema(db: &Connection, made: bool) -> rusqlite::Result<Vec<[Option
 }
 
 /// Attaches the database to its copy; this must happen outside a transaction. The database is
-/// attached read-only, so that writing to the copy does not lock it.
+/// attached read-only, so that writing to the copy does not lock the database.
 pub(super) fn attach_source(copy: &Database, source: &Database) -> Result<(), StoreError> {
     let path = std::path::absolute(&source.path).unwrap_or_else(|_| source.path.clone());
     let path = path.to_string_lossy().replace('%', "%25").replace('?', "%3f").replace('#', "%23");
@@ -70,7 +70,7 @@ pub(super) fn attach_source(copy: &Database, source: &Database) -> Result<(), St
 
 /// Returns the SQL condition for the source rows `s` that are missing from a copy, provided that
 /// the source contains all rows of the copy. If the number of source rows after the copy's last row
-/// equals the number of missing rows, they are the missing rows.
+/// equals the number of missing rows, these source rows are the missing rows.
 fn missing_rows_condition(db: &Connection, table: &str) -> rusqlite::Result<String> {
     let sql = format!(
         "SELECT coalesce((SELECT max(rowid) FROM main.{table}), 0),

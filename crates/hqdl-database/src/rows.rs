@@ -1,4 +1,4 @@
-//! Writes those rows of a published expansion that differ from the existing ones.
+//! Writes the rows of a published expansion that differ from the existing rows.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
@@ -145,10 +145,11 @@ impl<'e> ExpansionWriter<'e> {
     }
 
     /// Writes a row, unless it is unchanged; `cells` has one entry per column. A row without any
-    /// requested cell is not published. Returns the row's version; `None` if it is not published.
+    /// requested cell is not published. Returns the row's version; `None` if the row is not
+    /// published.
     ///
     /// # Errors
-    /// Returns [`StoreError`] from `SQLite`.
+    /// Returns [`StoreError`] if the row cannot be compared or written.
     pub fn write_row(
         &mut self,
         row: &Row,
@@ -201,7 +202,7 @@ impl<'e> ExpansionWriter<'e> {
                 continue;
             };
             if let Some(previous_cells) = &previous_cells {
-                // A server always receives a row together with all of its lists.
+                // A server always receives a row with all of its lists.
                 let same = previous_cells.get(&column.name) == record.get(&column.name);
                 if same && self.db.target.row_transfer() == RowTransfer::InPlace {
                     continue;
@@ -256,11 +257,11 @@ impl<'e> ExpansionWriter<'e> {
         }
     }
 
-    /// Deletes the rows in some buckets, or in all buckets, whose key hash is not in `keys`. With
-    /// `changed`, deletes only rows whose keys are in visited buckets.
+    /// Deletes the rows whose key hash is not in `keys`, from the given buckets or from all
+    /// buckets. With `changed`, deletes only rows whose keys are in visited buckets.
     ///
     /// # Errors
-    /// Returns [`StoreError`] from `SQLite`.
+    /// Returns [`StoreError`] if rows cannot be read or deleted.
     pub fn delete_missing_rows(
         &mut self,
         buckets: Option<&BTreeSet<usize>>,

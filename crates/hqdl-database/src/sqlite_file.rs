@@ -224,8 +224,9 @@ impl FilePublication<'_> {
     }
 }
 
-/// Returns the path of another spec that made a view of this name, if it still has tables here.
-/// `expansion` is an expansion of this spec. Earlier versions did not record who made a view.
+/// Returns the path of another spec that created a view of this name, if that spec still has tables
+/// in this database. `expansion` is an expansion of this spec. Earlier versions of hqdl did not
+/// record which spec created a view.
 fn find_other_owner(
     c: &Connection,
     view: &str,
@@ -237,7 +238,8 @@ fn find_other_owner(
     c.query_row(sql, [view, expansion], |row| row.get(0)).optional()
 }
 
-/// Creates a view over an expansion, and possibly others, unless the same view exists.
+/// Creates a view over an expansion, and possibly other expansions, unless an identical view
+/// exists.
 fn create_view(
     c: &Connection,
     view: &str,
@@ -308,7 +310,7 @@ fn create_edit_triggers(c: &Connection, expansion: &Expansion) -> rusqlite::Resu
     Ok(())
 }
 
-/// Returns tables and views of a copy that are neither in its database nor created by hqdl.
+/// Returns the tables and views of a copy that are neither in its database nor created by hqdl.
 fn find_user_objects(source: &Database, copy: &Database) -> rusqlite::Result<Vec<String>> {
     let sql = "SELECT name FROM sqlite_schema WHERE type IN ('table', 'view')
                AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\' AND name NOT LIKE 'hqdl\\_%' ESCAPE '\\'";

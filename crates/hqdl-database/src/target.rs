@@ -1,23 +1,23 @@
-//! Places into which hqdl publishes tables.
+//! Targets into which hqdl publishes tables: files, servers and folders.
 //!
-//! A publication has one implementation ([`publish`](super::publish)): it writes the tables and
-//! the provenance of their cells to a `SQLite` connection. A [`PublishTarget`] makes them visible:
-//! for a `SQLite` file the connection itself is the target, a server receives the rows that differ,
-//! and a folder receives files. A new target is one file that implements the two traits, and one
-//! line in [`Database::open`], where its paths are recognized.
+//! A publication has one implementation ([`publish`](super::publish)): it writes the tables and the
+//! provenance of their cells to a `SQLite` connection. A [`PublishTarget`] makes the tables
+//! visible: for a `SQLite` file, the connection itself is the target; a server receives the rows
+//! that differ; a folder receives files. A new target is one file that implements the two traits,
+//! and one line in [`Database::open`], where its paths are recognized.
 //!
 //! Every target promises:
 //!
-//! - **Complete tables**: a reader sees the old or the new version of a table, never a part of one.
-//!   `SQLite` and `PostgreSQL` replace all tables of a publication at once; a folder replaces file
-//!   after file.
+//! - **Complete tables**: a reader sees the old or the new version of a table, never an incomplete
+//!   table. `SQLite` and `PostgreSQL` replace all tables of a publication at once; a folder
+//!   replaces file after file.
 //! - **Repair**: after an interrupted publication, [`PublishTarget::is_unmodified`] is true only
-//!   for tables that match the bookkeeping. The next run publishes the others again.
+//!   for tables that match the bookkeeping. The next run publishes all other tables again.
 //! - **Provenance**: the cells' states and origins are published with the values
 //!   (`hqdl_cell`).
 //! - **Ownership**: only objects that hqdl created are replaced or removed.
-//! - **No surprise after paying**: [`PublishTarget::check_writable`] fails before any request is
-//!   sent if the tables cannot be written.
+//! - **Early failure**: if the tables cannot be written, [`PublishTarget::check_writable`] fails
+//!   before any request is paid for.
 
 use std::fmt;
 
@@ -29,7 +29,7 @@ use hqdl_spec::{Expansion, Spec};
 /// How the rows of a publication reach a target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RowTransfer {
-    /// The connection is the target. Rows that differ are updated there.
+    /// The connection is the target. Rows that differ are updated in place.
     InPlace,
     /// The rows that differ are sent, so the connection contains only these rows, with the values
     /// as the source has them.
@@ -52,7 +52,7 @@ pub(crate) enum OutputState {
 /// Object of a publication: its name and its type (`table` or `view`).
 pub(crate) type PublishedObject = (String, String);
 
-/// Place of the published tables of a [`Database`].
+/// Target that contains the published tables of a [`Database`].
 pub(crate) trait PublishTarget: fmt::Debug + Send + Sync {
     /// Returns how rows reach this target.
     fn row_transfer(&self) -> RowTransfer;
@@ -78,7 +78,7 @@ pub(crate) trait PublishTarget: fmt::Debug + Send + Sync {
     ) -> Result<(), StoreError>;
 
     /// Copies the records of one bucket, or of all buckets that are not in `known`, to the
-    /// connection, if it does not have them.
+    /// connection, unless they are already there.
     fn fetch_records(
         &self,
         _db: &Database,
@@ -89,13 +89,13 @@ pub(crate) trait PublishTarget: fmt::Debug + Send + Sync {
         Ok(())
     }
 
-    /// Copies all published cells of an expansion to the connection, if it does not have them.
+    /// Copies all published cells of an expansion to the connection, unless they are already there.
     fn fetch_all_cells(&self, _db: &Database, _expansion: &str) -> Result<(), StoreError> {
         Ok(())
     }
 
-    /// Copies at most 20 rows of cells whose key begins with `key` to the connection, if it does
-    /// not have them.
+    /// Copies the cells of at most 20 rows whose key begins with `key` to the connection, unless
+    /// they are already there.
     fn fetch_cells(
         &self,
         _db: &Database,
@@ -120,9 +120,9 @@ pub(crate) trait PublishTarget: fmt::Debug + Send + Sync {
         Err(StoreError::ForeignOutput(copy.path.clone()))
     }
 
-    /// Gives a publication into this copy access to its database, if it needs the source's own
-    /// rows. Returns the fingerprint of the database that the publication must record; `None` if
-    /// the copy keeps the recorded one.
+    /// Gives a publication into this copy access to the copy's database, if the publication needs
+    /// the database's own rows. Returns the fingerprint of the database that the publication must
+    /// record; `None` if the copy keeps the recorded fingerprint.
     fn attach_source(
         &self,
         _copy: &Database,
@@ -132,7 +132,8 @@ pub(crate) trait PublishTarget: fmt::Debug + Send + Sync {
         Ok(None)
     }
 
-    /// Updates the source's own rows in a copy, in the current transaction, if the copy has them.
+    /// Updates the source's own rows in a copy, in the current transaction, if the copy contains
+    /// such rows.
     fn refresh_rows(&self, _copy: &Database) -> Result<(), StoreError> {
         Ok(())
     }
@@ -140,8 +141,9 @@ pub(crate) trait PublishTarget: fmt::Debug + Send + Sync {
     /// Checks that tables can be written. Changes no table.
     fn check_writable(&self, db: &Database) -> Result<(), StoreError>;
 
-    /// Checks that no object of the user has the name of an object of this spec, if a spec that was
-    /// checked against the source's catalog can still have such names.
+    /// Checks that no object of the user has the same name as an object of this spec. Targets whose
+    /// names are part of the source's catalog need no such check, because the spec's own check
+    /// covers them.
     fn check_names(&self, _db: &Database, _spec: &Spec) -> Result<(), StoreError> {
         Ok(())
     }
@@ -171,7 +173,7 @@ pub(crate) trait TargetTransaction {
     }
 
     /// Publishes the tables of an expansion, whose bookkeeping is complete. `is_new` is true if the
-    /// connection has all of its rows.
+    /// connection has all of the expansion's rows.
     fn publish_expansion(
         &self,
         expansion: &Expansion,

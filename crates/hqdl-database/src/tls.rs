@@ -1,4 +1,5 @@
-//! TLS configuration for all connections, to endpoints and to servers: the trusted certificates.
+//! TLS configuration of all connections to endpoints and database servers: which certificates are
+//! trusted.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};

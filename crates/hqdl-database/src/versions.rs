@@ -1,8 +1,8 @@
-//! Versions of published rows. A row's version is a hash of its content. A row whose version is
-//! unchanged is not written again.
+//! Versions of published rows. A row's version is a hash of its content. If the version is
+//! unchanged, the row is not written again.
 //!
-//! The versions are summed into checksums per bucket, by the hash of the row's key. Comparing them
-//! with the checksums of the facts reveals the changed rows without reading the others.
+//! The versions are summed into checksums per bucket, by the hash of the row's key. Comparing these
+//! checksums with the checksums of the facts finds the changed rows without reading the others.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,7 +11,7 @@ use hqdl_values::cell::CellValue;
 use hqdl_values::key::quote_json;
 use hqdl_values::value::Value;
 
-/// Number of buckets for an expansion's rows.
+/// Number of buckets that an expansion's rows are grouped into.
 const BUCKET_COUNT: usize = 4096;
 
 /// A published cell that has an answer.
@@ -63,7 +63,7 @@ pub struct RowVersion {
 }
 
 impl RowVersion {
-    /// Returns the version of a row with these cells, one entry per column.
+    /// Returns the key and version of a row. `cells` has one entry per column.
     #[must_use]
     pub fn from_row(row: &Row, cells: &[PublishedCell<'_>]) -> Self {
         let key = key_to_json(&row.key);
@@ -176,7 +176,7 @@ impl Default for Checksums {
 }
 
 impl Checksums {
-    /// Parses the result of [`Self::to_json`]; `rows` is the number of rows.
+    /// Parses the result of [`Self::to_json`]; `rows` is the number of published rows.
     pub(super) fn from_json(text: &str, rows: i64) -> Option<Self> {
         let mut checksums = Self { rows, ..Self::default() };
         for (bucket, sum) in serde_json::from_str::<BTreeMap<usize, i64>>(text).ok()? {

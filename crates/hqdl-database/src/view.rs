@@ -18,7 +18,7 @@ pub struct ExpandedSelect {
 
 impl Database {
     /// Returns the SELECT of the view `<source>_expanded`. `extra` is an additional column from an
-    /// expansion's table, given with the position of the expansion among the joined ones.
+    /// expansion's table, given with the position of that expansion among the joined expansions.
     #[must_use]
     pub fn build_expanded_select(
         &self,

@@ -10,10 +10,10 @@ use serde::{Deserialize, Serialize};
 
 use hqdl_facts::restrict_access;
 
-/// Permissions of the directory: only the user may read and write.
+/// Permissions of the directory: only the user has access.
 const PRIVATE: u32 = 0o700;
 
-/// A file or directory that cannot be read or written.
+/// Failure to read or write a file or directory.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot use {}: {}", path.display(), io_reason(error))]
 pub struct FileError {
@@ -27,7 +27,7 @@ pub struct FileError {
 /// had access to the directory and may have written its files.
 ///
 /// # Errors
-/// [`FileError`] if it cannot be created or made private.
+/// [`FileError`] if the directory cannot be created or made private.
 pub fn create_private_dir(dir: &Path) -> Result<bool, FileError> {
     let mut builder = fs::DirBuilder::new();
     builder.recursive(true);
@@ -44,7 +44,7 @@ pub fn create_private_dir(dir: &Path) -> Result<bool, FileError> {
 /// Writes a file atomically, so that no other process reads an incomplete file.
 ///
 /// # Errors
-/// [`FileError`] if it cannot be written.
+/// [`FileError`] if the file cannot be written.
 pub fn write_json(path: &Path, content: &impl Serialize) -> Result<(), FileError> {
     let partial = path.with_extension(format!("{}.tmp", std::process::id()));
     let write = || {
@@ -59,7 +59,7 @@ pub fn write_json(path: &Path, content: &impl Serialize) -> Result<(), FileError
 /// Reads a file. Returns `None` if the file does not exist or has another format.
 ///
 /// # Errors
-/// [`FileError`] if it cannot be read.
+/// [`FileError`] if the file exists but cannot be read.
 pub fn read_json<T: for<'de> Deserialize<'de>>(path: &Path) -> Result<Option<T>, FileError> {
     match fs::read(path) {
         Ok(bytes) => Ok(serde_json::from_slice(&bytes).ok()),

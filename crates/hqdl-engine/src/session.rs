@@ -1,5 +1,5 @@
 //! An opened project: a spec with its database, its facts and its model. Every entry point (CLI,
-//! daemon, library) starts from a [`Session`] instead of opening these itself.
+//! daemon, library) starts from a [`Session`] instead of opening these parts itself.
 
 use std::cell::OnceCell;
 use std::path::{Path, PathBuf};
@@ -184,12 +184,12 @@ pub fn user_cache_dir() -> Result<PathBuf, FactsError> {
         .map_err(|e| FactsError::NoDirectory(e.to_string()))
 }
 
-/// A spec with its database, facts and model. Facts and model are opened on first use, so that a
-/// command that only inspects the spec needs neither.
+/// A spec with its database and its fact store. The fact store is opened on first use, and the
+/// model is connected only on request, so that a command that only inspects the spec needs neither.
 pub struct Session {
     /// The checked spec, with the overrides applied.
     pub spec: Spec,
-    /// The same spec before it was checked.
+    /// The spec as it was before the check.
     pub unchecked_spec: UncheckedSpec,
     /// The spec's database.
     pub database: Database,
@@ -217,7 +217,7 @@ impl Session {
         Ok(Self { spec, unchecked_spec, database, warnings, cache, facts: OnceCell::new() })
     }
 
-    /// Returns the fact store and opens it on first use.
+    /// Returns the fact store. Opens the store on first use.
     ///
     /// # Errors
     /// [`FactsError`] if the store cannot be opened.
@@ -229,7 +229,7 @@ impl Session {
         Ok(self.facts.get_or_init(|| facts))
     }
 
-    /// Replaces the session with one of a reloaded spec, but keeps the open fact store.
+    /// Returns the session of a reloaded spec, which takes over this session's open fact store.
     #[must_use]
     pub fn with_reloaded_spec(self, reloaded: Self) -> Self {
         Self { facts: self.facts, ..reloaded }
@@ -247,7 +247,8 @@ impl Session {
     /// Returns a materializer for the selected cells of the spec's tables.
     ///
     /// # Errors
-    /// [`MaterializeError`] if the selection names a table or column that does not exist.
+    /// [`MaterializeError`] if the selection names an unknown column, if the facts, the overrides
+    /// or the database cannot be read, or if the spec does not support `run_mode`.
     pub fn new_materializer<'s>(
         &'s self,
         model: Arc<dyn Model>,
@@ -258,8 +259,8 @@ impl Session {
             .with_run_mode(run_mode)
     }
 
-    /// Plans the requests that a run would send. Returns the plan and notes for the user. It sends
-    /// no request and needs no API key.
+    /// Plans the requests that a run would send. Returns the plan and notes for the user. Planning
+    /// sends no request and needs no API key.
     ///
     /// # Errors
     /// [`MaterializeError`] if keys or facts cannot be read.
@@ -289,18 +290,19 @@ impl Session {
     /// Proposes columns for the spec from the questions that queries have asked.
     ///
     /// # Errors
-    /// [`SuggestError`] if facts or database cannot be read.
+    /// [`SuggestError`] if the facts or the database cannot be read.
     pub fn suggest(&self) -> Result<Suggestions, SuggestError> {
         suggest_columns(self.facts()?, Some((&self.spec, &self.database)))
     }
 }
 
-/// Overrides the value of one cell. The tuple contains the cell's table, key (one text per key
-/// column, `NULL` for a null) and column, and the new value. Without `force`, rejects an override
-/// that contradicts the spec or the database.
+/// Overrides the value of one cell. `cell` contains the cell's table, key (one text per key column,
+/// `NULL` for a null) and column, and the new value. Without `force`, rejects an override that
+/// contradicts the spec or the database.
 ///
 /// # Errors
-/// [`OverrideError`]; nothing is changed in that case.
+/// [`OverrideError`] if the override is rejected or cannot be written. Nothing is changed in that
+/// case.
 pub fn override_cell(
     spec: &Spec,
     database: &Database,
@@ -318,7 +320,8 @@ pub fn override_cell(
 /// Checks that an override contradicts neither the spec nor the database.
 ///
 /// # Errors
-/// [`OverrideError`] if it does.
+/// [`OverrideError`] if the override contradicts the spec or the database, or if the database
+/// cannot be read.
 pub fn check_override(
     spec: &Spec,
     database: &Database,

@@ -11,7 +11,7 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 use crate::tls::{self, Trust};
 use hqdl_values::format::hide_secrets;
 
-/// Time without an answer after which a connection is considered lost.
+/// Time after which a connection that has not answered is considered lost.
 pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);
 /// Timeout for a new connection.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -118,7 +118,7 @@ impl ServerAddress {
     }
 }
 
-/// Returns the port in a URL if it is invalid.
+/// Returns the first invalid port in a URL, if there is one.
 fn invalid_port(base: &str) -> Option<&str> {
     let authority = base.split_once("://")?.1.split('/').next()?;
     let hosts = authority.rsplit('@').next()?;
@@ -126,8 +126,8 @@ fn invalid_port(base: &str) -> Option<&str> {
     ports.map(|(_, port)| port).find(|port| port.parse::<u16>().is_err())
 }
 
-/// Returns the TLS settings for a connection. It trusts the certificates in a file, or the system's
-/// if no file is given.
+/// Returns the TLS settings for a connection. The connection trusts the certificates in a file, or
+/// the system's certificates if no file is given.
 ///
 /// # Errors
 /// Fails with a message if the certificates cannot be read.
@@ -149,7 +149,7 @@ const SSLMODE_HINT: &str = "expected disable, prefer, require or verify-full";
 const PASSWORD_IN_URL: &str = "the URL contains a password, which other users could read";
 const PASSWORD_HINT: &str = "remove it, and set it in PGPASSWORD or ~/.pgpass";
 
-/// Parts of the library's messages, each with hqdl's own wording.
+/// Parts of the library's error messages, each with hqdl's own wording of the message.
 const CONNECTION_REASONS: [(&str, &str); 5] = [
     ("onnection refused", "no server listens there (connection refused)"),
     ("failed to lookup address", "the host name cannot be resolved"),

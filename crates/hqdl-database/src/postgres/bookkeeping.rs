@@ -1,5 +1,5 @@
 //! Reads hqdl's bookkeeping from a server into local tables with the same names, so that it can be
-//! queried as in any other expanded database.
+//! queried like the bookkeeping of any other expanded database.
 
 use rusqlite::types::Value as Sqlite;
 use rusqlite::{Connection, params, params_from_iter};
@@ -107,8 +107,8 @@ impl DatabaseServer {
             )
             .map_err(to_error)?;
         let objects = self.qualified_name("hqdl_object");
-        // Without a layout and checksums, the next run publishes again, and thereby migrates older
-        // tables.
+        // Tables of older versions have no layout and checksums, so the next run publishes again
+        // and thereby migrates them.
         let select = if self.has_own_table("hqdl_expansion")? {
             format!(
                 "SELECT o.name, o.type, o.expansion, e.spec, e.key, e.columns, e.rows,
@@ -134,7 +134,8 @@ impl DatabaseServer {
         )
     }
 
-    /// Inserts the rows of a SELECT into a local table. All columns except one are texts.
+    /// Inserts the rows of a SELECT into a local table. All columns are text, except for
+    /// `number_column`.
     fn copy_rows(
         &self,
         select: &str,
@@ -175,7 +176,7 @@ impl DatabaseServer {
     }
 
     /// Reads the records of an expansion into the local tables: the records of one bucket, or of
-    /// all buckets not in `known_buckets`.
+    /// all buckets not in `known`.
     pub(crate) fn fetch_records(
         &self,
         expansion: &str,

@@ -13,8 +13,8 @@ use hqdl_values::value::Value;
 type DeclaredColumns = Vec<(String, Option<String>)>;
 
 impl DatabaseServer {
-    /// Returns the user's tables and views, and those that hqdl published. A name includes the
-    /// schema if the search path does not.
+    /// Returns the user's tables and views, and those that hqdl published. A name includes its
+    /// schema if the schema is not in the search path.
     pub(crate) fn list_tables(&self) -> Result<Vec<String>, StoreError> {
         let sql = "SELECT CASE WHEN pg_catalog.pg_table_is_visible(c.oid) THEN c.relname::text
               ELSE n.nspname || '.' || c.relname END
@@ -42,7 +42,8 @@ impl DatabaseServer {
         Ok(exists(&qualified)?.then_some(qualified))
     }
 
-    /// Returns the columns of a table or view, with their declared types.
+    /// Returns the columns of a table or view, with their declared types; `None` if it does not
+    /// exist.
     pub(crate) fn list_columns(&self, table: &str) -> Result<Option<DeclaredColumns>, StoreError> {
         let Some(table) = self.find_table(table)? else { return Ok(None) };
         let sql = "SELECT attname::text, pg_catalog.format_type(atttypid, atttypmod)

@@ -1,11 +1,11 @@
 //! Databases on a `PostgreSQL` server, for specs that name a server URL.
 //!
 //! A [`Database`](crate::Database) on a server has the same interface as a file. In addition to the
-//! connection, it has a private `SQLite` database in a temporary file. Keys are streamed into it
-//! and grouped there (`source`), and the published state is read into it (`bookkeeping`). Tables
-//! are first published to the local database, so that publishing has only one implementation. The
-//! differences are then sent to the server in one transaction (`publication`). `catalog` lists the
-//! server's objects, `values` converts values.
+//! connection to the server, it has a private `SQLite` database in a temporary file. Keys are
+//! streamed into it and grouped there (`source`), and the published state is read into it
+//! (`bookkeeping`). Tables are first published to the local database, so that publishing has only
+//! one implementation. The differences are then sent to the server in one transaction
+//! (`publication`). `catalog` lists the server's objects, and `values` converts values.
 //!
 //! A connection is opened on demand, and reopened after an outage of the server. A transaction
 //! fails if its connection is lost.
@@ -70,8 +70,8 @@ pub(crate) struct DatabaseServer {
 /// Maximum time to wait for a server to start.
 const STARTUP_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Returns true if an unreachable server is probably starting: either it reports so, or it was
-/// reachable before.
+/// Returns true if an unreachable server is probably starting: either it reports that it is
+/// starting, or it was reachable before.
 fn is_probably_starting(error: &tokio_postgres::Error, was_connected: bool) -> bool {
     match error.code() {
         Some(code) => *code == SqlState::CANNOT_CONNECT_NOW,
@@ -134,7 +134,7 @@ impl DatabaseServer {
         let mut has_warned = false;
         let client = loop {
             match self.open_connection() {
-                // A server that answered before may be restarting.
+                // A server that has answered before may be restarting.
                 Err(_) if was_connected && started.elapsed() < STARTUP_TIMEOUT => {}
                 Err(_) => return Err(self.silent_server_error()),
                 Ok(Err(error))

@@ -59,12 +59,12 @@ impl DatabaseServer {
         Ok(is_current && self.query_one::<i64>(&count, &[])? == rows)
     }
 
-    /// Begins publishing, in one transaction. A lock excludes other publishers.
+    /// Begins a publication in one transaction, with a lock that excludes other publishers.
     pub(crate) fn begin_publishing(&self) -> Result<ServerPublication<'_>, StoreError> {
         let transaction = self.begin_transaction("ISOLATION LEVEL READ COMMITTED READ WRITE")?;
         let lock = "SELECT pg_catalog.pg_advisory_xact_lock($1, pg_catalog.hashtext($2))";
-        // If the connection ends without the server's notice, the lock would exclude all publishers.
-        // The limit is longer than a run writes its local tables.
+        // If the connection is lost without the server noticing, the lock would otherwise block all
+        // publishers. The timeout is longer than a run takes to write its local tables.
         self.execute_batch(
             "SET LOCAL lock_timeout = '60s'; SET LOCAL idle_in_transaction_session_timeout = '10min'",
         )?;
@@ -74,7 +74,7 @@ impl DatabaseServer {
         Ok(ServerPublication { server: self, transaction })
     }
 
-    /// Checks whether the user has the rights to publish. Changes nothing.
+    /// Checks that the user has the rights to publish. Changes nothing.
     pub(crate) fn try_publishing(&self) -> Result<(), StoreError> {
         let publication = self.begin_publishing()?;
         let table = self.qualified_name("hqdl_trial");
@@ -94,8 +94,8 @@ pub(crate) struct ServerPublication<'s> {
 type TextRow = Vec<Option<String>>;
 
 impl ServerPublication<'_> {
-    /// Sends the local tables of an expansion. `recreate` is true if the server has none of its
-    /// rows.
+    /// Sends the local tables of an expansion. `recreate` is true if all of the expansion's rows
+    /// are sent.
     pub(crate) fn send_tables(
         &self,
         expansion: &Expansion,

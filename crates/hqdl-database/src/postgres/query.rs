@@ -72,7 +72,8 @@ impl DatabaseServer {
     }
 
     /// Returns the number of keys in an expansion's sources that are not published, or whose cell
-    /// in one of these columns is missing or failed. A query would have to request these keys.
+    /// in one of these columns is missing or failed. A query would have to ask a model about these
+    /// keys.
     pub(crate) fn count_unanswered_keys(
         &self,
         expansion: &Expansion,

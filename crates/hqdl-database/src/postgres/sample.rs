@@ -1,5 +1,5 @@
-//! Copies the first rows of a server's tables into local tables with the same names, so that
-//! unknown data can be analysed.
+//! Copies the first rows of a server's tables into local tables with the same names, so that an
+//! unknown database can be analyzed.
 
 use std::collections::BTreeMap;
 

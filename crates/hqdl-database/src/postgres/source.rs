@@ -13,7 +13,7 @@ use crate::StoreError;
 use hqdl_spec::{Expansion, SourceRows};
 use hqdl_values::sql;
 
-/// Name of the column that is true if the filter matches the row.
+/// Name of the column that is true if the row matches the filter.
 pub(crate) const SELECTED_COLUMN: &str = "hqdl wanted";
 
 impl DatabaseServer {

@@ -27,7 +27,7 @@ pub enum LimitReached {
     Total,
 }
 
-/// Spent or reserved USD.
+/// Spent and reserved amounts, in USD.
 #[derive(Debug, Clone, Copy, Default)]
 struct Spent {
     unapproved: f64,
@@ -52,7 +52,7 @@ impl SpendingLedger {
     /// Reserves USD for a plan.
     ///
     /// # Errors
-    /// [`LimitReached`]; nothing is reserved then.
+    /// [`LimitReached`] if the plan would exceed a limit. Nothing is reserved in that case.
     pub fn reserve(
         &self,
         usd: f64,
@@ -101,7 +101,8 @@ impl SpendingLedger {
     }
 }
 
-/// USD reserved for a plan. If it is dropped without [`Self::settle`], all of it counts as spent.
+/// USD reserved for a plan. If the reservation is dropped without a call to [`Self::settle`], the
+/// whole amount counts as spent.
 #[must_use]
 #[derive(Debug)]
 pub struct SpendingReservation {

@@ -1,5 +1,5 @@
 //! Approval of an assistant's spending. A [`PlanStore`] stores approvals and the plans that wait
-//! for one. A [`SpendingLedger`] limits the spending of one server.
+//! for approval. A [`SpendingLedger`] limits the spending of one server.
 //!
 //! An approval is valid for one plan, can be used once, and expires after [`APPROVAL_MINUTES`]. Any
 //! program that can write the user's files can also approve plans.

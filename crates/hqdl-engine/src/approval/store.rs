@@ -16,7 +16,7 @@ use hqdl_values::format::{escape_invisible_chars, format_usd};
 pub const APPROVAL_MINUTES: i64 = 15;
 /// Age at which the files of a plan are deleted.
 const MAX_AGE: Duration = Duration::from_secs(24 * 60 * 60);
-/// Length of a plan's id.
+/// Length of a plan's id, in characters.
 const ID_LENGTH: usize = 12;
 /// Maximum number of plans of one client that wait for approval.
 const MAX_WAITING: usize = 20;
@@ -191,7 +191,7 @@ impl PlanRecord {
             .map_or_else(|| "not known".to_owned(), |usd| format!("at most {}", format_usd(usd)))
     }
 
-    /// Returns the names and values that the approver sees, with the cost last. Replaces characters
+    /// Returns the names and values that the approver sees, with the cost last. Escapes characters
     /// that are invisible or change what a terminal shows.
     #[must_use]
     pub fn describe(&self) -> Vec<(&'static str, String)> {
@@ -264,7 +264,7 @@ struct PlanEvent {
 pub enum OpenState {
     /// The plan waits for a decision.
     Waiting {
-        /// Time of the assistant's latest request.
+        /// Time at which the assistant requested approval.
         since: i64,
     },
     /// The plan was approved but has not run yet.
@@ -319,10 +319,11 @@ pub struct PlanStore {
 
 impl PlanStore {
     /// Opens the directory, creates it if necessary, and deletes old plans. If other users had
-    /// access to the directory, deletes all plans and approvals, which may be theirs.
+    /// access to the directory, deletes all plans and approvals, because one of these users may
+    /// have written them.
     ///
     /// # Errors
-    /// [`ApprovalError::File`].
+    /// [`ApprovalError::File`] if the directory cannot be created, made private or cleaned up.
     pub fn open(dir: &Path) -> Result<Self, ApprovalError> {
         let is_foreign = create_private_dir(dir)?;
         let store = Self { dir: dir.to_owned() };
@@ -362,17 +363,19 @@ impl PlanStore {
     /// Stores a plan that waits for approval, and deletes old plans.
     ///
     /// # Errors
-    /// [`ApprovalError::File`].
+    /// [`ApprovalError::File`] if a file cannot be written.
     pub fn save_plan(&self, plan: &PlanRecord) -> Result<(), ApprovalError> {
         self.delete_files(false)?;
         Ok(write_json(&self.path(&plan.id(), "plan")?, plan)?)
     }
 
-    /// Stores a plan and lists it as one that waits for approval. `now` is a Unix time in seconds.
-    /// A repeated request keeps its time, so that a form that shows the plan remains valid.
+    /// Stores a plan and adds it to the plans that wait for approval. `now` is a Unix time in
+    /// seconds. A repeated request keeps the time of the first request, so that a form that already
+    /// shows the plan remains valid.
     ///
     /// # Errors
-    /// [`ApprovalError::Rejected`] and [`ApprovalError::File`].
+    /// [`ApprovalError::Rejected`] if a person recently rejected the plan; [`ApprovalError::File`]
+    /// if a file cannot be read or written.
     pub fn request_approval(&self, plan: &PlanRecord, now: i64) -> Result<(), ApprovalError> {
         self.check_rejection(plan, now)?;
         self.save_plan(plan)?;
@@ -385,8 +388,8 @@ impl PlanStore {
         Ok(write_json(&path, &PlanEvent { at: now })?)
     }
 
-    /// Withdraws the client's requests for the same work, and its oldest requests above
-    /// [`MAX_WAITING`].
+    /// Withdraws the client's other requests for the same work, and the client's oldest requests
+    /// beyond [`MAX_WAITING`].
     fn withdraw_superseded(&self, plan: &PlanRecord, now: i64) -> Result<(), ApprovalError> {
         let mut others = self.list_open(now)?;
         others.retain(|open| {
@@ -408,7 +411,8 @@ impl PlanStore {
     /// time in seconds.
     ///
     /// # Errors
-    /// [`ApprovalError::Rejected`] and [`ApprovalError::File`].
+    /// [`ApprovalError::Rejected`] if a person recently rejected the plan; [`ApprovalError::File`]
+    /// if a file cannot be read.
     pub fn check_rejection(&self, plan: &PlanRecord, now: i64) -> Result<(), ApprovalError> {
         let path = self.path(&plan.id_without_nonce(), "rejection")?;
         let rejection: Option<PlanEvent> = read_json(&path)?;
@@ -418,11 +422,11 @@ impl PlanStore {
         }
     }
 
-    /// Returns the plans that have waited for approval for less than [`APPROVAL_MINUTES`], and the
-    /// approved plans that have not run yet, oldest first.
+    /// Returns the plans that have waited for approval for less than [`APPROVAL_MINUTES`], followed
+    /// by the approved plans that have not run yet. Both groups are sorted, oldest first.
     ///
     /// # Errors
-    /// [`ApprovalError::File`].
+    /// [`ApprovalError::File`] if a file cannot be read.
     pub fn list_open(&self, now: i64) -> Result<Vec<OpenPlan>, ApprovalError> {
         self.delete_files(false)?;
         let names = fs::read_dir(&self.dir).into_iter().flatten().flatten();
@@ -449,7 +453,8 @@ impl PlanStore {
     /// Returns a plan on which a person can decide; `None` if there is no such plan.
     ///
     /// # Errors
-    /// [`ApprovalError::File`].
+    /// [`ApprovalError::NoPlan`] if `id` is not the id of a plan; [`ApprovalError::File`] if a file
+    /// cannot be read.
     pub fn find_open(&self, id: &str, now: i64) -> Result<Option<OpenPlan>, ApprovalError> {
         let Some(open) = self.read_open(id, now)? else { return Ok(None) };
         match self.check_rejection(&open.plan, now) {
@@ -476,10 +481,11 @@ impl PlanStore {
     }
 
     /// Approves or rejects a plan that a person saw as `shown`. A rejection also withdraws an
-    /// earlier approval. Returns false, and changes nothing, if the plan no longer waits.
+    /// earlier approval. Returns false and changes nothing if the plan's state has changed since,
+    /// or if the decision would approve an approved plan.
     ///
     /// # Errors
-    /// [`ApprovalError::File`].
+    /// [`ApprovalError::File`] if a file cannot be written or removed.
     pub fn decide(
         &self,
         shown: &OpenPlan,
@@ -492,7 +498,7 @@ impl PlanStore {
             OpenState::Approved { .. } if approves => return Ok(false),
             OpenState::Approved { .. } => "approval",
         };
-        // Of several decisions about one request, only one removes the file.
+        // If several decisions are made at once, only one of them removes the file.
         if !self.remove_file(&id, open_file)? {
             return Ok(false);
         }
@@ -508,7 +514,7 @@ impl PlanStore {
     /// Removes a plan from the list of plans that wait for approval.
     ///
     /// # Errors
-    /// [`ApprovalError::File`].
+    /// [`ApprovalError::File`] if the request's file cannot be removed.
     pub fn withdraw_request(&self, plan: &PlanRecord) -> Result<(), ApprovalError> {
         self.remove_file(&plan.id(), "request").map(drop)
     }
@@ -526,7 +532,8 @@ impl PlanStore {
     /// Returns a stored plan.
     ///
     /// # Errors
-    /// [`ApprovalError`] if there is none.
+    /// [`ApprovalError::NoPlan`] if there is no such plan; [`ApprovalError::File`] if its file
+    /// cannot be read.
     pub fn load_plan(&self, id: &str) -> Result<PlanRecord, ApprovalError> {
         let plan: Option<PlanRecord> = read_json(&self.path(id, "plan")?)?;
         plan.filter(|plan| plan.id() == id).ok_or_else(|| ApprovalError::NoPlan(id.to_owned()))
@@ -535,7 +542,7 @@ impl PlanStore {
     /// Approves a plan as it was shown to a person. `now` is a Unix time in seconds.
     ///
     /// # Errors
-    /// [`ApprovalError::File`].
+    /// [`ApprovalError::File`] if a file cannot be written or removed.
     pub fn approve(&self, shown: &PlanRecord, now: i64) -> Result<(), ApprovalError> {
         let id = shown.id();
         self.remove_file(&id, "request")?;
@@ -545,10 +552,11 @@ impl PlanStore {
     }
 
     /// Uses up the approval of a plan. Returns false if the plan has not been approved. If several
-    /// callers try at once, only one succeeds.
+    /// callers try at once, only one of them gets true.
     ///
     /// # Errors
-    /// [`ApprovalError`] if there is an approval that is not valid for this plan.
+    /// [`ApprovalError`] if the plan was rejected, if its approval has expired or does not cover
+    /// the plan, or if a file cannot be read or removed.
     pub fn use_approval(&self, plan: &PlanRecord, now: i64) -> Result<bool, ApprovalError> {
         self.check_rejection(plan, now)?;
         let id = plan.id();

@@ -25,14 +25,15 @@ pub struct Turn {
     pub question: String,
     /// Text of the query.
     pub sql: String,
-    /// Number of rows of the query's result.
+    /// Number of rows in the query's result.
     pub rows: u64,
-    /// Whether the query can be an example of the question: it was not relaxed, and it is in
-    /// `SQLite`'s dialect, as examples are.
+    /// Whether the question and its query can be saved as an example: the query was not relaxed,
+    /// and it is in `SQLite`'s dialect, which examples require.
     pub can_be_example: bool,
 }
 
-/// Formats the newest turns that fit the token limit, oldest first. `None` if no turn fits.
+/// Formats the newest turns that fit within the token limit, oldest first. Returns `None` if no
+/// turn fits.
 pub fn format_turns(turns: &[Turn], tokenizer: Tokenizer, max_tokens: u64) -> Option<String> {
     let mut left = max_tokens;
     let mut lines: Vec<String> = Vec::new();

@@ -14,13 +14,13 @@ const MAX_KEPT: usize = 100;
 /// A conversation about one database.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Conversation {
-    /// Path or URL of the database, absolute.
+    /// Absolute path or URL of the database.
     pub database: String,
     /// Questions of the conversation, oldest first.
     pub turns: Vec<Turn>,
 }
 
-/// Directory of conversations.
+/// Directory that contains the conversations.
 #[derive(Debug, Clone)]
 pub struct ConversationStore {
     dir: PathBuf,
@@ -30,7 +30,7 @@ impl ConversationStore {
     /// Opens the directory, creates it if necessary, and deletes the oldest conversations.
     ///
     /// # Errors
-    /// [`FileError`].
+    /// [`FileError`] if the directory cannot be created or made private.
     pub fn open(dir: &Path) -> Result<Self, FileError> {
         create_private_dir(dir)?;
         let store = Self { dir: dir.to_owned() };
@@ -41,7 +41,7 @@ impl ConversationStore {
         Ok(store)
     }
 
-    /// Returns an id for a new conversation; ids sort by time. `now` is the current time.
+    /// Returns an id for a new conversation. Ids sort by time, so `now` must be the current time.
     #[must_use]
     pub fn create_id(now: jiff::Timestamp) -> String {
         format!("{}-{}", now.strftime("%Y%m%dT%H%M%SZ"), std::process::id())
@@ -50,7 +50,7 @@ impl ConversationStore {
     /// Stores a conversation, replacing its earlier state.
     ///
     /// # Errors
-    /// [`FileError`].
+    /// [`FileError`] if the file cannot be written.
     pub fn save(&self, id: &str, conversation: &Conversation) -> Result<(), FileError> {
         write_json(&self.path(id), conversation)
     }

@@ -1,10 +1,10 @@
-//! Answers a question in plain words: the model writes SQL, which then goes through the same parser,
-//! guard, price and budget as a query that a person wrote.
+//! Answers a question in plain words. The model writes SQL, to which the same parser, guard, prices
+//! and budget apply as to a query that a person wrote.
 //!
 //! An [`Asker`] writes a plan ([`Asker::plan`]), which the caller shows and approves, and runs it
-//! ([`Asker::run`]). A query with an error is repaired with hqdl's own message
-//! ([`Asker::repair`]). If a query returns no rows, [`Asker::relax`] writes one with a weaker
-//! condition. All requests for SQL share one budget ([`SqlGenerationLimit`]), and their answers are
+//! ([`Asker::run`]). A query with an error is repaired with hqdl's own message ([`Asker::repair`]).
+//! If a query returns no rows, [`Asker::relax`] writes a query with a weaker condition. All
+//! requests for SQL share one budget ([`SqlGenerationLimit`]), and their answers are stored as
 //! facts. A question may continue a conversation ([`Asker::continue_conversation`]).
 
 mod conversation;
@@ -60,7 +60,8 @@ const MAX_REQUESTS: u64 = 10;
 const MAX_REPAIRS: usize = 2;
 /// Maximum number of relaxations of a query without rows.
 const MAX_RELAXATIONS: usize = 2;
-/// Minimum token limit of a request. It has room for the instructions, a question and one table.
+/// Minimum token limit of a request, which leaves room for the instructions, a question and one
+/// table.
 pub use hqdl_spec::MIN_CONTEXT_TOKENS;
 /// The question may use at most one `QUESTION_SHARE`th of a prompt's tokens.
 const QUESTION_SHARE: u64 = 4;
@@ -73,7 +74,8 @@ const NO_ROWS: &str = "The query is correct but returned no rows. Relax one cond
 or drop the least important condition. Say in `assumptions` what you changed. If no condition can be relaxed without \
 changing the question, `sql` is null and `cannot_answer` says so.";
 
-/// Describes each table and each unpublished expansion. Also returns the hash of the definitions.
+/// Returns a description of each table and each unpublished expansion, and the hash of all
+/// definitions.
 ///
 /// # Errors
 /// [`StoreError`] if the database cannot be opened.
@@ -87,7 +89,7 @@ pub fn describe_tables(
     Ok((cards, hash))
 }
 
-/// Describes the calls that a query may contain, for a model that writes SQL.
+/// Returns instructions on the calls that a query may contain, for a model that writes SQL.
 #[must_use]
 pub fn describe_dialect(spec: &Spec) -> String {
     build_instructions(&spec.ingredients, spec.embeddings.is_some())
@@ -112,11 +114,11 @@ pub fn find_stored_values(
 pub enum SqlGenerationLimit {
     /// Limit in USD.
     Usd(f64),
-    /// Tokens, for a model whose price is not known.
+    /// Limit in tokens, for a model whose price is not known.
     Tokens(u64),
 }
 
-/// Returns the limit on the requests for SQL, and a copy of the spec that enforces it.
+/// Returns a copy of the spec that enforces the limit on the requests for SQL, and the limit.
 ///
 /// # Errors
 /// [`UnpricedModel`] if the spec sets `[ask] budget_usd` but the price of its model is not known.
@@ -154,7 +156,7 @@ pub enum Written {
     Declined(String),
     /// The last query has an error, and the maximum number of repairs was reached.
     Failed(FailedQuery),
-    /// The model's reply contains no query.
+    /// The model's reply cannot be parsed.
     Unreadable,
 }
 
@@ -188,13 +190,13 @@ pub struct AskQuestion<'a> {
     pub budget_usd: Option<f64>,
     /// A model that counts tokens but sends no request.
     pub planning_model: Arc<dyn Model>,
-    /// Whether to ignore stored SQL and ask the model again.
+    /// Whether to ignore stored SQL and examples, and ask the model again.
     pub rewrites: bool,
     /// Called before the first request for SQL.
     pub before_request: &'a dyn Fn(),
 }
 
-/// The model's answer.
+/// The model's answer to a request for SQL.
 #[derive(Debug, Default, Deserialize)]
 struct WrittenStatement {
     sql: Option<String>,
@@ -250,7 +252,7 @@ impl<'a> Asker<'a> {
     /// Reads the schema of the database. Sends no request.
     ///
     /// # Errors
-    /// [`AskError`] for a question that is empty or too long, or a database that cannot be read.
+    /// [`AskError`] if the question is empty or too long, or if the database cannot be read.
     pub fn new(question: AskQuestion<'a>) -> Result<Self, AskError> {
         let AskQuestion {
             text,
@@ -269,7 +271,7 @@ impl<'a> Asker<'a> {
         }
         let tokenizer = Tokenizer::for_model(&spec.model.name);
         let max_tokens = spec.ask.context_tokens / QUESTION_SHARE;
-        // Counting the tokens of a very long text would take long.
+        // Counting the tokens of a very long text would take too long.
         let length = if text.len() as u64 > 8 * max_tokens {
             Some(count_noun(text.len() as u64, "byte"))
         } else {
@@ -339,11 +341,11 @@ impl<'a> Asker<'a> {
         self.check_statement(statement)
     }
 
-    /// Writes a query like [`Self::plan`], and names the other reading of the question in its
-    /// assumptions, if there is one.
+    /// Writes a query like [`Self::plan`]. If the question has another reading, names that reading
+    /// in the plan's assumptions.
     ///
     /// # Errors
-    /// The same as for [`Self::plan`].
+    /// Fails under the same conditions as [`Self::plan`].
     pub fn plan_likelier_reading(&mut self) -> Result<Written, AskError> {
         let mut written = self.plan()?;
         if let (Written::Plan(plan), Some(other)) = (&mut written, self.other.take()) {
@@ -352,8 +354,8 @@ impl<'a> Asker<'a> {
         Ok(written)
     }
 
-    /// Returns the query of the spec's example with exactly this question, if there is one. It
-    /// needs no request.
+    /// Returns the query of the spec's example with exactly this question. Returns `None` if there
+    /// is no such example, if the question continues a conversation, or if examples are ignored.
     fn find_example(&self) -> Option<String> {
         let normalize = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
         let mut examples = self.request.spec.ask.examples.iter();
@@ -376,7 +378,7 @@ impl<'a> Asker<'a> {
     /// Writes a new query to replace one that failed when it ran.
     ///
     /// # Errors
-    /// Errors of [`Self::plan`].
+    /// Fails under the same conditions as [`Self::plan`].
     pub fn repair(&mut self, sql: &str, problem: &Problem) -> Result<Written, AskError> {
         let error = describe_problem(problem);
         if self.repairs.len() == MAX_REPAIRS {
@@ -392,7 +394,7 @@ impl<'a> Asker<'a> {
     /// relaxations was reached.
     ///
     /// # Errors
-    /// Errors of [`Self::plan`].
+    /// Fails under the same conditions as [`Self::plan`].
     pub fn relax(&mut self, plan: &AskPlan) -> Result<Option<AskPlan>, AskError> {
         if self.relaxations == MAX_RELAXATIONS {
             return Ok(None);
@@ -408,7 +410,7 @@ impl<'a> Asker<'a> {
     /// Runs a plan and spends at most its maximum cost. All queries of a question share one budget.
     ///
     /// # Errors
-    /// [`QueryError`]; answers received before the error are kept.
+    /// [`QueryError`] if the query fails. Answers received before the error are kept.
     pub fn run(&mut self, plan: &AskPlan, sink: &mut dyn RowSink) -> Result<Meta, QueryError> {
         let limit = match plan.max_cost {
             MaxCost::Usd(usd) => Some(usd),
@@ -427,8 +429,8 @@ impl<'a> Asker<'a> {
         result
     }
 
-    /// Returns whether the database is on a server, where a query can do everything that its role
-    /// may do.
+    /// Returns true if the database is on a server, where a query can do whatever its database role
+    /// is allowed to do.
     #[must_use]
     pub fn is_on_server(&self) -> bool {
         is_server(self.request.database)
@@ -451,10 +453,10 @@ impl<'a> Asker<'a> {
         describe_search(&self.database, &self.cards, meta)
     }
 
-    /// Writes the query of another reading in place of the first one.
+    /// Returns a plan of the query for another reading, to replace the plan of the first reading.
     ///
     /// # Errors
-    /// Errors of [`Self::plan`].
+    /// Fails under the same conditions as [`Self::plan`].
     pub fn use_other_reading(&mut self, other: OtherReading) -> Result<Written, AskError> {
         self.check_statement(Some(WrittenStatement {
             sql: Some(other.sql),
@@ -463,8 +465,8 @@ impl<'a> Asker<'a> {
         }))
     }
 
-    /// Returns the likely cost in USD of asking a column's question live about each row, if it is
-    /// known. Sends no request.
+    /// Returns the likely cost, in USD, of asking a column's question live about each row; `None`
+    /// if the cost is not known. Sends no request.
     #[must_use]
     pub fn estimate_live_cost(&self, column: &ProposedColumn) -> Option<f64> {
         let sql = column.live_query()?;
@@ -474,8 +476,8 @@ impl<'a> Asker<'a> {
         plan.likely_usd(self.request.spec)
     }
 
-    /// Asks the model to answer the question in prose from the rows of its query. The request is
-    /// part of the limit on requests for SQL.
+    /// Asks the model to answer the question in prose from the rows of its query. The request
+    /// counts toward the limit on requests for SQL.
     ///
     /// # Errors
     /// [`AskError`] if the request fails or would exceed the limit.
@@ -512,7 +514,7 @@ impl<'a> Asker<'a> {
     /// Closes the statement writer and returns the usage of the requests for SQL.
     ///
     /// # Errors
-    /// [`QueryError`] if the journal fails.
+    /// [`QueryError`] if the journal cannot be written.
     pub fn finish(self, complete: bool) -> Result<Usage, QueryError> {
         self.writer.finish(complete)
     }
@@ -531,7 +533,8 @@ impl<'a> Asker<'a> {
         self.find_or_request_statement(key, sql)
     }
 
-    /// Returns the stored answer, or asks the model; `None` if its reply cannot be parsed.
+    /// Returns the stored statement, or asks the model for one. Returns `None` if the reply cannot
+    /// be parsed.
     fn find_or_request_statement(
         &mut self,
         key: Vec<(&'static str, String)>,

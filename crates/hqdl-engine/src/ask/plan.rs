@@ -11,7 +11,7 @@ use hqdl_values::format::to_single_line;
 
 /// Factor by which a query may exceed its estimated cost, because requests are retried.
 const COST_HEADROOM: f64 = 2.0;
-/// Number of tokens that a price refers to.
+/// Prices are in USD per this number of tokens.
 const TOKENS_PER_PRICE: f64 = 1e6;
 
 /// Maximum cost of running a plan.
@@ -107,7 +107,7 @@ pub fn plan_query(
 /// cost of a request is not known, the query sends no requests.
 ///
 /// # Errors
-/// [`QueryError`]; answers received before the error are kept.
+/// [`QueryError`] if the query fails. Answers received before the error are kept.
 pub fn run_within_limit(
     request: &Request<'_>,
     limit_usd: Option<f64>,
@@ -129,7 +129,7 @@ pub fn run_within_limit(
 /// Checks that the cost of every request can be computed.
 ///
 /// # Errors
-/// Returns the reason if it cannot.
+/// Returns the reason why the cost cannot be computed.
 pub fn check_cost_is_known(spec: &Spec) -> Result<(), String> {
     let embeddings = spec.embeddings.as_ref().map(|embeddings| &embeddings.model);
     if !spec.is_priced() || embeddings.is_some_and(|model| model.price.is_none()) {
@@ -176,9 +176,9 @@ pub fn bound_fill_cost(spec: &Spec, plan: &Plan) -> MaxCost {
     MaxCost::Usd(spec.limits.budget_usd.map_or(usd, |limit| limit.min(usd)))
 }
 
-/// Returns the maximum cost that one request reserves, in USD: its input tokens and the longest
-/// possible answer. The limit of a query or a run includes it, because otherwise the last request
-/// could not be sent.
+/// Returns the maximum cost that one request reserves, in USD: the cost of its input tokens and of
+/// the longest possible answer. The limit of a query or a run includes this amount, because
+/// otherwise the last request could not be sent.
 #[must_use]
 pub fn max_request_cost(spec: &Spec, input: f64) -> f64 {
     let reserved = |settings: &ModelSettings| {

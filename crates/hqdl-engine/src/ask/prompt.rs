@@ -134,8 +134,8 @@ impl DescriptionBuilder<'_> {
     }
 
     /// Returns the tables' positions, most similar to the question first. A matching value or a
-    /// similar name raises a table's rank. Tables joined to a similar table by a foreign key follow
-    /// it.
+    /// similar name raises a table's rank. Tables that a foreign key joins to a similar table rank
+    /// right after that table.
     fn rank_tables(&self, question: &str, matches: &[ValueMatch]) -> rusqlite::Result<Vec<usize>> {
         let texts: Vec<String> = self.cards.iter().map(TableCard::searchable_text).collect();
         let index = TextIndex::index_texts(texts.iter().map(String::as_str))?;

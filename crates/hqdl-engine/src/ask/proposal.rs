@@ -31,8 +31,8 @@ pub struct ProposedColumn {
 }
 
 impl ProposedColumn {
-    /// Returns the text of a spec with the column, and the name of its expansion. `taken` contains
-    /// the names of the database's tables.
+    /// Returns the spec's text with the column added, and the name of the column's expansion.
+    /// `taken` contains the names of the database's tables.
     ///
     /// # Errors
     /// [`EditError`] if the text cannot be edited.
@@ -42,7 +42,7 @@ impl ProposedColumn {
         })
     }
 
-    /// Returns the TOML to add to a spec with this text.
+    /// Returns the TOML that adds the column to a spec with this text.
     ///
     /// # Errors
     /// [`EditError`] if the text cannot be read.
@@ -67,7 +67,8 @@ impl ProposedColumn {
         }
     }
 
-    /// Returns a query that asks the question about each row; `None` if the key has several columns.
+    /// Returns a query that asks the question live about each row; `None` if the key has several
+    /// columns.
     #[must_use]
     pub fn live_query(&self) -> Option<String> {
         let [key] = self.key.as_slice() else { return None };
@@ -76,7 +77,7 @@ impl ProposedColumn {
     }
 }
 
-/// Likely costs of a proposed column in USD; `None` if not known.
+/// Likely costs of a proposed column, in USD. A cost that is not known is `None`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ColumnCosts {
     /// Likely cost of the live query.
@@ -86,8 +87,9 @@ pub struct ColumnCosts {
 }
 
 impl ColumnCosts {
-    /// Returns the number of live queries, each about different rows, from which filling the column
-    /// is cheaper; `None` if it is not known.
+    /// Returns the smallest number of live queries, each about different rows, that together cost
+    /// more than filling the column. Returns `None` if a cost is not known or live queries are
+    /// free.
     #[must_use]
     pub fn break_even(&self) -> Option<u64> {
         let (live, materialized) = (self.live?, self.materialized?);

@@ -64,7 +64,8 @@ const NUMBER_WORDS: [(&str, f64); 45] = [
     ("millions", 1e6),
     ("billions", 1e9),
     ("trillion", 1e12),
-    // A sign in words changes the next number, so that it is in no row.
+    // A sign in words changes the number after it. NaN equals no number, so the sign is rejected
+    // unless a row contains the word.
     ("minus", f64::NAN),
 ];
 
@@ -77,7 +78,7 @@ pub enum Prose {
     Missing(String),
 }
 
-/// The rows of a query that a prompt contains.
+/// The rows of a query's result that a prompt contains.
 pub(super) struct ShownRows {
     /// The rows with their numbers, as a JSON table for the prompt.
     pub table: String,
@@ -88,7 +89,7 @@ pub(super) struct ShownRows {
 }
 
 impl ShownRows {
-    /// Returns the first rows that fit into `max_tokens`; `None` if not even one row fits.
+    /// Returns the leading rows that fit within `max_tokens`; `None` if not even one row fits.
     pub fn select(result: &QueryResult, max_tokens: u64, tokenizer: Tokenizer) -> Option<Self> {
         let to_json = |value: &rusqlite::types::Value| {
             let mut bytes = Vec::new();
@@ -223,8 +224,8 @@ fn split_words(text: &str) -> impl Iterator<Item = &str> {
     text.split(|c: char| !c.is_alphanumeric()).filter(|word| !word.is_empty())
 }
 
-/// Marks the characters of a text that belong to one of these values. Skips values without a
-/// letter, because numbers are compared separately.
+/// Marks the characters of a text that belong to an occurrence of one of these values. Skips values
+/// without a letter, because numbers are compared separately.
 fn find_values<'c>(text: &[char], values: impl Iterator<Item = &'c String>) -> Vec<bool> {
     let mut is_value = vec![false; text.len()];
     for value in values.filter(|value| value.chars().any(char::is_alphabetic)) {
@@ -264,7 +265,7 @@ fn split_sentences<'t>(text: &'t [char], is_value: &[bool]) -> Vec<&'t [char]> {
     sentences
 }
 
-/// Returns the cited rows, and marks the characters of the references.
+/// Returns the cited rows, and the characters of the sentence that belong to references.
 fn read_references(
     sentence: &[char],
     is_value: &[bool],
@@ -325,7 +326,7 @@ fn find_quotations(sentence: &[char]) -> Result<Vec<String>, String> {
     Ok(found)
 }
 
-/// Returns the numbers in the unmarked part of a text, with their spelling.
+/// Returns the numbers in the unmarked part of a text, each with its spelling.
 fn read_numbers(text: &[char], is_marked: &[bool]) -> Vec<(String, f64)> {
     let digit = |at: usize| text.get(at).is_some_and(char::is_ascii_digit);
     let (mut found, mut at) = (Vec::new(), 0);

@@ -14,11 +14,11 @@ use hqdl_values::value::Value;
 
 /// Number of sample rows per table.
 const SAMPLE_ROWS: usize = 3;
-/// Maximum characters of a sample value.
+/// Maximum length of a sample value, in characters.
 const SAMPLE_CHARS: usize = 60;
-/// Maximum number of listed values of a column.
+/// Maximum number of allowed values that a column's description lists.
 const LISTED_VALUES: usize = 20;
-/// Maximum number of rows of a schema query.
+/// Maximum number of rows that a query about the schema returns.
 const MAX_SCHEMA_ROWS: usize = 10_000;
 
 /// A table or view, or an expansion that is not published.
@@ -300,8 +300,8 @@ pub fn format_name(name: &str) -> String {
     if is_plain { name.to_owned() } else { to_single_line(&quote_name(name)) }
 }
 
-/// Returns the hash of the schema: the definitions of all tables, without their rows, and the other
-/// text and settings that determine what the model sees.
+/// Returns the hash of the schema: the definitions of all tables, without their rows, and `shown`,
+/// the other text and settings that determine what the model sees.
 #[must_use]
 pub fn hash_schema(cards: &[TableCard], shown: &str) -> String {
     let mut hasher = blake3::Hasher::new();
@@ -312,7 +312,7 @@ pub fn hash_schema(cards: &[TableCard], shown: &str) -> String {
     hasher.finalize().to_hex()[..16].to_owned()
 }
 
-/// Returns the position of each table by its name in lower case.
+/// Returns a map from the lowercase name of each table to its position in `cards`.
 #[must_use]
 pub fn index_by_name(cards: &[TableCard]) -> HashMap<String, usize> {
     cards.iter().enumerate().map(|(n, card)| (card.name.to_lowercase(), n)).collect()

@@ -30,8 +30,8 @@ const CANDIDATES: usize = 40;
 const MIN_CONTAINMENT: f64 = 0.6;
 /// Maximum number of matches per question.
 const MAX_MATCHES: usize = 12;
-/// Added to the score of a value that the question contains as whole words. Such a value ranks
-/// before all others, because the query probably compares a column with it.
+/// Bonus for a value that the question contains as whole words. Such a value ranks before all
+/// others, because the query probably compares a column with the value.
 const WHOLE_VALUE_SCORE: f64 = 100.0;
 /// Length of a trigram, in characters.
 const TRIGRAM: usize = 3;
@@ -214,7 +214,7 @@ pub fn split_trigrams(text: &str) -> HashSet<String> {
     chars.windows(TRIGRAM).map(|window| window.iter().collect()).collect()
 }
 
-/// Returns the share of `part` that `whole` contains.
+/// Returns the share of the trigrams in `part` that `whole` contains; 0 if `part` is empty.
 #[must_use]
 pub fn compute_share(part: &HashSet<String>, whole: &HashSet<String>) -> f64 {
     if part.is_empty() {

@@ -41,7 +41,8 @@ impl Audit {
     /// the number of filled cells.
     ///
     /// # Errors
-    /// [`AuditError`]; nothing is changed in that case.
+    /// [`AuditError`] if the answers cannot be read or the sheet cannot be written. Nothing is
+    /// changed in that case.
     pub fn fill_from_model(
         &mut self,
         spec: &Spec,
@@ -71,7 +72,7 @@ impl Audit {
             let entity = expansion.build_entity(&self.draw.frame[*row].key);
             let Some(found) = by_entity.get(&entity) else { continue };
             for (n, column) in positions.iter().enumerate() {
-                // Skip overrides, because a person wrote them, not the model.
+                // Skip overrides, because a person, not the model, wrote them.
                 if sheet.truth(*row, *column).is_some() || found.states[n] != State::Ok.name() {
                     continue;
                 }

@@ -50,10 +50,10 @@ impl Design {
     }
 }
 
-/// Request for a draw.
+/// Parameters of a draw.
 #[derive(Debug, Clone, Default)]
 pub struct DrawRequest {
-    /// Positions of the columns to audit in the expansion.
+    /// Positions, within the expansion, of the columns to audit.
     pub columns: Vec<usize>,
     /// Number of rows to draw.
     pub sample: usize,
@@ -65,16 +65,17 @@ pub struct DrawRequest {
     pub certain: Vec<Entity>,
 }
 
-/// Rows of an expansion with the model's answers, and the sample drawn from them. It never changes.
+/// Rows of an expansion with the model's answers, and the sample drawn from these rows. A draw
+/// never changes.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Draw {
-    /// Identifier, a hash of the draw without its time.
+    /// Identifier: a hash of the draw, except for its time.
     pub id: String,
     /// Names of the audited columns.
     pub columns: Vec<String>,
     /// Design of the sample.
     pub design: Design,
-    /// Seed of the random numbers.
+    /// Seed of the random number generator.
     pub seed: u64,
     /// Time of the draw.
     pub drawn_at: String,
@@ -102,7 +103,7 @@ impl Draw {
     /// Draws a sample of the published rows of an expansion.
     ///
     /// # Errors
-    /// [`AuditError`] if the rows cannot be read, or there are too few.
+    /// [`AuditError`] if the rows cannot be read, or if there are too few rows.
     pub fn sample_rows(
         sources: &Database,
         published: &Database,
@@ -163,7 +164,8 @@ impl Draw {
     /// Reads the draw of an expansion.
     ///
     /// # Errors
-    /// [`AuditError`] if the draw does not exist or was changed.
+    /// [`AuditError`] if the file does not exist, cannot be read, was edited, or belongs to another
+    /// expansion or key.
     pub fn read(spec: &Spec, expansion: &Expansion) -> Result<Self, AuditError> {
         let path = draw_path(spec, expansion);
         if !path.exists() {
@@ -273,7 +275,7 @@ pub(super) fn write_file(path: &Path, bytes: &[u8]) -> Result<(), AuditError> {
     })
 }
 
-/// Returns a seed from the clock, for a sample that no user has seeded.
+/// Returns a seed derived from the clock, for a draw whose seed the user did not choose.
 #[must_use]
 pub fn generate_seed() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Fills a sheet from a reference file, and writes its true values as overrides.
+//! Fills a sheet from a reference file, and writes the sheet's true values as overrides.
 
 use std::path::Path;
 
@@ -16,7 +16,8 @@ impl Audit {
     /// number of filled cells.
     ///
     /// # Errors
-    /// [`AuditError`]; nothing is changed in that case.
+    /// [`AuditError`] if the reference file or a value in it is invalid, or if the sheet cannot be
+    /// written. Nothing is changed in that case.
     pub fn fill_from_reference(
         &mut self,
         spec: &Spec,
@@ -64,12 +65,12 @@ impl Audit {
         Ok(filled)
     }
 
-    /// Stores the truth of a cell in the sheet. It reads the sheet again first, because another
-    /// person may have filled cells meanwhile. The last truth replaces the previous one, and its
-    /// note records the previous value.
+    /// Stores the truth of a cell in the sheet. Rereads the sheet first, because another person may
+    /// have filled in cells in the meantime. The new truth replaces the previous truth. If their
+    /// values differ, the new truth's note records the previous value.
     ///
     /// # Errors
-    /// [`AuditError`]; nothing is changed in that case.
+    /// [`AuditError`] if the sheet cannot be read or written. Nothing is changed in that case.
     pub fn record_truth(
         &mut self,
         spec: &Spec,
@@ -92,10 +93,10 @@ impl Audit {
         Ok(())
     }
 
-    /// Removes the truth of a cell from the sheet, which it reads again first.
+    /// Removes the truth of a cell from the sheet. Rereads the sheet first.
     ///
     /// # Errors
-    /// [`AuditError`]; nothing is changed in that case.
+    /// [`AuditError`] if the sheet cannot be read or written. Nothing is changed in that case.
     pub fn remove_truth(
         &mut self,
         spec: &Spec,
@@ -114,7 +115,7 @@ impl Audit {
     /// number of overrides. The audit itself still uses the drawn answers.
     ///
     /// # Errors
-    /// [`AuditError`]; nothing is changed in that case.
+    /// [`AuditError`] if the overrides cannot be read or written. Nothing is changed in that case.
     pub fn apply_truths(&self, spec: &Spec, expansion: &Expansion) -> Result<u64, AuditError> {
         let path = spec.overrides_path();
         let existing = read_lines(&path)?;

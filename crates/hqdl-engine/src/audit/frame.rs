@@ -23,7 +23,7 @@ pub struct FrameRow {
     pub states: Vec<String>,
 }
 
-/// State of a cell that was never asked for.
+/// State of a cell without a published answer.
 const NOT_ASKED: &str = "not_asked";
 
 /// Returns each entity of an expansion's sources once, with its published answers.

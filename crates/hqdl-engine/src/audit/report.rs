@@ -38,10 +38,10 @@ pub struct ColumnAudit {
     /// Number of rows whose truth cannot be known. The lower bound of the accuracy counts them as
     /// wrong, the upper bound as right.
     pub cannot_be_known: u64,
-    /// Estimated accuracy, and the lower and upper bound of its exact interval, as shares of the
+    /// Estimated accuracy, and the lower and upper bounds of its exact interval, as shares of the
     /// expansion's rows.
     pub accuracy: Option<[f64; 3]>,
-    /// Number of right answers and of compared answers, by the state of the answer.
+    /// For each state, the number of right answers and the number of compared answers.
     pub states: BTreeMap<String, (u64, u64)>,
     /// Most frequent pairs of a truth and a different answer.
     pub confusions: Vec<Confusion>,
@@ -75,7 +75,7 @@ pub struct AuditReport {
     pub gone: u64,
     /// Number of sampled rows whose published answer has changed.
     pub changed: u64,
-    /// Columns; those compared with the truth come first.
+    /// Reports on the columns. Columns compared with the truth come first.
     pub columns: Vec<ColumnAudit>,
 }
 
@@ -92,7 +92,7 @@ impl AuditReport {
 }
 
 impl Audit {
-    /// Returns the report of the audit. It compares the sampled rows with the current database.
+    /// Compares the sampled rows with the current database and returns the report of the audit.
     ///
     /// # Errors
     /// [`AuditError`] if the databases cannot be read.
@@ -131,7 +131,7 @@ impl Audit {
         })
     }
 
-    /// Returns a report on each column; those compared with the truth come first.
+    /// Returns a report on each audited column. Columns compared with the truth come first.
     #[must_use]
     pub fn report_columns(&self, expansion: &Expansion, confidence: f64) -> Vec<ColumnAudit> {
         [Evidence::Truth, Evidence::Model]
@@ -145,8 +145,8 @@ impl Audit {
             .collect()
     }
 
-    /// Returns the report on a column. Returns `None` if it would compare with another model, but
-    /// the sheet contains no answers from one.
+    /// Returns the report on a column. Returns `None` if `evidence` is [`Evidence::Model`] and no
+    /// row with another model's answer counts.
     fn report_column(
         &self,
         expansion: &Expansion,

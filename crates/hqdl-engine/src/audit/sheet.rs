@@ -1,7 +1,7 @@
 //! The sheet of an audit: the CSV file that a person fills in, one line per cell.
 //!
 //! ```csv
-//! # hqdl audit 5f3a… of llm: write the true value into truth, or ? if it cannot be known
+//! # hqdl audit 5f3a… of llm: uniform sample of 50 of 750 rows; write the true value into truth…
 //! row,superhero_name,full_name,column,answer,truth,source,note
 //! 1,Spawn,Al Simmons,race,Human,Demon,image comics,
 //! ```
@@ -19,9 +19,9 @@ use hqdl_values::format::io_reason;
 use hqdl_values::value::Value;
 use serde::Serialize;
 
-/// Marks a truth that cannot be known.
+/// Entry in the sheet for a truth that cannot be known.
 pub const CANNOT_BE_KNOWN: &str = "?";
-/// Marks an answer of another model, as the prefix of its source.
+/// Prefix of a source that marks an answer of another model.
 pub(super) const MODEL_SOURCE: &str = "model:";
 /// The sheet's column before the key columns, and the columns after them.
 const COLUMNS: (&str, [&str; 5]) = ("row", ["column", "answer", "truth", "source", "note"]);
@@ -60,8 +60,8 @@ impl CellTruth {
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Sheet {
     truths: HashMap<(usize, usize), CellTruth>,
-    /// Lines of audited columns that the spec no longer has. They stay in the file, so that the
-    /// truths are not lost.
+    /// Lines of audited columns that the spec no longer has. These lines stay in the file, so that
+    /// their truths are not lost.
     removed_columns: Vec<csv::StringRecord>,
 }
 
@@ -85,7 +85,8 @@ impl Sheet {
     /// Reads a sheet and checks that its rows and answers match the draw.
     ///
     /// # Errors
-    /// [`AuditError`] with the line that cannot be used.
+    /// [`AuditError`] if the file cannot be read, or if a line is missing, invalid or does not
+    /// match the draw.
     pub fn read(path: &Path, draw: &Draw, expansion: &Expansion) -> Result<Self, AuditError> {
         let error = |line: u64, message: String| AuditError::in_file(path, Some(line), message);
         let bytes =

@@ -56,7 +56,7 @@ const HEADER_HINT: &str = "name a CSV file in UTF-8 with the column names in the
 /// Hint for a file in another encoding.
 const ENCODING_HINT: &str = "export it as UTF-8 (in Excel: \"CSV UTF-8\"), or convert it: `iconv -f WINDOWS-1252 -t UTF-8 FILE > NEW.csv`";
 
-/// Hint for a file that is damaged UTF-16.
+/// Hint for a damaged UTF-16 file.
 const UTF_16_HINT: &str = "export it again as UTF-8 (in Excel: \"CSV UTF-8\")";
 
 /// Returns the CSV files at a path: the file itself, or the files of the folder. Returns `None` for
@@ -76,12 +76,13 @@ pub fn list_csv_files(path: &Path) -> Option<Vec<PathBuf>> {
     Some(files)
 }
 
-/// Creates a database from CSV files, next to them. Returns its path and a note for each renamed
-/// column. The first line of each file contains the column names. A column is numeric if all its
-/// fields are numbers; an empty field becomes NULL.
+/// Creates a database next to the CSV files and imports them. Returns the path of the database, and
+/// a note for each renamed column. The first line of each file contains the column names. A column
+/// is numeric if all its fields are numbers; an empty field becomes NULL.
 ///
 /// # Errors
-/// Returns [`CsvImportError`] and leaves no database behind.
+/// Returns [`CsvImportError`] if there is no file, a file cannot be imported, or the database
+/// already exists. Leaves no incomplete database behind.
 pub fn create_database(
     path: &Path,
     files: &[PathBuf],
@@ -128,7 +129,7 @@ pub fn create_database(
     result.map(|notes| (db_path, notes))
 }
 
-/// Adds the table of a file. Returns a note for each renamed column.
+/// Imports a file as a table. Returns a note for each renamed column.
 fn import_file(db: &Connection, file: &Path) -> Result<Vec<String>, CsvProblem> {
     let failed_insert = |e: rusqlite::Error| (e.to_string(), HEADER_HINT);
     let text = read_text(file)?;
@@ -197,7 +198,7 @@ fn import_file(db: &Connection, file: &Path) -> Result<Vec<String>, CsvProblem> 
     Ok(notes.collect())
 }
 
-/// Reads a file in UTF-8, or in UTF-16 with a byte order mark, as Excel's "Unicode Text" is.
+/// Reads a UTF-8 file, or a UTF-16 file with a byte order mark, such as Excel's "Unicode Text".
 fn read_text(file: &Path) -> Result<String, CsvProblem> {
     let bytes =
         std::fs::read(file).map_err(|e| (io_reason(&e), "check the file and its permissions"))?;

@@ -22,7 +22,7 @@ const TRIAL_ROWS: u64 = 2_000;
 pub struct KeyCandidate {
     /// Positions of the key's columns in the table.
     pub columns: Vec<usize>,
-    /// Number of distinct keys in a sample of the rows.
+    /// Numbers of rows and of distinct keys in a sample.
     pub sample: DistinctRows,
 }
 
@@ -57,7 +57,7 @@ impl KeyCandidate {
         self.sample.count_repeats() == 0
     }
 
-    /// Returns true if one of the columns is called a name or title.
+    /// Returns true if one of the key's columns contains the names of the rows ([`is_name`]).
     pub fn has_name_column(&self, table: &SampledTable) -> bool {
         self.columns.iter().filter_map(|c| table.columns.get(*c)).any(|c| is_name(table, c))
     }
@@ -154,8 +154,9 @@ fn list_candidate_sets(table: &SampledTable) -> Vec<Vec<usize>> {
     sets.into_iter().map(to_positions).collect()
 }
 
-/// Returns the groups of candidates that identify a row only together: the parts of a person's name,
-/// and the columns of a unique index, because their author expects one of them alone to repeat.
+/// Returns the groups of candidates that identify a row only together: the parts of a person's
+/// name, and the columns of a unique index, because an index over several columns implies that each
+/// of them alone can contain duplicates.
 fn list_column_groups<'t>(
     table: &SampledTable,
     candidates: &[(usize, &'t SampledColumn)],
@@ -172,8 +173,8 @@ fn list_column_groups<'t>(
     groups.filter(|g| (2..=MAX_KEY_COLUMNS).contains(&g.len())).collect()
 }
 
-/// Adds the other columns of each group of which the set contains a column, if the key does not
-/// become too large.
+/// For each group that has a column in the set, adds the group's other columns, unless the key
+/// would become too large.
 fn complete_groups<'t>(
     set: &mut Vec<(usize, &'t SampledColumn)>,
     groups: &[Vec<(usize, &'t SampledColumn)>],
@@ -192,8 +193,8 @@ fn complete_groups<'t>(
     }
 }
 
-/// Returns true if a column contains the names of the rows: it is called a name or title, or it has the
-/// name of its table, such as `School` of `schools`.
+/// Returns true if a column contains the names of the rows: its name contains `name` or `title`, or
+/// is the name of the table, such as `School` in `schools`.
 pub fn is_name(table: &SampledTable, column: &SampledColumn) -> bool {
     classify::is_name(&column.name)
         || column.value_kind == ValueKind::Name && has_table_name(table, column)

@@ -65,7 +65,7 @@ impl List {
         Some(list)
     }
 
-    /// Returns the SELECT of the list's values.
+    /// Returns the SELECT statement that reads the list's values.
     pub fn values_sql(&self) -> String {
         let (column, table) = (sql::quote_name(&self.column), sql::quote_name(&self.table));
         let present =
@@ -85,7 +85,7 @@ impl List {
         words
     }
 
-    /// Returns the name for a column with these values.
+    /// Returns the name for a column that contains values of this list.
     pub fn column_name(&self) -> String {
         if self.has_generic_name() && !self.words.is_empty() {
             self.words.join("_")

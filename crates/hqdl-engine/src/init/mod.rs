@@ -46,7 +46,7 @@ pub struct GeneratedSpec {
     pub toml: String,
     /// Notes for the user, as sentences.
     pub notes: Vec<String>,
-    /// Whether the spec has an expansion. Without one, it does not pass its check.
+    /// Whether the spec has an expansion. A spec without an expansion does not pass its check.
     pub has_expansion: bool,
 }
 
@@ -87,7 +87,8 @@ impl<'db> SpecDraft<'db> {
         chosen.iter().map(|entity| advice::describe_table(self.db, &entity.table)).collect()
     }
 
-    /// Applies a model's advice, in the order of [`Self::describe_tables`].
+    /// Applies a model's advice to the tables; `advised` has the order of
+    /// [`Self::describe_tables`].
     pub fn apply_advice(&mut self, advised: &[TableAdvice]) {
         for (entity, advised) in self.inventory.entities.iter_mut().zip(advised) {
             advice::apply_advice(self.db, entity, advised);
@@ -180,14 +181,14 @@ struct Inventory {
     lists: Vec<List>,
     /// Tables of private persons.
     persons: Vec<SampledTable>,
-    /// Tables of events and measurements.
+    /// Names of the tables of events and measurements.
     events: Vec<String>,
-    /// Tables that belong to a framework or program.
+    /// Names of the tables that belong to a framework or program.
     framework: Vec<String>,
-    /// Tables that only link others: ids, numbers and little text.
+    /// Tables that only link other tables: they contain ids, numbers and little text.
     link_tables: Vec<SampledTable>,
     empty: Vec<String>,
-    /// Unreadable tables, with `SQLite`'s error message.
+    /// Names of unreadable tables, each with `SQLite`'s error message.
     unreadable: Vec<(String, String)>,
 }
 
@@ -218,8 +219,8 @@ impl Inventory {
         Ok(inventory)
     }
 
-    /// Turns lookup tables into entity tables if most of their rows own only a few rows of an
-    /// entity table, such as the artists of albums.
+    /// Turns a lookup table into an entity table if its rows own on average at most two rows of an
+    /// entity table, as artists own albums.
     fn promote_owners(&mut self, db: &Database) -> rusqlite::Result<()> {
         let is_owner = |list: &List| {
             let owns = |e: &EntityTable| {

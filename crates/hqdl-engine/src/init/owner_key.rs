@@ -9,11 +9,11 @@ use hqdl_values::sql;
 /// A table's key extended by the name of the owner.
 #[derive(Debug)]
 pub struct OwnerKey {
-    /// SELECT of the table with the owner's name as a column.
+    /// SELECT statement that returns the table's columns and the owner's name.
     pub select: String,
     /// Columns of the extended key.
     pub key: Vec<String>,
-    /// Number of distinct keys in a sample of the rows.
+    /// Numbers of rows and of distinct keys in a sample.
     pub sample: DistinctRows,
 }
 

@@ -33,7 +33,7 @@ pub struct SampledTable {
     pub columns: Vec<SampledColumn>,
     /// Number of rows, at most [`SAMPLE_ROWS`].
     pub rows: u64,
-    /// Whether the table has more rows.
+    /// Whether the table has more than [`SAMPLE_ROWS`] rows.
     pub has_more_rows: bool,
     /// Single-column foreign keys.
     pub foreign_keys: Vec<ForeignKey>,
@@ -200,10 +200,10 @@ fn count_rows(db: &Database, table: &str) -> rusqlite::Result<u64> {
     db.connection().query_row(&sql, [], |row| row.get(0))
 }
 
-/// Number of rows and of distinct rows in a sample.
+/// Numbers of rows and of distinct rows in a sample.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct DistinctRows {
-    /// Rows of the sample.
+    /// Number of rows in the sample.
     pub rows: u64,
     /// Number of distinct rows of the sample; NULL counts as a value.
     pub distinct: u64,

@@ -35,7 +35,7 @@ api_key_env = \"OPENAI_API_KEY\"   # name of the environment variable that holds
 # price = { input = 0, output = 0 }
 ";
 
-/// Budget of a run in USD, unless flags set another.
+/// Default budget of a run, in USD.
 const BUDGET_USD: f64 = 1.0;
 
 /// Example for a database without entities and value lists.
@@ -60,7 +60,8 @@ pub fn output_path(db_path: &str) -> Option<String> {
     (!is_server(db_path.as_ref())).then(|| format!("{stem}.expanded.sqlite"))
 }
 
-/// Writes the spec; `used_names` contains the lowercase names that the database already uses.
+/// Returns the text of the spec. `used_names` contains the lowercase names that the database
+/// already uses.
 pub fn write_spec(
     found: &Inventory,
     db_path: &str,
@@ -117,7 +118,7 @@ fn format_model_table(flags: &SpecOverrides) -> String {
     table
 }
 
-/// Formats `[limits]`, with the budget that the flags set.
+/// Formats `[limits]`, with the budget that the flags set or, without one, the default budget.
 fn format_limits_table(flags: &SpecOverrides) -> String {
     format!(
         "[limits]\n\
@@ -128,7 +129,7 @@ fn format_limits_table(flags: &SpecOverrides) -> String {
     )
 }
 
-/// Writes the spec with `database` as the content of its `[database]` table.
+/// Returns the text of the spec, with `database` as the content of its `[database]` table.
 fn write_spec_with_database(
     inventory: &Inventory,
     database: &str,
@@ -171,7 +172,7 @@ struct SpecWriter {
     out: String,
     /// Lowercase table names that are already in use.
     used_names: HashSet<String>,
-    /// Questions written so far, each with its key.
+    /// Questions written so far, each combined with its key.
     questions: HashSet<String>,
 }
 
@@ -266,7 +267,8 @@ impl SpecWriter {
     }
 
     /// Writes a question for a column. Two columns with the same key cannot answer the same
-    /// question, so a second column gets a question with the entity's name, or none.
+    /// question, so a second column gets a question that includes the entity's name, or no
+    /// question.
     fn write_question(&mut self, subject: &str, key: &[&str], entity: &str) {
         let phrasings =
             [format!("What is the {subject}?"), format!("What is the {subject} of the {entity}?")];
@@ -324,7 +326,7 @@ impl SpecWriter {
         example.out
     }
 
-    /// Returns a free table name.
+    /// Returns an unused table name, and reserves it.
     fn reserve_name(&mut self, preferred: &str) -> String {
         reserve_free_name(&mut self.used_names, preferred)
     }
@@ -360,8 +362,8 @@ fn reserve_free_name(used_names: &mut HashSet<String>, preferred: &str) -> Strin
     name
 }
 
-/// Returns the suggested context columns: columns with numbers, and columns with names that are not
-/// in the key. Ids are excluded, because they mean nothing to a model.
+/// Returns the suggested context columns: the columns outside the key that contain numbers or
+/// names. Ids are excluded, because they mean nothing to a model.
 fn choose_context_columns(entity: &EntityTable) -> Vec<&str> {
     let table = &entity.table;
     let key = entity.key_names();

@@ -16,11 +16,12 @@ use hqdl_values::format::count_noun;
 /// Number of strata in a design: one for rows drawn at random, one for rows that are always drawn.
 const STRATA: usize = 2;
 
-/// Inputs of the estimates: the query's rows over the drawn answers and over the true values.
+/// Inputs of the estimates: the query's rows, computed once from the drawn answers and once from
+/// the true values.
 pub(super) struct Estimator<'a> {
     pub(super) shape: &'a Shape,
     pub(super) draw: &'a Draw,
-    /// Entities in the filled prefix of the sample.
+    /// Positions, in the draw, of the entities in the filled prefix of the sample.
     pub(super) audited: &'a HashSet<usize>,
     /// Audited entities whose truth cannot be known.
     pub(super) unknown: &'a HashSet<usize>,
@@ -38,7 +39,7 @@ pub(super) type AggregateEstimate = (Interval, &'static str);
 struct EntityRows {
     rows: u64,
     numbers: SampledRow,
-    /// Contributions to the numerator and the denominator that the rows can have.
+    /// Possible contributions of the rows to the numerator and the denominator.
     possible: Vec<(f64, f64)>,
 }
 
@@ -147,7 +148,7 @@ impl Estimator<'_> {
         (entities, added)
     }
 
-    /// Returns all numerator and denominator contributions that a row can have.
+    /// Returns all possible contributions of a row to the numerator and the denominator.
     fn list_possible_contributions(&self, term: &AggregateTerm, row: &RowFacts) -> Vec<(f64, f64)> {
         // For each leaf: whether its conditions can select the row, and its contribution if they
         // do.
@@ -341,7 +342,8 @@ fn format_row_count(rows: u64, one: &str, many: &str) -> String {
     format!("{} {}", count_noun(rows, "row"), if rows == 1 { one } else { many })
 }
 
-/// Contribution of an entity to a group, and all its possible contributions.
+/// Contribution of an entity to a group, according to the drawn answers, and all its possible
+/// contributions.
 pub(super) struct EntityNumbers {
     pub(super) entity: usize,
     pub(super) model: (f64, f64),

@@ -1,13 +1,13 @@
 //! Confidence intervals of aggregates. An [audit](crate::audit) bounds the distance between the
 //! result over the model's answers and the result over the true values.
 //!
-//! ```text
-//! shape: the query, taken apart, or refused → samples: its parts, row by row, over the drawn
-//! answers and over the truths → estimate: an interval for each aggregate and group
-//! ```
+//! - `shape` splits the query into its parts, or rejects it.
+//! - `samples` evaluates the parts for each row: over the drawn answers, and over the true values.
+//! - `estimate` computes an interval for each aggregate and group.
 //!
-//! The interval uses the answers as they were when the sample was drawn. Later answers and overrides
-//! never change it: a sample is no longer random for answers that depend on it.
+//! The interval uses the answers as they were when the sample was drawn. Later answers and
+//! overrides never change the interval, because a sample is not random with respect to answers that
+//! depend on it.
 
 mod estimate;
 mod leverage;
@@ -52,8 +52,8 @@ impl IntervalRequest {
     }
 }
 
-/// Runs an aggregate query. For each aggregate `x`, it adds columns with the confidence interval
-/// for `x` over the true values (`x_low`, `x_high`) and its estimate (`x_estimate`).
+/// Runs an aggregate query. For each aggregate `x`, adds columns with the confidence interval of
+/// `x` over the true values (`x_low`, `x_high`) and the estimate (`x_estimate`).
 ///
 /// # Errors
 /// [`QueryError::Sql`] with the reason if the query or the audit allows no interval.
@@ -79,7 +79,8 @@ pub fn run_with_intervals(
 /// Checks that a query allows intervals, but does not run the query.
 ///
 /// # Errors
-/// Errors of [`run_with_intervals`], except those that depend on the rows.
+/// Fails under the same conditions as [`run_with_intervals`], except for errors that depend on the
+/// rows.
 pub fn check_query(spec: &Spec, query: &PlainQuery<'_>) -> Result<(), QueryError> {
     check_is_plain(spec, query)?;
     query.explain()?;
@@ -159,7 +160,7 @@ fn estimate_rows(
             .collect()
     };
     let estimates: Vec<RowEstimates> = result.rows.iter().map(estimate_row).collect();
-    // A single row without an interval is an error; a group without one gets NULL.
+    // A single row without an interval is an error; a group without an interval gets NULLs.
     if let (true, [only]) = (shape.groups.is_empty(), estimates.as_slice())
         && let Some(reason) = only.iter().find_map(|e| e.as_ref().err())
     {
@@ -204,7 +205,7 @@ fn to_query_error(error: &AuditError) -> QueryError {
     QueryError::in_sql(format!("no interval: {error}"), None, "", error.hint())
 }
 
-/// Returns the description of the intervals that `--meta` prints and `--json` contains.
+/// Returns the description of the intervals, which `--meta` prints and `--json` includes.
 fn describe_intervals(
     audit: &Audit,
     expansion: &Expansion,

@@ -1,5 +1,6 @@
 //! Evaluates the parts of an aggregate query row by row: once over the drawn answers, once over the
-//! true values. `SQLite` evaluates both, so that conditions have the same meaning as in the query.
+//! true values. `SQLite` evaluates them both times, so that conditions have the same meaning as in
+//! the query.
 
 use std::collections::{HashMap, HashSet};
 
@@ -87,7 +88,7 @@ impl<'a> AuditedTables<'a> {
         self.fill_tables(|entity, audited| self.draw.frame[entity].answers[audited].clone(), None)
     }
 
-    /// Fills the tables with the audited rows only, and their true values.
+    /// Fills the tables with the true values of the audited rows only.
     pub(super) fn fill_with_truths(
         &self,
         audited: &HashSet<usize>,

@@ -101,7 +101,7 @@ struct Part {
 /// Splits a parsed query into its parts.
 ///
 /// # Errors
-/// [`QueryError::Sql`] with the reason why it has no interval.
+/// [`QueryError::Sql`] with the reason if the query cannot have an interval.
 pub fn recognize_shape(
     spec: &Spec,
     database: &Database,

@@ -14,7 +14,7 @@ use hqdl_values::sql;
 /// Name of the column that contains the entity's number, in the tables that hqdl fills.
 pub(super) const ENTITY_COLUMN: &str = "hqdl_entity";
 
-/// Number of an expanded column. It combines the position of the expansion in the spec with the
+/// Number of an expanded column, which combines the position of the expansion in the spec with the
 /// position of the column in the expansion.
 type ColumnNumber = usize;
 /// Maximum number of columns per expansion that a [`ColumnNumber`] can represent.
@@ -50,7 +50,8 @@ impl<'a> FromTables<'a> {
     /// Resolves the FROM clause of a SELECT.
     ///
     /// # Errors
-    /// Rejects everything except an expansion, its view, or its join with its source on the key.
+    /// Rejects everything except an expansion, its view, or a join of the expansion with its source
+    /// on the key.
     pub(super) fn resolve(
         spec: &'a Spec,
         database: &'a Database,

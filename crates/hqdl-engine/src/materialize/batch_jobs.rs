@@ -38,7 +38,7 @@ pub struct ImportResult {
     pub columns: Vec<ColumnUsageEntry>,
 }
 
-/// Leaves cells missing if their imported requests failed, so that the next run requests them
+/// If an imported request failed, leaves its cells missing, so that the next run requests them
 /// again.
 struct LeaveMissing<'f>(&'f Facts);
 
@@ -160,9 +160,9 @@ impl Materializer<'_> {
         report.add_answers(&dispatch.column_usage());
     }
 
-    /// Writes requests for the missing cells into files that the user submits. It sends nothing and
-    /// does not use the budget; [`Materializer::plan_requests`] computes the cost. Cells in
-    /// earlier, unanswered files are skipped unless `include_unanswered` is set.
+    /// Writes requests for the missing cells into files that the user submits. The export sends
+    /// nothing and does not use the budget; [`Materializer::plan_requests`] computes the cost.
+    /// Cells in earlier, unanswered files are skipped unless `include_unanswered` is set.
     ///
     /// # Errors
     /// Returns [`MaterializeError`] if keys cannot be read or a file cannot be written.
@@ -224,8 +224,8 @@ impl Materializer<'_> {
         })
     }
 
-    /// Imports answer files of batches. It stores each answer to a request exported from this fact
-    /// store exactly once.
+    /// Imports answer files of batches. Each answer to a request that was exported from this fact
+    /// store is stored exactly once.
     ///
     /// # Errors
     /// Returns [`MaterializeError`] if a file cannot be read or an answer cannot be stored, or if
@@ -238,7 +238,7 @@ impl Materializer<'_> {
         listener: &Listener,
         interrupt: &watch::Receiver<bool>,
     ) -> Result<ImportResult, MaterializeError> {
-        // Importing the same file twice is a no-op.
+        // The lock prevents two processes from importing the same answer at the same time.
         let lock = self.facts.lock("import", interrupt)?;
         let _lock = lock.ok_or(MaterializeError::Stopped(StopReason::Interrupted))?;
         let id = self.facts.history().start_run(command, "")?;

@@ -1,8 +1,8 @@
 //! Calibration of a column with a `target`: counts the column's cells, chooses the threshold, and
 //! derives the promise about the published cells.
 //!
-//! For an overridden cell, the models' answers count, not the override. Otherwise the sample would
-//! look better than the other cells if a user overrides only wrong cells.
+//! For an overridden cell, the models' answers count, not the override. If a user overrode only
+//! wrong cells, the sample would otherwise look better than the other cells.
 
 use std::collections::{HashMap, HashSet};
 

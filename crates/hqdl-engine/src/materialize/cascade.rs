@@ -4,7 +4,7 @@
 //!
 //! A row is in the sample if the hash of its entity and the seed is one of the smallest. The sample
 //! thus follows from the keys alone: a killed run continues with the same sample, new rows are as
-//! likely to be in it as old ones, and nothing about a calibration is stored.
+//! likely to be sampled as old rows, and nothing about a calibration is stored.
 
 use std::collections::BinaryHeap;
 
@@ -28,7 +28,7 @@ fn is_calibrated(key: &KeyRow, column: usize) -> bool {
 }
 
 impl Materializer<'_> {
-    /// Returns the target of each column of an expansion that has one.
+    /// Returns the columns of an expansion that have a target, each with its target.
     fn cascade_targets(&self, n: usize) -> Vec<(usize, CascadeTarget)> {
         let target = |column: usize| match self.models[n].column_models(column).second.as_ref() {
             Some(rule) => match rule.comparison {
@@ -255,7 +255,7 @@ impl Materializer<'_> {
         self.calibrations.borrow()[n][column].as_ref().is_some_and(|c| !c.is_final())
     }
 
-    /// Returns the promises about the columns of an expansion, for the user.
+    /// Describes, for the user, the promise about each calibrated column of an expansion.
     pub(super) fn describe_cascades(&self, n: usize) -> Vec<String> {
         let expansion = &self.spec.expansions[n];
         let mut notes = Vec::new();
@@ -421,7 +421,7 @@ fn choose_shown(calibration: &Calibration, rule: &SecondAnswerRule, accepted: us
     if rule.uses_logprobs() { calibration.trim_levels(accepted) } else { accepted }
 }
 
-/// Returns which cells are accepted if this number of levels is accepted.
+/// Returns the cells that are accepted if this number of levels is accepted.
 fn describe_accepted(rule: &SecondAnswerRule, accepted: usize) -> AcceptedCells {
     match accepted.checked_sub(1) {
         None => AcceptedCells::Nothing,

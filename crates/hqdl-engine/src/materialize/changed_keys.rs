@@ -81,8 +81,8 @@ impl<'w> Materializer<'w> {
         Ok(is_same_history.then_some(PublishedKeys { snapshot, checksums, state }))
     }
 
-    /// Computes the coverage from the changed buckets. Returns `None` if most keys are in them, or
-    /// if the sources are changing.
+    /// Computes the coverage from the changed buckets. Returns `None` if these buckets contain most
+    /// keys, or if the sources are changing.
     fn compute_changed_coverage(
         &self,
         n: usize,

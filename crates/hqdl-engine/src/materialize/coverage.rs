@@ -19,8 +19,8 @@ use hqdl_spec::overrides::Override;
 use hqdl_values::cell::{Answer, CellValue, State, Tally};
 use hqdl_values::key::Entity;
 
-/// Number of keys whose facts are fetched in one call, because each call is a round trip if the facts
-/// are on a server.
+/// Number of keys whose facts are fetched in one call. If the facts are on a server, each call is a
+/// round trip.
 const PREFETCHED_KEYS: usize = 1000;
 
 /// The stored facts of an entity; `None` if there are none.
@@ -48,7 +48,7 @@ pub(super) struct CoverageReport<'db> {
     /// Cells to refresh or retry that `--limit` leaves to a later run, per column.
     pub(super) unasked_refreshes: Vec<u64>,
     /// Missing cells that are requested by open batch jobs, per column. The run does not request
-    /// them.
+    /// them again.
     pub(super) in_flight: Vec<u64>,
     /// Cells of `in_flight` that are to be refreshed or retried, per column.
     pub(super) in_flight_refreshes: Vec<u64>,
@@ -165,10 +165,11 @@ impl<'w> Materializer<'w> {
         Ok(CoverageReport { filter_error, ..self.compute_key_coverage(n, keys, priced)? })
     }
 
-    /// Checks `--where`, and returns a warning for each expansion to which it does not apply.
+    /// Checks `--where`, and returns a warning for each expansion for which the condition is
+    /// invalid.
     ///
     /// # Errors
-    /// Returns [`MaterializeError::Where`] if it applies to no expansion.
+    /// Returns [`MaterializeError::InvalidWhere`] if the condition is invalid for every expansion.
     pub(super) fn check_filter(
         &self,
         coverages: &[CoverageReport<'_>],
@@ -182,8 +183,8 @@ impl<'w> Materializer<'w> {
             .collect();
         match inapplicable.first() {
             Some((_, error)) if inapplicable.len() == coverages.len() => {
-                // hqdl puts the condition in parentheses, so an incomplete one fails at hqdl's own
-                // `)`.
+                // hqdl puts the condition in parentheses, so an incomplete condition fails at
+                // hqdl's own `)`.
                 let filter = self.selection.filter.as_deref().unwrap_or_default();
                 let (is_empty, has_own) = (filter.trim().is_empty(), filter.contains(')'));
                 let error = match *error {
@@ -449,7 +450,7 @@ pub(super) enum ResolvedCell<'r> {
 }
 
 impl ResolvedCell<'_> {
-    /// Returns true if a run must ask for the cell.
+    /// Returns true if a run must request the cell.
     fn is_missing(&self) -> bool {
         matches!(
             self,

@@ -48,7 +48,7 @@ impl<'w> Materializer<'w> {
     }
 }
 
-/// Sums over the keys visited so far; [`CoverageReport`] documents them.
+/// Sums over the keys visited so far; [`CoverageReport`] documents the fields.
 pub(super) struct CoverageBuilder<'b, 'w> {
     materializer: &'b Materializer<'w>,
     /// Index of the expansion in the spec.
@@ -94,8 +94,8 @@ pub(super) struct RequestCost<'e> {
 }
 
 impl<'b, 'w> CoverageBuilder<'b, 'w> {
-    /// Returns a builder that has visited no key. With `priced`, it also computes the cost of
-    /// requesting the missing cells.
+    /// Returns a builder that has visited no key yet. With `priced`, the builder also computes the
+    /// cost of requesting the missing cells.
     pub(super) fn new(materializer: &'b Materializer<'w>, n: usize, priced: bool) -> Self {
         let expansion = &materializer.spec.expansions[n];
         let columns = expansion.columns.len();
@@ -218,7 +218,7 @@ impl<'b, 'w> CoverageBuilder<'b, 'w> {
         Ok(())
     }
 
-    /// Adds a row to the checksums; returns its version.
+    /// Adds a row to the checksums. Returns the row's version; `None` if the row is not published.
     fn add_to_checksums(
         &mut self,
         key: &KeyRow,
@@ -265,7 +265,7 @@ impl<'b, 'w> CoverageBuilder<'b, 'w> {
                     *column_plan.missing.entry(*reason).or_insert(0) += 1;
                     let model_plan = &mut self.model_plans[*model].columns[column];
                     *model_plan.missing.entry(*reason).or_insert(0) += 1;
-                    // `unify` may read the first answer before another model answers again.
+                    // `unify` may read the first answer before another model gives a second answer.
                     if let (Reason::SecondAnswer, Some(fact)) = (reason, fact) {
                         self.add_unlisted_words(column, &fact.answer);
                     }
@@ -283,7 +283,8 @@ impl<'b, 'w> CoverageBuilder<'b, 'w> {
         }
     }
 
-    /// Adds the words of a selected column's answer that are not in its value list.
+    /// Adds the words of an answer that are not in the column's value list. Skips columns that are
+    /// not selected.
     fn add_unlisted_words(&mut self, column: usize, answer: &Answer) {
         if !self.materializer.columns[self.n][column] {
             return;
@@ -446,7 +447,7 @@ impl<'e> RequestCost<'e> {
     }
 }
 
-/// Upper bound on the cost of second answers, for the case that every cell needs one.
+/// Upper bound on the cost of second answers, in case every cell needs one.
 ///
 /// Two rows can share a request only if the same combination of their columns needs a second
 /// answer. The requests cost at most as much as separate requests for each column, plus one request

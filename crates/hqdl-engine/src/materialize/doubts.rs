@@ -1,4 +1,4 @@
-//! Cells whose values are the least certain, for a person to review.
+//! Lists the cells whose values are the least certain, for a person to review.
 
 use super::{MaterializeError, Materializer};
 use hqdl_database::keys::Keys;
@@ -64,8 +64,8 @@ impl Materializer<'_> {
                 let (value, state, raw) = (answer.value, answer.state, answer.raw);
                 doubts.push(DoubtfulCell { key, column, value, state, raw, confidence, doubt });
             }
-            // Sort and truncate whenever the list reaches twice its final size, to limit the
-            // memory.
+            // Sort and truncate whenever the list reaches twice its final size, to limit memory
+            // use.
             if doubts.len() >= 2 * max.max(1) {
                 sort_doubts(&mut doubts, max);
             }

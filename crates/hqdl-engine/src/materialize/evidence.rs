@@ -1,5 +1,5 @@
 //! Loads the documents of expansions. For `--refresh-evidence`, finds answers whose requests would
-//! show different passages now.
+//! now show different passages.
 
 use std::collections::HashSet;
 use std::sync::Arc;

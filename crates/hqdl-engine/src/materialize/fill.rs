@@ -1,5 +1,5 @@
-//! Requests the missing cells one request at a time. This thread walks the keys; the runtime's
-//! threads send the requests.
+//! Requests the missing cells live, without the Batch API. The calling thread walks the keys; the
+//! runtime's threads send the requests.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
@@ -126,7 +126,7 @@ impl Materializer<'_> {
     }
 
     /// Requests the missing cells of an expansion from one of its models, and adds the results to
-    /// the report. `cells` is their number.
+    /// the report. `cells` is the number of these cells.
     fn fill_from_model(
         &self,
         (n, model): (usize, usize),
@@ -177,9 +177,9 @@ impl Materializer<'_> {
         report.add_answers(&names.zip(column_usage).map(to_usage_entry).collect::<Vec<_>>());
     }
 
-    /// Passes the rows of an expansion that one of its models must answer to `on_batch`, in
-    /// batches. Walks only the keys with missing cells, and skips cells that other processes have
-    /// answered in the meantime.
+    /// Calls `on_batch` with batches of the rows that one of an expansion's models must answer.
+    /// Walks only the keys with missing cells, and skips cells that other processes have answered
+    /// in the meantime.
     pub(super) fn for_each_row_batch(
         &self,
         (n, model): (usize, usize),

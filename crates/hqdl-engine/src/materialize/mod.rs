@@ -88,7 +88,7 @@ pub enum MaterializeError {
     /// The overrides file is invalid.
     #[error(transparent)]
     Overrides(#[from] OverridesError),
-    /// `--columns` or `--refresh` names a column that no expansion has.
+    /// `--columns` or `--refresh` names a column that is in no expansion.
     #[error("{flag}: no expansion has a column `{name}`")]
     UnknownColumn {
         /// The flag that contains the name.
@@ -124,7 +124,7 @@ pub enum MaterializeError {
     Evidence {
         /// Name of the expansion.
         expansion: String,
-        /// Reason.
+        /// Reason why the documents cannot be read.
         message: String,
     },
     /// The async runtime could not be started.
@@ -145,7 +145,7 @@ pub struct Selection {
     pub refresh: Vec<String>,
     /// Whether to request a cell again if its request would now show different passages.
     pub refresh_evidence: bool,
-    /// Whether to request cells without a value again.
+    /// Whether to retry cells without a value.
     pub retry_failed: bool,
 }
 
@@ -159,7 +159,7 @@ impl Selection {
     /// Checks the names of columns.
     ///
     /// # Errors
-    /// Returns [`MaterializeError::UnknownColumn`] if no expansion has one of the columns.
+    /// Returns [`MaterializeError::UnknownColumn`] if a column is in no expansion.
     pub fn check_columns(&self, spec: &Spec) -> Result<(), MaterializeError> {
         let columns = self.columns.iter().flatten().map(|name| ("--columns", name));
         let refreshed = self.refresh.iter().map(|name| ("--refresh", name));
@@ -211,7 +211,7 @@ pub struct Materializer<'w> {
     run_mode: RunMode,
     /// Whether any batch job is open.
     has_batch_jobs: Cell<bool>,
-    /// Change counter of the database at the time when the coverage was computed.
+    /// Change counter of the database when the coverage was computed.
     version: Cell<i64>,
     /// Calibration of each column that has a target, per expansion and column.
     calibrations: RefCell<Vec<Vec<Option<Calibration>>>>,
@@ -298,7 +298,7 @@ impl<'w> Materializer<'w> {
         Ok(self)
     }
 
-    /// Returns an error if a selected column uses another model than `[model]`, or if an expansion
+    /// Returns an error if a selected column uses a model other than `[model]`, or if an expansion
     /// sends images or shows evidence. Images and documents are read when a request is sent, but
     /// another process may send a batch a day later.
     pub(super) fn ensure_batch_support(&self) -> Result<(), MaterializeError> {
@@ -330,7 +330,7 @@ impl<'w> Materializer<'w> {
         self.model.name()
     }
 
-    /// Returns the plan of a run and its warnings, without making a request.
+    /// Returns the plan of a run and the warnings about it. Sends no request.
     ///
     /// # Errors
     /// Returns [`MaterializeError`] if keys or facts cannot be read.
@@ -387,8 +387,9 @@ impl<'w> Materializer<'w> {
     /// tables. If `interrupt` becomes true, the run ends early and keeps all answers.
     ///
     /// # Errors
-    /// Returns [`MaterializeError`]. If the run stops early, this function succeeds and the report
-    /// contains the reason, because the answers are stored and published.
+    /// Returns [`MaterializeError`] if the run cannot start, or if the tables cannot be read or
+    /// written. If the run stops early, this function succeeds and the report contains the reason,
+    /// because the answers are stored and published.
     pub fn materialize(
         &self,
         command: &str,
@@ -578,8 +579,8 @@ impl<'w> Materializer<'w> {
     }
 
     /// Requests the missing cells. Returns the positions of the expansions whose first answers may
-    /// have been superseded, because values were unified or answered again. Failures go into the
-    /// report.
+    /// have been superseded, because values were unified or cells were answered again. Failures go
+    /// into the report.
     fn request_cells(
         &self,
         run: &Run,
@@ -642,8 +643,8 @@ impl<'w> Materializer<'w> {
         Ok(changed)
     }
 
-    /// Returns whether the published tables must be kept because no request succeeded. They may
-    /// contain another model's values, which are better than NULLs.
+    /// Returns whether the published tables must be kept because no request succeeded. The tables
+    /// may contain another model's values, which are better than NULLs.
     fn must_keep_tables(&self, target: &OutputTarget, report: &Report) -> bool {
         let nothing_answered = self.run_mode != RunMode::CachedOnly
             && report.answered_by_others == 0

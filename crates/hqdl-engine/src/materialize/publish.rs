@@ -1,4 +1,4 @@
-//! Publishes the known facts into the target database, or into a copy that replaces it.
+//! Publishes the known facts into the target database, or into a new copy that replaces the target.
 //!
 //! If the tables exist, only rows that differ are written. The candidates are known before any
 //! request is made: rows of requested keys, and rows in buckets whose checksums differ from the
@@ -84,7 +84,8 @@ impl<'w> Materializer<'w> {
     ) -> Result<(), MaterializeError> {
         for (expansion, coverage) in self.spec.expansions.iter().zip(coverages) {
             let Some(published) = db.checksums(expansion) else { continue };
-            // A visited key's row is not written if its bucket equals the published one.
+            // If only some keys were visited, the rows of all visited keys are compared with the
+            // published rows.
             let is_partial = coverage.unvisited.is_some();
             let buckets = if is_partial {
                 BTreeSet::new()
@@ -289,7 +290,7 @@ impl<'w> Materializer<'w> {
         Ok(Some((counts, buckets)))
     }
 
-    /// Writes every row that differs from the published one.
+    /// Writes every row that differs from the published row.
     fn write_all_rows(
         &self,
         n: usize,

@@ -35,7 +35,7 @@ pub struct Report {
     pub in_doubt: UnconfirmedCost,
     /// Whether the model has a price.
     pub has_price: bool,
-    /// Sources of prices that are not from the spec ([`Spec::price_notes`]).
+    /// Notes on the sources of prices that the spec does not set ([`Spec::price_notes`]).
     pub price_origins: Vec<String>,
     /// Database of the published tables and views.
     pub target: PathBuf,
@@ -114,8 +114,8 @@ impl Report {
         }
     }
 
-    /// Caps the number of newly answered cells in a state at `max`. Called when some first answers
-    /// have been superseded.
+    /// Limits the number of newly answered cells in a state to `max`. Called when some first
+    /// answers have been superseded.
     pub(super) fn cap_requested_cells(
         &mut self,
         expansion: &str,
@@ -134,7 +134,7 @@ impl Report {
         self.stop_reason.is_some() || self.failure.is_some()
     }
 
-    /// Adds usage to the columns; columns that no longer exist are skipped.
+    /// Adds usage to the columns. Skips columns that no longer exist.
     pub fn add_usage(&mut self, used: &[ColumnUsageEntry]) {
         for (expansion, name, column_usage) in used {
             self.column_mut(expansion, name).into_iter().for_each(|c| c.usage.merge(column_usage));
@@ -220,7 +220,8 @@ impl Report {
         matches!(&self.failure, Some(MaterializeError::Store(StoreError::Replaced(_))))
     }
 
-    /// Adds the usage and results of the previous attempt, before the database was read again.
+    /// Adds the usage and results of an earlier attempt of this run, which ended because the
+    /// database file was replaced.
     pub fn merge_previous_report(&mut self, before: &Self) {
         self.usage.merge(&before.usage);
         self.requested.merge(&before.requested);

@@ -78,8 +78,8 @@ impl Materializer<'_> {
         Run::open(id, listener)
     }
 
-    /// Copies the run's usage and results into the report. It does not end the run, because the
-    /// tables are not published yet.
+    /// Copies the run's usage and results into the report. Does not end the run, because the tables
+    /// are not published yet.
     pub(super) fn update_report(&self, run: Option<&Run>, report: &mut Report) {
         let Some(run) = run else { return };
         report.usage = run.events.usage();
@@ -91,7 +91,7 @@ impl Materializer<'_> {
     }
 
     /// Ends the run if its tables are up to date and no batch job is open. Otherwise leaves the run
-    /// open, so that the next run resumes it with the remaining budget. Without a run, because
+    /// open, so that the next run resumes it with the remaining budget. If `run` is `None`, because
     /// there was nothing to request, ends an earlier run that was killed.
     pub(super) fn finish_run(&self, run: Option<Run>, is_published: bool, report: &mut Report) {
         let run = run.map(|run| run.id);

@@ -1,5 +1,5 @@
-//! Web searches for the evidence of rows: a run searches for the rows that it is going to ask about,
-//! before it asks. The results are stored like answers.
+//! Web searches for evidence. Before a run asks about rows, it searches the web for them. The
+//! results are stored like answers.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,14 +23,14 @@ struct MissingSearches {
     stored: StoredSearches,
     /// Rows of the searches, by entity. Several rows with missing cells can share a search.
     searches: BTreeMap<Entity, MissingRow>,
-    /// For each model, the number of rows without results that the model is asked about.
+    /// For each model, the number of rows without results that the model will be asked about.
     rows: Vec<u64>,
 }
 
 impl Materializer<'_> {
-    /// Searches for the rows that a run is going to ask about, if their results are not stored yet.
-    /// If the run stops, the report contains the reason. A failed search does not stop the run;
-    /// only the search's own rows fail.
+    /// Searches the web for the rows that a run is going to ask about, unless the results are
+    /// stored already. If the run stops, the report contains the reason. A failed search does not
+    /// stop the run; only the search's own rows fail.
     pub(super) fn search_evidence(
         &self,
         run: &Run,

@@ -31,8 +31,8 @@ const SUPERSEDED_STATES: [State; 4] =
 const UNIFY_CHUNK: usize = 10_000;
 
 impl<'w> Materializer<'w> {
-    /// Unifies the unlisted values of all expansions. Returns the expansions for which the model
-    /// was asked.
+    /// Unifies the unlisted values of all expansions. Returns the positions of the expansions about
+    /// whose values the model was asked.
     ///
     /// # Errors
     /// Returns [`MaterializeError`] if keys or facts cannot be read. If the run stops early, the
@@ -231,9 +231,8 @@ impl<'w> Materializer<'w> {
         Ok(())
     }
 
-    /// Plans the requests that unify values: one for each unlisted value that is known now, and at
-    /// most one more for each missing cell or list item. A batch run does not unify, so it has no
-    /// plan.
+    /// Plans the requests that unify values: one for each known unlisted value, and at most one
+    /// more for each missing cell or list item. A batch run does not unify, so it has no plan.
     ///
     /// # Errors
     /// Returns [`MaterializeError`] if the history cannot be read.

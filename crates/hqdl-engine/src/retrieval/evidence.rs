@@ -53,7 +53,7 @@ pub fn load_evidence(
             return Ok(());
         }
     };
-    // Sort, because the order breaks ties between passages that match equally well.
+    // Sort the documents, because their order breaks ties between passages that match equally well.
     documents.sort();
     let passages = PassageFinder::index_documents(documents, tokenizer, settings.max_tokens)
         .map_err(|e| e.to_string())?;

@@ -52,8 +52,8 @@ pub fn html_to_text(html: &str) -> String {
     text
 }
 
-/// Returns the offset of the `>` that ends a tag. A `>` in a quoted attribute does not end it. A
-/// quote opens only at the beginning of an attribute's value.
+/// Returns the offset of the `>` that ends a tag. A `>` in a quoted attribute does not end the tag.
+/// A quote opens only at the beginning of an attribute's value.
 fn find_tag_end(tag: &str) -> Option<usize> {
     let (mut quote, mut before) = (None, ' ');
     tag.char_indices().find_map(|(at, c)| {

@@ -1,5 +1,5 @@
 //! Finds texts that are similar to a question. Similarity determines the order of requests and
-//! which parts of a long document are shown. It never decides which rows qualify.
+//! which parts of a long document are shown, but never which rows qualify.
 //!
 //! [`passages`] splits texts, [`text_index`] compares them by their words (BM25 of `SQLite`'s
 //! FTS5), and [`vectors`] stores embeddings to compare them by meaning. [`evidence`] finds passages

@@ -1,5 +1,5 @@
-//! Splits long texts into passages: between paragraphs, otherwise between sentences, otherwise
-//! between words.
+//! Splits long texts into passages: between paragraphs if possible, otherwise between sentences or,
+//! as a last resort, between words.
 
 use std::collections::HashSet;
 
@@ -24,7 +24,7 @@ pub(super) fn split_document(
     parts.into_iter().map(|part| Passage::new(&name, part)).collect()
 }
 
-/// Returns the leading passages that fit into a number of tokens, without duplicates.
+/// Returns the leading passages that fit within `max_tokens`, without duplicates.
 pub(super) fn select_passages(
     passages: impl Iterator<Item = Passage>,
     tokenizer: Tokenizer,
@@ -127,7 +127,7 @@ fn split_sentence<'t>(
 }
 
 /// Returns the last word boundary up to `at`, or the last character boundary if no word ends near
-/// it.
+/// `at`.
 fn find_word_boundary(text: &str, at: usize) -> usize {
     if at >= text.len() {
         return text.len();

@@ -15,7 +15,8 @@ use super::pdf_fonts::{FontDecoder, MAX_TEXT_BYTES};
 const MAX_PAGES: usize = 2_000;
 /// Maximum size of a page's content, in bytes. An operand takes up to 100 times its size in memory.
 const MAX_PAGE_BYTES: usize = 2 << 20;
-/// Maximum number of revisions. The table of objects of each one can have a million entries.
+/// Maximum number of revisions. The cross-reference table of each revision can have a million
+/// entries.
 const MAX_REVISIONS: usize = 16;
 /// Maximum size of all pages' contents and fonts, in bytes.
 const MAX_TOTAL_BYTES: usize = 64 << 20;
@@ -23,9 +24,9 @@ const MAX_TOTAL_BYTES: usize = 64 << 20;
 const MAX_OPERATIONS: usize = 10_000_000;
 /// Maximum number of fonts, counted once per page.
 const MAX_FONTS: usize = 200_000;
-/// Number of fonts from which on an unreadable one is an error.
+/// Once this many fonts have been read, a further font that is unreadable is an error.
 const MAX_UNREADABLE_FONTS: usize = 1_000;
-/// Distance in a `TJ` array from which on it separates words, in thousandths of the font size.
+/// Minimum distance in a `TJ` array that separates words, in thousandths of the font size.
 const MIN_WORD_GAP: f32 = 200.0;
 
 /// Returns the text of a PDF document, page by page.
@@ -34,7 +35,8 @@ const MIN_WORD_GAP: f32 = 200.0;
 /// Fails with the reason if the document is damaged or encrypted, exceeds a limit or contains no
 /// text, or if the characters of all its fonts are unknown.
 pub fn pdf_to_text(bytes: &[u8]) -> Result<String, String> {
-    // The parser is not hqdl's own, and a file from the web must not end the process.
+    // The parser is a third-party crate that may panic, and a file from the web must not crash the
+    // process.
     let extracted = catch_unwind(AssertUnwindSafe(|| extract_text(bytes)));
     extracted.unwrap_or_else(|panic| match panic.downcast_ref::<OverBudget>() {
         Some(OverBudget) => {
@@ -67,7 +69,8 @@ fn load_document(bytes: &[u8]) -> Result<Document, String> {
     };
     let document = load(false)?;
     let has_pages = document.is_encrypted() || document.page_iter().next().is_some();
-    // With a filter, the parser does not search a document without pages for its objects.
+    // Normally, the parser scans the file for objects if it finds no pages. With a filter it does
+    // not, so request the scan.
     Ok(if has_pages { document } else { load(true).unwrap_or(document) })
 }
 
@@ -91,7 +94,7 @@ fn extract_text(bytes: &[u8]) -> Result<String, String> {
         }
         extractor.extract_page(n + 1, page)?;
     }
-    // A document can lack the characters of a decorative font only.
+    // If other text is readable, ignore an unreadable font, which may be merely decorative.
     let is_readable = extractor.text.contains(char::is_alphanumeric);
     if let Some(reason) = extractor.unreadable.filter(|_| !is_readable) {
         return Err(reason);
@@ -118,7 +121,7 @@ fn is_over_limit(error: &Error) -> bool {
 struct TextExtractor<'a> {
     document: &'a Document,
     text: String,
-    /// Decoders by the address of the font's dictionary.
+    /// Decoders, keyed by the address of the font's dictionary; `None` for an unreadable font.
     decoders: BTreeMap<usize, Option<FontDecoder<'a>>>,
     /// Reason why the first unreadable string could not be decoded.
     unreadable: Option<String>,
@@ -283,7 +286,8 @@ impl Default for Position {
 }
 
 impl Position {
-    /// Moves the position, and returns the operands that the operation shows as text.
+    /// Applies an operation to the position. Returns the operands that the operation shows as text;
+    /// `None` if it shows no text.
     fn apply_operation<'o>(&mut self, operation: &'o Operation) -> Option<&'o [Object]> {
         let operands = operation.operands.as_slice();
         let number = |n: usize| operands.get(n).and_then(|o| o.as_float().ok()).unwrap_or(0.0);
@@ -444,8 +448,8 @@ mod tests {
         }
     }
 
-    /// Returns a PDF with a page, an object stream with this index and these objects, and a table
-    /// that names the object stream `count` times.
+    /// Returns a PDF with a page, an object stream with this index and these objects, and a
+    /// cross-reference table that refers to the object stream `count` times.
     fn build_bomb(index: &str, objects: &str, count: usize) -> Vec<u8> {
         let mut pdf = b"%PDF-1.5\n".to_vec();
         let mut offsets = Vec::new();

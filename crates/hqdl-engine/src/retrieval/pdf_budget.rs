@@ -1,7 +1,8 @@
-//! Limits the memory that the objects of a PDF document take while the document is loaded.
+//! Limits the memory that a PDF document's objects use while the document is loaded.
 //!
-//! The table of objects can point at one stream many times, and the index of a stream at one object
-//! many times. A few kilobytes can therefore become any number of objects.
+//! The cross-reference table can point to the same stream many times, and the index of a stream can
+//! point to the same object many times. A few kilobytes can therefore expand to any number of
+//! objects.
 
 use std::cell::Cell;
 use std::panic::resume_unwind;
@@ -11,19 +12,20 @@ use lopdf::{Object, ObjectId, Stream};
 /// Maximum size of all loaded objects in memory, in bytes. An object that is loaded twice counts
 /// twice.
 pub(super) const MAX_BYTES: usize = 512 << 20;
-/// Maximum size of a stream that contains objects of the file, in bytes.
+/// Maximum decompressed size of an object stream, in bytes.
 pub(super) const MAX_OBJECT_STREAM_BYTES: usize = 4 << 20;
-/// Estimated size of an entry of a dictionary besides its name and its value, in bytes.
+/// Estimated size of a dictionary entry, in bytes, apart from its name and its value.
 const ENTRY_BYTES: usize = 64;
 
-/// Payload of the panic that ends loading. The parser's filter has no other way to end it.
+/// Payload of the panic that stops loading. The parser's filter has no other way to stop the
+/// parser.
 pub(super) struct OverBudget;
 
 thread_local! {
     static BYTES_LEFT: Cell<usize> = const { Cell::new(MAX_BYTES) };
 }
 
-/// Starts a new document on this thread.
+/// Resets this thread's budget for a new document.
 pub(super) fn reset() {
     BYTES_LEFT.set(MAX_BYTES);
 }
@@ -32,7 +34,7 @@ pub(super) fn reset() {
 /// for an object stream before it parses the objects in the stream.
 ///
 /// # Panics
-/// With [`OverBudget`] if the budget is exceeded, or if the objects of a stream overlap.
+/// Panics with [`OverBudget`] if the budget is exceeded, or if objects of a stream overlap.
 #[expect(clippy::unnecessary_wraps, reason = "the parser requires this type")]
 pub(super) fn charge_object(id: ObjectId, object: &mut Object) -> Option<(ObjectId, Object)> {
     charge_bytes(measure_object(object));
@@ -69,8 +71,8 @@ fn measure_object(object: &Object) -> usize {
         }
 }
 
-/// Returns true if objects of a stream overlap. If they do not, all objects together are at most as
-/// long as the stream.
+/// Returns true if objects of a stream overlap. If none overlap, all objects together are at most
+/// as long as the stream.
 fn has_overlapping_objects(stream: &Stream) -> bool {
     // The parser reports a stream that it cannot decode, or that is too long.
     let Ok(content) = stream.get_plain_content_with_limit(MAX_OBJECT_STREAM_BYTES) else {
@@ -131,8 +133,8 @@ fn is_closed(text: &[u8]) -> bool {
     depth == 0
 }
 
-/// Returns the number of references to earlier tables of objects: the entries `Prev` and `XRefStm`
-/// whose value is not a reference to an object.
+/// Returns the number of references to earlier cross-reference tables: the entries `Prev` and
+/// `XRefStm` whose value is not an object reference.
 pub(super) fn count_earlier_revisions(bytes: &[u8]) -> usize {
     let is_space = |byte: &u8| byte.is_ascii_whitespace() || *byte == 0;
     let slashes = bytes.iter().enumerate().filter(|(_, byte)| **byte == b'/');
@@ -155,7 +157,7 @@ pub(super) fn count_earlier_revisions(bytes: &[u8]) -> usize {
     slashes.filter(is_earlier).count()
 }
 
-/// Replaces the codes (`#41`) in a name with their characters.
+/// Decodes the escapes in a name, such as `#41`.
 fn decode_name(name: &[u8]) -> Vec<u8> {
     let mut decoded = Vec::new();
     let mut rest = name;

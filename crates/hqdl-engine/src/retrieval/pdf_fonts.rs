@@ -7,7 +7,7 @@ use lopdf::{Dictionary, Document, Encoding, Object, Stream};
 
 /// Maximum size of a document's text, in bytes.
 pub const MAX_TEXT_BYTES: usize = 16 << 20;
-/// Maximum number of codes of a font. Fonts with codes of two bytes have at most 65,536.
+/// Maximum number of codes of a font. Fonts with two-byte codes have at most 65,536.
 const MAX_CODES: usize = 1 << 17;
 /// Maximum length of the text of a code, in bytes of UTF-16.
 const MAX_CODE_TEXT_BYTES: usize = 512;
@@ -17,17 +17,17 @@ const MAX_CODE_BYTES: usize = 4;
 /// Decodes the strings that a font shows.
 pub struct FontDecoder<'a> {
     to_unicode: CodeTable,
-    /// Encoding of codes of one byte that the table does not contain.
+    /// Encoding for one-byte codes that the `ToUnicode` table does not contain.
     encoding: Option<Encoding<'a>>,
     /// Whether codes can have several bytes.
     is_composite: bool,
 }
 
 impl<'a> FontDecoder<'a> {
-    /// Returns the decoder of a font, and the size of its table of characters in bytes.
+    /// Returns the decoder of a font, and the size of the font's `ToUnicode` table in bytes.
     ///
     /// # Errors
-    /// Fails with the reason if the font does not reveal the characters of its codes, or if its
+    /// Fails with the reason if the font does not specify the characters of its codes, or if its
     /// table is larger than `max_bytes`.
     pub fn read_font(
         document: &'a Document,
@@ -49,7 +49,8 @@ impl<'a> FontDecoder<'a> {
         let named = font.get_deref(b"Encoding", document).and_then(Object::as_name);
         let is_unicode =
             named.is_ok_and(|n| [b"UniGB-UCS2-H".as_slice(), b"UniGB-UTF16-H"].contains(&n));
-        // A limit of 0, because lopdf expands the ranges of a `ToUnicode` table without a limit.
+        // Pass a limit of 0, because lopdf would expand the ranges of a `ToUnicode` table without a
+        // limit.
         let encoding = if is_composite && !is_unicode {
             None
         } else {
@@ -61,7 +62,7 @@ impl<'a> FontDecoder<'a> {
         Ok((Self { to_unicode, encoding, is_composite }, size))
     }
 
-    /// Appends the text of a string.
+    /// Decodes a string and appends its text to `text`.
     ///
     /// # Errors
     /// Fails with the reason if the encoding is not supported.

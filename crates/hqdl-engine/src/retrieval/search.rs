@@ -41,7 +41,7 @@ impl StoredSearches {
         Ok(Self { expansion, requirements, facts: facts.clone(), tokenizer })
     }
 
-    /// Returns the row of a query, and its entity.
+    /// Returns the row that stores a query's results, and the row's entity.
     #[must_use]
     pub fn to_row(&self, query: &str) -> (Row, Entity) {
         let key = vec![Value::from(query)];

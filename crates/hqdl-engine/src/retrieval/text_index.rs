@@ -1,4 +1,5 @@
-//! Ranks texts by the words they share with a question, with the BM25 score of `SQLite`'s FTS5.
+//! Ranks texts by the words that they share with a question, using the BM25 score of `SQLite`'s
+//! FTS5.
 
 use std::collections::HashSet;
 
@@ -12,7 +13,7 @@ pub(crate) const STOP_WORDS: [&str; 33] = [
     "they", "this", "to", "was", "will", "with",
 ];
 
-/// Maximum number of words of a key or a topic to compare.
+/// Maximum number of words of a key, and of a topic, that are compared.
 const MAX_TERMS: usize = 100;
 
 /// Index of texts that are compared with questions.
@@ -95,7 +96,8 @@ impl TextIndex {
     }
 }
 
-/// Returns the words of a question without stop words, or all words if nothing else remains.
+/// Returns the words of a question without stop words, or all words if the question consists of
+/// stop words.
 fn split_terms(question: &str) -> Vec<String> {
     let all = || {
         question

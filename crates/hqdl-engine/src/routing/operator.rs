@@ -27,7 +27,7 @@ pub fn hash_columns(expansion: &Expansion) -> String {
     tagged_hash("hqdl columns offered v1", &parts)
 }
 
-/// Returns whether the answer is a Boolean.
+/// Returns whether the operator, applied to the column, gives a Boolean answer.
 #[must_use]
 pub fn has_boolean_answer(column: &Column, operator: &str) -> bool {
     operator != "is" || (column.kind == Type::Boolean && column.many.is_none())

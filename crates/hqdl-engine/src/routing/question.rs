@@ -19,14 +19,15 @@ pub fn normalize_question(question: &str) -> Vec<String> {
 pub enum SlotValue {
     /// The binding has no slot.
     NoSlot,
-    /// A text.
+    /// A value of the slot's column, or a date in ISO 8601.
     Text(String),
-    /// A number as it was written.
+    /// A number, as SQL.
     Number(String),
 }
 
 impl SlotValue {
-    /// Returns the slot as an SQL literal. Its text comes from the query, never from a model.
+    /// Returns the value as an SQL literal; empty if there is no slot. The value comes from the
+    /// query, never from a model.
     #[must_use]
     pub fn to_sql_literal(&self) -> String {
         match self {
@@ -37,12 +38,12 @@ impl SlotValue {
     }
 }
 
-/// Returns the binding that matches a question, with the value of the binding's slot. `stored`
-/// returns the values of a column if all of them are known. If the slot's column has no value list,
-/// the slot accepts only these values.
+/// Returns the binding of the column at position `at` that matches a question, with the value of
+/// the binding's slot. `stored` returns the values of a column if all of them are known. If the
+/// slot's column has no value list, the slot accepts only these values.
 ///
 /// # Errors
-/// Returns the reason if a binding matches except for its slot.
+/// Returns the reason if a binding matches the question, but does not accept the value of its slot.
 pub fn find_binding<'c>(
     columns: &'c [Column],
     at: usize,

@@ -12,9 +12,9 @@ const MAX_LINE_BYTES: usize = 90;
 /// Additions to a spec.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Additions {
-    /// New columns, as pairs of expansion and column name.
+    /// New columns, as pairs of the expansion's name and the column's name.
     pub columns: Vec<(String, String)>,
-    /// New questions for existing columns, as expansion, column and question.
+    /// New questions for existing columns, each with the names of its expansion and column.
     pub questions: Vec<(String, String, String)>,
 }
 
@@ -35,7 +35,7 @@ pub enum EditError {
     /// The expansion is written inline, so no table can be added.
     #[error("expansion `{0}` is not written as [[expansion]] and [[expansion.column]]")]
     Inline(String),
-    /// The examples are written inline, so none can be added.
+    /// The examples are written inline, so no example can be added.
     #[error("the examples are not written as [[example]]")]
     InlineExample,
 }

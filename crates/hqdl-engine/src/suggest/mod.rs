@@ -1,6 +1,6 @@
 //! Suggests spec columns for questions that queries sent to the model. Each suggestion contains the
 //! question's cost, the expansion whose keys match the question's values, and the column. [`edit`]
-//! inserts the TOML into a spec.
+//! inserts suggestions into a spec.
 
 pub mod edit;
 mod json;
@@ -14,8 +14,8 @@ use hqdl_facts::{Facts, FactsError, LiveQuestion, QuestionBinding, QuestionOrigi
 use hqdl_spec::{Binding, Expansion, SLOTS, SourceRows, Spec};
 use hqdl_values::key::ColumnIdentity;
 
-/// Minimum share of a question's values that must be keys of an expansion. Below it, the question
-/// is about something else.
+/// Minimum share of a question's values that must be keys of an expansion. Below this share, the
+/// question is about something else.
 pub const MIN_SHARE: f64 = 0.5;
 /// Maximum length of a generated column name, in bytes.
 const MAX_NAME_BYTES: usize = 48;
@@ -58,8 +58,8 @@ pub struct ExpansionMatch {
     pub match_count: u64,
     /// Number of the question's values.
     pub value_count: u64,
-    /// Number of keys that materializing the column would request. Does not include keys whose
-    /// stored answer can be reused for the column.
+    /// Number of keys that materializing the column would ask about. Excludes keys whose stored
+    /// answer can be reused for the column.
     pub requested_keys: u64,
 }
 
@@ -118,7 +118,7 @@ pub struct BoundQuestion {
     pub in_spec: bool,
 }
 
-/// Suggestions for all questions so far.
+/// Suggestions for all questions that queries have asked so far.
 #[derive(Debug, Clone, Default)]
 pub struct Suggestions {
     /// Questions that queries sent to the model, most expensive first.
@@ -128,8 +128,8 @@ pub struct Suggestions {
 }
 
 impl Suggestions {
-    /// Removes the questions whose values are not in the spec's database. They may be about another
-    /// database that uses the same cache.
+    /// Removes the questions whose values are not in the spec's database. Such questions may be
+    /// about another database that uses the same cache.
     pub fn retain_matches(&mut self) {
         let matches = |question: &Suggestion| {
             matches!(question.location, ColumnLocation::Existing(..) | ColumnLocation::Expansion(_))
@@ -138,8 +138,8 @@ impl Suggestions {
     }
 }
 
-/// Returns suggestions for the questions that queries have sent so far. Without a spec, the
-/// suggestions have no location.
+/// Returns suggestions for the questions that queries have asked so far. Without a spec, the
+/// location of each suggestion is [`ColumnLocation::NoSpec`].
 ///
 /// # Errors
 /// Returns [`SuggestError`] if the facts or the database cannot be read.
@@ -189,7 +189,7 @@ pub fn suggest_columns(
     Ok(all)
 }
 
-/// A key column of an expansion, and the questions' values that it contains.
+/// A key column of an expansion, and the values of questions that the column contains.
 struct KeyOverlap {
     expansion_index: usize,
     key: String,
@@ -367,7 +367,8 @@ impl Suggestion {
         Self { live_question, question, location, column }
     }
 
-    /// Subtracts the keys that are already answered, if the stored answers belong to the column.
+    /// Subtracts the already answered keys from `requested_keys`, if the column can reuse the
+    /// stored answers.
     fn subtract_known_keys(&mut self, spec: &Spec) {
         let ColumnLocation::Expansion(expansion_match) = &mut self.location else { return };
         let expansion = &spec.expansions[expansion_match.expansion_index];

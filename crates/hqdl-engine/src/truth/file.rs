@@ -13,7 +13,7 @@ use hqdl_values::key::Entity;
 use hqdl_values::problem::find_nearest;
 use hqdl_values::value::Value;
 
-/// Rows with reference values for a column.
+/// Rows that have a reference value for one column.
 type TrueRows = Vec<TrueRow>;
 
 /// Reference value of a row.
@@ -74,8 +74,8 @@ struct TruthExpansion<'s> {
 }
 
 impl Truth {
-    /// Reads a file. Its columns must identify the rows of an expansion: they include the whole
-    /// key, or the key columns of one source.
+    /// Reads a file. Its columns must identify the rows of an expansion: they must include the
+    /// whole key, or all key columns of one source.
     ///
     /// # Errors
     /// Returns [`TruthError`] if the file cannot be read, has no column of the spec, or contains
@@ -153,8 +153,8 @@ impl Truth {
         Ok(truth)
     }
 
-    /// Returns the keys and reference values of a column, given the index of the expansion in the
-    /// spec and of the column in the expansion.
+    /// Returns the keys and reference values of a column, given the expansion's index in the spec
+    /// and the column's index in the expansion.
     #[must_use]
     pub fn column_values(&self, expansion: usize, column: usize) -> Option<&[TrueRow]> {
         self.columns.get(&(expansion, column)).map(Vec::as_slice)

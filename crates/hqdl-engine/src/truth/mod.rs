@@ -1,9 +1,9 @@
 //! Compares published cells with reference values from the user.
 //!
 //! Only cells with a reference value count. *Accuracy* is the share of cells with exactly the true
-//! value. *F1* compares all stated values with all true values, so that a wrong value costs more
-//! than a missing one. Both include a 95 % Wilson interval, which shows the uncertainty of a share
-//! from a small sample.
+//! value. *F1* compares all stated values with all true values, so that a wrong value lowers the
+//! score more than a missing value. Both include a 95 % Wilson interval, which shows the
+//! uncertainty of a share from a small sample.
 
 mod file;
 mod share;
