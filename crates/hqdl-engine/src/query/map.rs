@@ -1,4 +1,4 @@
-//! Asks one question about each of several values without a query. Answers are shared with
+//! Asks one question about each of several values, without a query. The answers are shared with
 //! `LLMMap('question', value)` in queries.
 
 use std::time::Instant;
@@ -40,21 +40,21 @@ pub struct ValueQuestion<'q> {
     pub value_kind: Option<&'q str>,
 }
 
-/// Answers about a list of values, with metadata.
+/// Answers to a question about a list of values, with metadata.
 #[derive(Debug, Clone, Default)]
 pub struct MappedAnswers {
-    /// One answer per value, in the order of the values; `None` for NULL.
+    /// One answer per value, in the order of the values; `None` for NULL and NaN.
     pub answers: Vec<Option<Answer>>,
     /// Description of how the answers were computed.
     pub meta: Meta,
 }
 
-/// Answers a question about each value. Looks up the known answers, and asks the model once about
-/// each remaining value, even if it occurs several times or in different spellings. The request's
-/// `sql` is only the name of the run in the journal.
+/// Answers a question about each value. Looks up the known answers and asks the model about the
+/// remaining values. A value that occurs several times or in different spellings is asked about
+/// only once. The request's `sql` only names the run in the journal.
 ///
 /// # Errors
-/// Returns [`QueryError::NoModel`] if a value is unknown and there is no model, or another
+/// Returns [`QueryError::NoModel`] if an answer is missing and there is no model, or another
 /// [`QueryError`] if the run fails. Answers received before the error are kept.
 pub fn map_values(
     request: &Request<'_>,
@@ -91,7 +91,7 @@ pub fn map_values(
         meta.set_usage(&usage);
         load_known_answers(request, &targets[at], &missing, &mut answers)?;
     }
-    // The request for this value failed.
+    // Answer for a value whose request failed.
     let failed_answer =
         || Answer { state: State::Error, value: CellValue::Nothing, raw: None, repair: None };
     let answers: Vec<Answer> =
@@ -103,10 +103,10 @@ pub fn map_values(
 }
 
 /// Returns the known answers of [`map_values`] without sending a request. An answer is `None` if
-/// the value is NULL or would require a request.
+/// the value is NULL or NaN, or if a request would be necessary.
 ///
 /// # Errors
-/// Same as [`map_values`], except for errors of requests.
+/// Returns [`QueryError`] if the question or a value is invalid, or if the facts cannot be read.
 pub fn map_known_values(
     request: &Request<'_>,
     question: &ValueQuestion<'_>,
@@ -121,9 +121,9 @@ struct KnownAnswers {
     at: usize,
     /// Values to choose the answer from.
     options: Option<Vec<String>>,
-    /// Entity of each value.
+    /// Entity of each value; `None` for NULL and NaN.
     entities: Vec<Option<usize>>,
-    /// Known answer of each entity.
+    /// Known answer about each entity, if any.
     answers: Vec<Option<Answer>>,
 }
 
@@ -179,7 +179,7 @@ fn intern_value_entities(target: &mut TargetExpansion, values: &[Value]) -> Vec<
     values.iter().map(entity).collect()
 }
 
-/// Looks up the known answers of entities.
+/// Looks up the known answers about `entities` and writes them to `answers`.
 fn load_known_answers(
     request: &Request<'_>,
     target: &TargetExpansion,
@@ -200,7 +200,7 @@ fn load_known_answers(
     Ok(())
 }
 
-/// Asks the model about entities.
+/// Asks the model about the `missing` entities.
 fn ask_about_entities(
     request: &Request<'_>,
     query_run: &QueryRun<'_>,

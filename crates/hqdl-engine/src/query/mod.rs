@@ -22,18 +22,18 @@
 //! demands are sent to the model together (`ask`, `run::join`), with the same code that
 //! materializes a spec.
 //!
-//! In the last pass nothing is pending, so its rows are the rows that plain SQL over known values
-//! returns. The order in which demands are sent (`run::selectivity_sampler`) does not change the
-//! result. Only a pass with LIMIT pushdown (`run::limit_pushdown`) may be the last one even though
-//! calls are pending, because the rows of its result are already certain.
+//! In the last pass nothing is pending, so it returns the same rows as plain SQL over known values.
+//! The order in which demands are sent (`run::selectivity_sampler`) does not change the result.
+//! With LIMIT pushdown (`run::limit_pushdown`), a pass can also be the last one while calls are
+//! pending, if the rows of its result are already certain.
 //!
 //! Documents (`cells::documents`) are identified by their content. hqdl asks about the documents
 //! most similar to the question first (`run::candidate_order`, `ask::similarity`). For a long
 //! document, the prompt contains only some of its passages (`ask::passages`).
 //!
 //! [`PlainQuery`] runs a query without calls, `server` runs a query over a database on a server,
-//! and [`map_values`] asks about values without a query. [`StatementWriter`] asks the model for a
-//! query, or for prose about its rows.
+//! and [`map_values`] asks about values without a query. [`StatementWriter`] asks the model to
+//! write a query, or prose about the rows of a query.
 
 mod ask;
 mod cells;
@@ -91,8 +91,8 @@ pub fn may_ask(spec: &Spec, sql: &str, dialect: Dialect, classify: bool) -> bool
             .map_or_else(|_| may_have_calls(sql), |translated| may_have_calls(&translated.sql));
     }
     match dialect {
-        // A query that cannot be translated fails when it is run. The lookup can return one column
-        // for every name, because no column contains a call.
+        // A query that cannot be translated fails when it is run. The lookup returns a dummy column
+        // for every table, because columns do not affect whether the query contains a call.
         Dialect::Suql => suql::translate_with_columns(sql, &|_| {
             Some(suql::TableColumns {
                 names: vec!["c".to_owned()],

@@ -1,5 +1,5 @@
-//! A query without calls, which `SQLite` runs on a guarded connection. It needs neither a model nor
-//! facts.
+//! Runs queries without calls, on a guarded `SQLite` connection or on the database's server. They
+//! need neither a model nor facts.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -30,14 +30,14 @@ pub struct PlainQuery<'a> {
     pub dialect: Dialect,
     /// Values of the query's parameters.
     pub params: &'a [(Param, Value)],
-    /// Maximum time that `SQLite` may spend.
+    /// Time limit of the query, if any.
     pub timeout: Option<Duration>,
     /// Becomes true when the user interrupts the query.
     pub interrupt: watch::Receiver<bool>,
 }
 
 impl<'a> Request<'a> {
-    /// Returns this query as a query without calls.
+    /// Returns a [`PlainQuery`] with the text and the settings of this request.
     #[must_use]
     pub fn to_plain(&'a self) -> PlainQuery<'a> {
         PlainQuery {
@@ -65,7 +65,7 @@ impl PlainQuery<'_> {
         self.run_translated_query(Some(sink))
     }
 
-    /// Checks that the query could be run.
+    /// Checks that the query is valid, without running it.
     ///
     /// # Errors
     /// Returns [`QueryError`] if the query is invalid, or if the database fails.

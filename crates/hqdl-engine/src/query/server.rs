@@ -1,7 +1,7 @@
 //! Queries over a database on a server. The server runs them in its own SQL dialect, and a call
-//! that a published column answers becomes a join with its table. No request is sent. If no column
-//! answers a call, or some of its cells are unknown, the query fails with a hint about what to
-//! materialize.
+//! that a published column answers becomes a join with the column's table. No request is sent. If
+//! no column answers a call, the query fails with a hint about what to materialize. Cells without
+//! an answer are NULL in the result, and a note reports how many rows have such cells.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -56,7 +56,8 @@ pub(in crate::query) fn check_server_support(
 }
 
 impl ServerQuery<'_> {
-    /// Runs SQL in the server's dialect. Without a sink, only checks it.
+    /// Runs `sql`, which is in the server's dialect. `names` returns the name to show for a column
+    /// if it differs. Without a sink, only checks the query.
     pub(in crate::query) fn run_sql(
         &self,
         sql: &str,
@@ -100,8 +101,8 @@ impl ServerQuery<'_> {
 const VALUE_ERRORS: [&str; 4] =
     ["invalid input syntax", "division by zero", "out of range", "invalid regular expression"];
 
-/// Returns the error for a query that the server rejects, with a span if the message contains the
-/// position.
+/// Returns the error for a query that the server rejects, with the span of the name that the
+/// message contains, if any.
 fn explain_rejection(message: &str, sql: &str, database: &Database) -> QueryError {
     let name = message.split('"').nth(1).or_else(|| {
         let function = message.strip_prefix("function ")?;
@@ -161,7 +162,7 @@ pub(in crate::query) fn run_with_calls(
     };
     let questions: Vec<String> =
         engine.parsed.calls.iter().map(|call| call.question.clone()).collect();
-    // Name the column of a call after its question instead of its name in the join (`hq_N`).
+    // Name a call's column after its question, not after the joined column (`hq_N`).
     let names =
         |name: &str| questions.get(name.strip_prefix("hq_")?.parse::<usize>().ok()?).cloned();
     let is_explain = sink.is_none();

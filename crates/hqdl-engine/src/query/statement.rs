@@ -31,11 +31,11 @@ pub struct StatementQuestion {
 /// A question that the model answers with a few sentences about rows.
 #[derive(Debug, Clone)]
 pub struct ProseQuestion {
-    /// Text of the question, which identifies it together with the digest.
+    /// Text of the question. The text and the digest together identify the question.
     pub question: String,
     /// Digest of the rows.
     pub digest: String,
-    /// Instructions to the model, on one line.
+    /// Instructions for the model, on one line.
     pub instructions: String,
     /// The rows as a JSON object with `columns` and `rows`.
     pub table: String,
@@ -51,14 +51,14 @@ struct AnswerCell {
 pub struct StatementWriter<'a> {
     request: Request<'a>,
     run: LazyRun<'a>,
-    /// Scope of the earlier answers to ask for again.
+    /// Earlier answers that the writer asks for again.
     retried: RefreshScope,
 }
 
 impl<'a> StatementWriter<'a> {
     /// Returns a writer that spends at most the budget of the request's spec. The request's `sql`
-    /// is only the name of the run in the journal. If `rewrites` is true, asks again for every
-    /// answer of earlier runs. Otherwise asks again only for answers that could not be read.
+    /// only names the run in the journal. If `rewrites` is true, asks again for every answer of
+    /// earlier runs. Otherwise asks again only for answers that could not be read.
     ///
     /// # Errors
     /// Returns [`QueryError`] if the journal cannot be read.

@@ -111,7 +111,7 @@ fn document_batches(
                     });
                 }
             }
-            // A longer document gets its own request.
+            // A document that exceeds the shared size gets its own request.
             Some(document) if document.approximate_size() > MAX_SHARED_BYTES => {
                 let columns: Vec<usize> = demands.iter().map(|demand| demand.column()).collect();
                 row_batches.push(RowBatch {

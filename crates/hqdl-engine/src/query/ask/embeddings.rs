@@ -1,6 +1,6 @@
 //! Requests the embeddings of texts and stores them in the embeddings file. Embeddings are optional
-//! for a comparison of texts (`similarity`), and required by the functions `embed` and `similarity`
-//! of a query.
+//! when hqdl ranks texts by similarity (module `similarity`), and required by the functions `embed`
+//! and `similarity` of a query.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU32};
@@ -49,7 +49,7 @@ pub(in crate::query) struct EmbeddingsClient {
     pub(super) vectors: VectorStore,
 }
 
-/// Embeddings of a run.
+/// A run's source of embeddings, with the failures that the run reports.
 #[derive(Default)]
 pub(in crate::query) struct EmbeddingsSource {
     client: Option<EmbeddingsClient>,
@@ -88,7 +88,7 @@ impl From<FactsError> for NoEmbeddings {
 }
 
 impl NoEmbeddings {
-    /// Returns the error of a query that needs the embeddings of a model.
+    /// Converts the reason to the error of a query that requires embeddings of `model`.
     fn into_query_error(self, model: &str) -> QueryError {
         let error = match self {
             Self::Unusable(error) | Self::QueryFailed(error) => return error,
@@ -133,7 +133,7 @@ impl EmbeddingsSource {
 }
 
 impl EmbeddingsClient {
-    /// Returns the texts without a stored embedding, without duplicates.
+    /// Returns the distinct texts that have no stored embedding.
     pub(super) fn missing_texts<'t>(
         &self,
         texts: impl Iterator<Item = (PassageDigest, &'t str)>,
@@ -197,7 +197,7 @@ impl EmbeddingsClient {
 }
 
 impl QueryRun<'_> {
-    /// Requests the missing embeddings of cells, and reads them.
+    /// Requests the embeddings that are not stored yet, and fills the demanded cells.
     ///
     /// # Errors
     /// Returns [`QueryError`] if an error stops the run. Embeddings received before the error
@@ -229,8 +229,8 @@ impl QueryRun<'_> {
     }
 
     /// Requests missing embeddings and stores them. If they are required, splits a request that the
-    /// endpoint rejects. Returns the number of rejected texts, and the reason for the last
-    /// rejection.
+    /// endpoint rejects. Returns the number of rejected texts and the reason for the last
+    /// rejection, or `None` if no text was rejected.
     pub(super) fn request_embeddings(
         &self,
         client: &mut EmbeddingsClient,
@@ -283,7 +283,7 @@ impl QueryRun<'_> {
                         failure = failure.or(stored.await.err());
                         continue;
                     }
-                    // The reply that closed the slots contains the reason.
+                    // The slots were closed; the reply that closed them reports the reason.
                     Err(RequestError::Unsent) => continue,
                     Err(RequestError::Facts(error)) => {
                         failure = failure.or(Some(error.into()));
@@ -463,7 +463,8 @@ impl EmbeddingsRequest {
         EmbeddingsOutcome { request, reply }
     }
 
-    /// Runs a request. Fails if the endpoint demands a long pause before a retry.
+    /// Runs a request with up to [`MAX_ATTEMPTS`] attempts. Retries only if the endpoint specifies
+    /// a pause of less than 10 seconds.
     async fn run_without_long_pauses(
         request: &RetryingRequest<'_>,
     ) -> Result<(Reply, Option<ReservationId>), RequestError> {
@@ -472,7 +473,7 @@ impl EmbeddingsRequest {
             let Err(RequestError::Model(ModelError::Temporary { wait, .. })) = &reply else {
                 break;
             };
-            // If the endpoint demands a long pause, give up; texts are then compared by words.
+            // Give up if the pause is long or unspecified; texts are then compared by words.
             let Some(pause) = wait.filter(|w| w.as_secs() < 10) else { break };
             tokio::time::sleep(pause).await;
             reply = request.run_once().await;

@@ -26,10 +26,10 @@ use hqdl_spec::Expansion;
 use hqdl_values::key::Entity;
 use hqdl_values::usage::Usage;
 
-/// Number of answers to read at a time.
+/// Number of entities whose answers are read at a time.
 const READ_CHUNK: usize = 1000;
 
-/// Run that a query and its nested queries share, with one budget. The run starts with the first
+/// Run shared by a query and its nested queries, with one budget. The run starts with the first
 /// request.
 pub struct LazyRun<'a> {
     request: Request<'a>,
@@ -43,7 +43,7 @@ impl<'a> LazyRun<'a> {
         Self { request: request.clone(), started: OnceCell::new() }
     }
 
-    /// Returns the run and starts it if necessary.
+    /// Returns the run, starting it if necessary.
     ///
     /// # Errors
     /// Returns [`QueryError`] if there is no model, or if the journal fails.
@@ -177,7 +177,7 @@ impl<'a> QueryRun<'a> {
         }
     }
 
-    /// Loads the documents of an expansion once in this run, if it has any.
+    /// Loads the documents of an expansion, if it has any, once per run.
     ///
     /// # Errors
     /// Returns [`QueryError::Evidence`] if the documents cannot be loaded.

@@ -19,7 +19,7 @@ pub(in crate::query) type CompareFn<'c> =
 pub(in crate::query) struct PassageSelector<'c> {
     /// Maximum number of tokens of all passages.
     pub max_tokens: u64,
-    /// Model whose tokens are counted.
+    /// Name of the model whose tokenizer counts the tokens.
     pub model: &'c str,
     /// Function that returns the similarity of passages to a question.
     pub compare: &'c mut CompareFn<'c>,
@@ -60,7 +60,8 @@ impl PassageSelector<'_> {
             .collect();
         let texts: Vec<&str> = passages.iter().map(|(_, _, passage)| *passage).collect();
         let similarities = (self.compare)(question, &texts)?;
-        // The context around a similar passage matters, so neighbors add half of their similarity.
+        // The context around a similar passage matters, so each passage also gets half the
+        // similarity of its more similar neighbor.
         let neighbor_similarity = |n: usize, other: Option<usize>| {
             let other = other.filter(|o| passages.get(*o).is_some_and(|p| p.0 == passages[n].0));
             other.map_or(0.0, |o| similarities[o].max(0.0))

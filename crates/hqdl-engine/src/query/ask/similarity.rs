@@ -1,4 +1,4 @@
-//! Similarity of texts to a question: by embeddings if the spec names a model for them and its
+//! Similarity of texts to a question: by embeddings if the spec names an embeddings model and its
 //! endpoint works, otherwise by words.
 
 use std::sync::PoisonError;

@@ -25,13 +25,13 @@ pub enum CallTarget {
         target: usize,
         /// Index of the column in the expansion.
         column: usize,
-        /// Columns of the questions about the parts of a document that is too long for one
-        /// question; `None` to show only the passages most similar to the question.
+        /// Columns that ask about the parts of a document that is too long for one question; `None`
+        /// to show only the passages most similar to the question.
         reduction: Option<ReductionColumns>,
         /// Conversion of the value.
         conversion: ValueConversion,
     },
-    /// A cell of the rows in the call's contexts. The rows are identified by their digest.
+    /// A cell about the rows in the call's contexts. The rows are identified by their digest.
     Rows {
         /// Index of the expansion among those that the query uses.
         target: usize,
@@ -45,7 +45,7 @@ pub enum CallTarget {
         /// Whether the call returns the similarity of two embeddings instead of an embedding.
         is_similarity: bool,
     },
-    /// Whether two values of a join match.
+    /// The answer to whether two values of a join match.
     Pair {
         /// Number of the join.
         join: usize,
@@ -64,7 +64,8 @@ impl CallTarget {
         }
     }
 
-    /// Returns the columns of a call that reduce documents, each with its expansion.
+    /// Returns the columns that the call needs to reduce documents, as pairs of expansion and
+    /// column indexes.
     pub fn reduced_columns(&self) -> impl Iterator<Item = (usize, usize)> + use<> {
         let columns = match *self {
             Self::Document { target, column, reduction: Some(of), .. } => {
@@ -81,7 +82,7 @@ impl CallTarget {
 pub struct ValueConversion {
     /// Whether whole real numbers become integers, because the query does not state the type.
     pub prefers_integer: bool,
-    /// Whether texts that are numbers become numbers, because the query implies no type.
+    /// Whether texts that spell numbers become numbers, because the query implies no type.
     pub is_untyped: bool,
     /// Regular expression that the value must match.
     pub regex: Option<Arc<regex::Regex>>,
@@ -93,7 +94,7 @@ pub struct ValueConversion {
 }
 
 impl ValueConversion {
-    /// Converts a value.
+    /// Returns the converted value, or NULL if the regular expression or the item count rejects it.
     #[must_use]
     pub fn convert(&self, value: &Sql) -> Sql {
         match value {
@@ -130,7 +131,7 @@ pub(in crate::query) fn parse_canonical_number(text: &str) -> Option<Sql> {
     (format!("{real:?}") == text && !text.contains('e')).then_some(Sql::Real(real))
 }
 
-/// Returns the text that a regular expression must match.
+/// Returns the text that the regular expression is matched against.
 fn text_to_match(value: &Sql) -> String {
     match value {
         Sql::Null | Sql::Blob(_) => String::new(),

@@ -33,7 +33,7 @@ pub struct Contexts {
     truncations: BTreeMap<usize, Truncated>,
 }
 
-/// Amount that was truncated from the contexts of a call.
+/// Counts for a call's truncated contexts: the contexts, the rows that fit, and all rows.
 #[derive(Debug, Clone, Copy, Default)]
 struct Truncated {
     contexts: u64,
@@ -49,7 +49,7 @@ pub struct ContextTooLong {
     is_exact: bool,
     rows: Option<u64>,
     max_tokens: u64,
-    /// Whether not even one row fits, although truncation was allowed.
+    /// Whether truncation was allowed but not even one row fits.
     no_row_fits: bool,
 }
 
@@ -68,14 +68,14 @@ impl Contexts {
         }
     }
 
-    /// Returns the index of the entity stored for these contexts, or `None` if the query has not seen
-    /// them yet.
+    /// Returns the index of the entity for these contexts, or `None` if the query has not seen them
+    /// yet.
     #[must_use]
     pub fn find_known_entity(&self, id: &ContextId) -> Option<usize> {
         self.entities.get(id).copied()
     }
 
-    /// Stores the entity of contexts.
+    /// Stores the entity for these contexts.
     pub fn remember_entity(&mut self, id: ContextId, entity: usize) {
         self.entities.insert(id, entity);
     }
@@ -162,7 +162,8 @@ impl Contexts {
         *self.tokenizer.get_or_init(|| Tokenizer::for_model(&self.model))
     }
 
-    /// Returns a note for each call whose contexts were truncated, with the truncated amount.
+    /// Returns the number of each call whose contexts were truncated, with a note about the rows
+    /// that the model saw.
     #[must_use]
     pub fn truncation_notes(&self) -> Vec<(usize, String)> {
         let note = |(call, truncated): (&usize, &Truncated)| {
@@ -177,7 +178,7 @@ impl Contexts {
     }
 }
 
-/// Rows of a query in a context.
+/// Result of a query that serves as a context.
 struct ContextRows {
     columns: Json,
     rows: Vec<Json>,
@@ -200,8 +201,8 @@ impl ContextRows {
         serde_json::json!({ "columns": self.columns, "rows": rows }).to_string()
     }
 
-    /// Returns the longest prefix of rows that fits, with its number of rows. Returns `None` if not
-    /// even one row fits.
+    /// Returns the JSON text of the longest prefix of rows that fits, and its number of rows.
+    /// Returns `None` if not even one row fits.
     fn truncate_rows(&self, tokenizer: Tokenizer, max_tokens: u64) -> Option<(String, u64)> {
         let mut tokens = tokenizer.count_tokens(&self.to_json_text(0));
         let mut used = 0;

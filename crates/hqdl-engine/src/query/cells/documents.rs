@@ -10,7 +10,7 @@ use hqdl_values::value::{Unreadable, Value};
 
 /// Name of the expansion whose entities are documents.
 pub const DOCUMENTS_EXPANSION: &str = "documents";
-/// Name of the context of [`DOCUMENTS_EXPANSION`].
+/// Name of the context column of [`DOCUMENTS_EXPANSION`].
 pub const DOCUMENT_CONTEXT: &str = "text";
 
 /// Number of leading characters of a document that are part of its key.
@@ -26,8 +26,8 @@ pub struct Document {
 }
 
 impl Document {
-    /// Reads a value: the elements of a JSON array, or the text of any other value. Returns `None`
-    /// for NULL, and for a value without any text.
+    /// Converts a value to a document: the elements of a JSON array, or the text of any other
+    /// value. Returns `None` for NULL, and for a value without any text.
     ///
     /// # Errors
     /// Returns [`Unreadable`] for blobs and for text that is not UTF-8.
@@ -127,7 +127,7 @@ impl StoredDocuments {
         is_stored
     }
 
-    /// Discards the documents at the start of a pass.
+    /// Starts a pass: discards the stored documents and selects the missed documents to store next.
     pub fn start_pass(&mut self) {
         self.stored.clear();
         self.bytes = 0;

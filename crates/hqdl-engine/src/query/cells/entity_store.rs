@@ -23,7 +23,7 @@ pub struct EntityStore {
     first_spellings: Vec<u32>,
     by_bytes: NumberIndex,
     by_entity: NumberIndex,
-    /// Rows and entities that cannot be rebuilt from the canonical bytes.
+    /// Rows and entities that are stored instead of being rebuilt from the canonical bytes.
     explicit: HashMap<u32, (Row, Entity)>,
     /// The most recently added entity, because it is usually looked up next.
     latest: Option<(usize, Entity)>,
@@ -49,23 +49,23 @@ impl EntityStore {
         self.first_spellings.len()
     }
 
-    /// Returns the entity that has a spelling with these bytes.
+    /// Returns the index of the entity that has a spelling with these bytes.
     pub fn find(&self, canonical_bytes: &[u8]) -> Option<usize> {
         let is_same = |spelling: u32| self.spelling(spelling) == canonical_bytes;
         let spelling = self.by_bytes.find(short_hash(canonical_bytes), is_same)?;
         Some(self.spellings[spelling as usize].1 as usize)
     }
 
-    /// Adds the entity whose key consists of the values in these bytes. Returns `None` if a value
-    /// cannot be shown to the model.
+    /// Adds the entity whose key consists of the values in these bytes, and returns its index.
+    /// Returns `None` if a value cannot be shown to the model.
     pub fn add_values(&mut self, canonical_bytes: &[u8]) -> Option<usize> {
         let row = Row { key: decode_values(canonical_bytes)?, context: Vec::new() };
-        // Store a row with images, so that the identity of an image is computed only once.
+        // Store a row that may contain images, so that an image's digest is computed only once.
         let is_explicit = self.expansion.has_images();
         Some(self.add_entity(canonical_bytes, row, is_explicit))
     }
 
-    /// Adds an entity with its row.
+    /// Adds an entity with its row and returns its index.
     pub fn add_row(&mut self, canonical_bytes: &[u8], row: Row) -> usize {
         self.add_entity(canonical_bytes, row, true)
     }
@@ -108,7 +108,7 @@ impl EntityStore {
         }
     }
 
-    /// Returns an entity.
+    /// Returns the entity with this index.
     pub fn entity(&self, n: usize) -> Entity {
         if let Some((latest, entity)) = &self.latest
             && *latest == n
@@ -122,7 +122,7 @@ impl EntityStore {
     }
 }
 
-/// Hash index from short hashes to spelling numbers, with linear probing.
+/// Index from short hashes to the numbers of spellings or entities, with linear probing.
 #[derive(Default)]
 struct NumberIndex(HashMap<u32, u32>);
 

@@ -3,7 +3,7 @@
 //!
 //! The parts depend only on the set of texts. The texts are sorted, and the sequence is split
 //! before the text with the smallest digest until each part fits. An additional text therefore
-//! changes only its own part and the combinations above that part.
+//! changes only the parts next to it, usually one or two, and the combinations above them.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
@@ -23,11 +23,11 @@ const SEPARATOR_TOKENS: u64 = 3;
 /// document that fits.
 #[derive(Debug, Clone, Copy)]
 pub struct ReductionColumns {
-    /// Index of the question about a part; the answers are texts.
+    /// Index of the column that asks about a part; its answers are texts.
     pub part: usize,
-    /// Index of the question that combines several answers into a text.
+    /// Index of the column that combines several answers into a text.
     pub combined: usize,
-    /// Index of the question that combines the last answers into the result.
+    /// Index of the column that combines the last answers into the result.
     pub result: usize,
 }
 
@@ -63,8 +63,8 @@ pub(in crate::query) struct Reduction {
 /// A part of a document.
 #[derive(Debug)]
 pub struct DocumentPart {
-    /// Digest of the part's first text. The sequence is split before texts with smaller digests
-    /// first.
+    /// Digest of the part's first text. The sequence is split first before the texts with the
+    /// smallest digests.
     pub priority: u64,
     /// The part as a document.
     pub document: Document,
@@ -79,7 +79,7 @@ pub struct Reductions {
     pub results: HashMap<(usize, [u8; 32]), Demand>,
     /// Parts without a readable answer, by call.
     pub unreadable_parts: BTreeMap<usize, BTreeSet<Demand>>,
-    /// Answers about parts that are too long to be combined, by call.
+    /// Groups of answers that are too long to be combined, by call.
     pub long_answers: BTreeMap<usize, BTreeSet<[u8; 32]>>,
 }
 
@@ -142,7 +142,7 @@ fn split_document(document: &Document, contexts: &Contexts) -> Vec<DocumentPart>
     split_sequence(&weights, max_tokens).into_iter().map(part).collect()
 }
 
-/// Returns a number that depends only on the text.
+/// Returns the first eight bytes of the text's digest, as a number.
 fn text_priority(text: &str) -> u64 {
     let digest = blake3::hash(text.as_bytes());
     digest.as_bytes().iter().take(8).fold(0, |number, byte| number << 8 | u64::from(*byte))

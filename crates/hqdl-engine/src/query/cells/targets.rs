@@ -34,8 +34,8 @@ pub struct Demand {
 }
 
 impl Demand {
-    /// Returns the demand of a cell from the indexes of its expansion, entity and column. A query
-    /// may record millions of demands, so the indexes have 32 bits, as in [`EntityStore`].
+    /// Returns the demand for a cell, given the indexes of its expansion, entity and column. A
+    /// query may record millions of demands, so the indexes have 32 bits, as in [`EntityStore`].
     #[must_use]
     pub fn new(target: usize, entity: usize, column: usize) -> Self {
         Self { target: target as u32, entity: entity as u32, column: column as u32 }
@@ -106,8 +106,7 @@ pub struct TargetExpansion {
     documents: StoredDocuments,
     /// Source of the cells if they are embeddings; `None` if they are facts.
     embeddings: Option<StoredEmbeddings>,
-    /// Positions of the cells whose answer cannot be parsed. For all other cells, the model
-    /// returned a value or "unknown".
+    /// Positions of the known cells whose answer is neither a value nor "unknown".
     unreadable: HashSet<usize>,
     prefetch: Prefetch,
     /// Contexts of the source's rows; `None` if the expansion has none.
@@ -171,7 +170,7 @@ impl Counts {
 }
 
 impl TargetExpansion {
-    /// Returns an expansion without entities.
+    /// Returns a target for an expansion, without entities.
     #[must_use]
     pub fn new(
         expansion: Arc<Expansion>,
@@ -194,15 +193,15 @@ impl TargetExpansion {
         }
     }
 
-    /// Sets the source of the cells to stored embeddings.
+    /// Returns the expansion with stored embeddings as the source of its cells.
     #[must_use]
     pub fn with_embeddings(self, embeddings: StoredEmbeddings) -> Self {
         Self { embeddings: Some(embeddings), ..self }
     }
 
-    /// Reads the contexts of the source's rows in the database at `path`, if the expansion belongs to
-    /// the spec and has a context. The facts about a row depend on them. Over a server, a query reads
-    /// published tables only, so this reads nothing.
+    /// Reads the contexts of the source's rows in the database at `path`, if the expansion belongs
+    /// to the spec and has a context. The facts about a row depend on its context. If the database
+    /// is on a server, reads nothing, because queries then use published tables only.
     ///
     /// # Errors
     /// Returns [`StoreError`] if the database or a source cannot be read.
@@ -268,7 +267,8 @@ impl TargetExpansion {
         !asks_about_documents(&self.expansion) || self.documents.request_document_if_missing(entity)
     }
 
-    /// Reads the records of entities at once, so that looking up their cells reads none.
+    /// Reads the records of entities at once, so that later lookups of their cells need not read
+    /// the facts.
     ///
     /// # Errors
     /// Returns [`FactsError`] if the facts cannot be read.
@@ -288,7 +288,7 @@ impl TargetExpansion {
         facts.get_rows(&rows.iter().map(|(entity, key)| (entity, key)).collect::<Vec<_>>())
     }
 
-    /// Returns a cell, and looks it up on first use.
+    /// Returns a cell, looking it up on first use.
     ///
     /// # Errors
     /// Returns [`FactsError`] if the facts cannot be read.
@@ -378,8 +378,8 @@ impl TargetExpansion {
         };
     }
 
-    /// Returns the row of an entity for a prompt. Its facts are stored under the context that the
-    /// prompt shows.
+    /// Returns an entity's row for a prompt, with the entity under which the answers are stored.
+    /// That entity includes the context that the prompt shows.
     #[must_use]
     pub fn missing_row(&self, entity: usize) -> MissingRow {
         let mut row = self.entities.row(entity);
@@ -393,7 +393,8 @@ impl TargetExpansion {
         MissingRow { row, entity }
     }
 
-    /// Returns the entity under which the facts about the entity with this number are stored.
+    /// Returns the entity with this index in the form under which its facts are stored, which
+    /// includes the row's context if there is one.
     #[must_use]
     pub fn entity_at(&self, entity: usize) -> Entity {
         let key = self.entities.entity(entity);

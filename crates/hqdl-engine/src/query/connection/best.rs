@@ -45,7 +45,7 @@ pub(super) fn read_aggregate_value(
     })
 }
 
-/// Scored values of a group collected so far.
+/// Scored values collected so far in a group.
 #[derive(Default)]
 struct ScoredValues {
     scores: BTreeMap<String, (f64, Json)>,

@@ -1,5 +1,5 @@
 //! The functions of `LLMDedup`: an aggregate that builds clusters from pairs, a function that
-//! returns the canonical value of a text, and the trigrams by which pairs are blocked.
+//! returns the canonical value of a text, and the trigram similarity that selects candidate pairs.
 
 use std::borrow::Cow;
 use std::cmp::Ordering;
@@ -63,7 +63,7 @@ pub fn register_dedup_functions(
     })
 }
 
-/// Clusters of the values of a column.
+/// Clusters of a column's values.
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Clusters {
     /// Number of candidate pairs.
@@ -80,7 +80,7 @@ struct Clusters {
 const MAX_SHOWN: usize = 3;
 
 impl Clusters {
-    /// Describes the conflicts, and the pairs that blocking excluded.
+    /// Returns a note about the excluded pairs, the unanswered pairs and the conflicts.
     fn format_note(&self, value_count: u64) -> String {
         let all = value_count * value_count.saturating_sub(1) / 2;
         let mut note = format!(
@@ -143,8 +143,8 @@ impl Aggregate<CollectedPairs, String> for ClustersAggregate {
     }
 }
 
-/// Returns the transitive closure of pairs. The canonical value of a cluster is the first of its
-/// values in text order.
+/// Merges pairs that share a value into clusters. The canonical value of a cluster is the first of
+/// its values in text order.
 fn build_clusters(pairs: CollectedPairs) -> Clusters {
     let CollectedPairs { same, mut different, unanswered } = pairs;
     let texts: BTreeSet<&String> = same.iter().flat_map(|(a, b)| [a, b]).collect();
@@ -153,7 +153,7 @@ fn build_clusters(pairs: CollectedPairs) -> Clusters {
     let mut parents: Vec<usize> = (0..texts.len()).collect();
     for (a, b) in &same {
         let (a, b) = (find_root(&mut parents, numbers[a]), find_root(&mut parents, numbers[b]));
-        // The first text stays the root.
+        // The text that sorts first becomes the root.
         parents[a.max(b)] = a.min(b);
     }
     let mut canonical = BTreeMap::new();
@@ -181,7 +181,7 @@ fn find_root(parents: &mut [usize], mut n: usize) -> usize {
 /// Trigrams of a text, sorted.
 type Trigrams = Vec<[char; 3]>;
 
-/// Trigrams of the texts that were compared, because each text is compared with many others.
+/// Cache of trigrams, because each text is compared with many others.
 #[derive(Debug, Default)]
 pub(in crate::query) struct TrigramCache {
     by_text: HashMap<String, Trigrams>,

@@ -2,8 +2,8 @@
 //!
 //! The file is opened read-only and `query_only` is set. An authorizer denies everything except
 //! reads, and uses lists to decide which functions and pragmas are allowed. Until
-//! [`Guard::lock_temp`] the engine may register functions and create temporary tables. Nothing else
-//! is ever written.
+//! [`Guard::lock_temp`] is called, the engine may register functions and create temporary tables.
+//! Nothing else is ever written.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU64, Ordering};
@@ -107,7 +107,7 @@ pub struct Guard {
 struct Authorizer {
     /// Whether temporary tables are read-only, too.
     is_locked: AtomicBool,
-    /// Reason for the latest denial.
+    /// Reason for the first denial that has not been reported yet.
     denial: Mutex<Option<String>>,
     origin: Instant,
     /// Deadline of the statement, in nanoseconds after `origin`.
@@ -150,8 +150,8 @@ impl Guard {
         Ok(guard)
     }
 
-    /// Opens a guarded connection to a database without the functions of queries, for other SQL
-    /// from a client. The time limit starts immediately.
+    /// Opens a guarded connection for a client's SQL that is not run as a query. The functions of
+    /// queries are not registered, and the time limit starts immediately.
     ///
     /// # Errors
     /// Returns [`StoreError`] if the database is missing, locked or not a database.
@@ -222,7 +222,7 @@ impl Guard {
         self.database.path()
     }
 
-    /// Makes the `temp` schema read-only, too. Call it before the user's SQL is prepared.
+    /// Makes the `temp` schema read-only, too. Call this before preparing the user's SQL.
     ///
     /// # Errors
     /// Returns [`StoreError`] if `SQLite` rejects the setting.
@@ -256,9 +256,9 @@ impl Guard {
     }
 
     /// Starts a thread that aborts the running statement at its deadline, and ends when the
-    /// returned sender is dropped. `SQLite` calls the progress handler only between instructions,
-    /// and a thousand instructions can build many values of 100 MB. In contrast, `SQLite` checks
-    /// for interrupts at each row.
+    /// returned sender is dropped. `SQLite` calls the progress handler only every thousand
+    /// instructions, which can build many values of 100 MB, but it checks for interrupts at each
+    /// row.
     fn start_watchdog(&self) -> Option<mpsc::Sender<()>> {
         self.timeout?;
         let (sender, ended) = mpsc::channel();
@@ -318,8 +318,8 @@ impl Guard {
         Ok(count)
     }
 
-    /// Converts an error of this connection to a denial, an abort, a database failure, or otherwise
-    /// an error in `sql` with its span.
+    /// Converts an error of this connection to a denial, an abort or a database failure. Any other
+    /// error becomes an error in `sql`, with its span if known.
     #[must_use]
     pub fn query_error(&self, error: &rusqlite::Error, sql: &str) -> QueryError {
         let abort_reason =
@@ -486,11 +486,12 @@ fn denial_reason(access: &AuthContext<'_>, locked: bool) -> Option<String> {
     }
 }
 
-/// Returns true if an action creates, fills or drops temporary tables.
+/// Returns true if an action on the `temp` schema creates, fills or drops tables.
 fn is_temporary(action: &AuthAction<'_>) -> bool {
     matches!(
         action,
-        // A virtual table creates its shadow tables in `temp` under their plain names.
+        // A virtual table creates its shadow tables as `temp.name` without TEMP, so `SQLite`
+        // reports the plain actions for them.
         AuthAction::CreateTable { .. }
             | AuthAction::CreateIndex { .. }
             | AuthAction::DropTable { .. }

@@ -1,4 +1,4 @@
-//! Thread on which a query runs.
+//! Runs a query on a thread with a large stack.
 
 use crate::query::request::error::QueryError;
 

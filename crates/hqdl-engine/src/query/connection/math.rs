@@ -105,7 +105,7 @@ impl SqlNumber {
     }
 }
 
-/// `SQLite` represents NaN as NULL.
+/// Returns a REAL value, or NULL for NaN, as `SQLite` does.
 fn real_or_null(r: f64) -> Value {
     if r.is_nan() { Value::Null } else { Value::Real(r) }
 }

@@ -14,8 +14,9 @@ use hqdl_sql::blendsql::scope::{Affinity, Resolver, Schema, Scope};
 use hqdl_sql::blendsql::tree::{Body, ExprKind, FromItem, FromSource, Query, ViewDefinition};
 use hqdl_sql::suql::TableColumns;
 
-/// Returns a function that looks up the columns of a table or view, in order. It returns `None` if
-/// there is no such table or the table cannot be read. The first lookup opens the database.
+/// Returns a function that looks up the columns of a table or view, in order. The function returns
+/// `None` if there is no such table or the table cannot be read. The first lookup opens the
+/// database.
 pub(in crate::query) fn column_lookup(database: &Path) -> impl Fn(&str) -> Option<TableColumns> {
     let opened = std::cell::OnceCell::new();
     let database = database.to_owned();
@@ -56,7 +57,7 @@ pub(in crate::query) struct KnownSchema {
     collations: HashSet<(String, String)>,
     /// Views that may have volatile results.
     random_views: HashSet<String>,
-    /// Views that join tables or may join tables.
+    /// Views that may join tables.
     join_views: HashSet<String>,
     limit_views: HashSet<String>,
     functions: HashMap<String, Vec<String>>,
@@ -141,7 +142,7 @@ impl KnownSchema {
         Ok(known)
     }
 
-    /// Records the properties that only views have.
+    /// Records the properties of views: limits, random functions, joins and collations.
     fn read_views(&mut self, views: &[(String, Option<ViewDefinition>)]) {
         let views_where = |of: &dyn Fn(&Query) -> bool| views_with_property(views, of);
         self.limit_views = views_where(&has_limit);
@@ -191,9 +192,9 @@ fn column_collation(
     metadata.ok()?.1.map(|name| name.to_string_lossy().into_owned())
 }
 
-/// Reads the unique keys of a table: sets of lower-case column names that are never NULL and unique
-/// under the columns' own collations. An index that distinguishes more values than its column is
-/// not a unique key.
+/// Reads the unique keys of a table. Each key is a set of lower-case column names. Its columns are
+/// never NULL, and their values are unique under the columns' own collations. An index that
+/// distinguishes more values than its column is not a unique key.
 fn read_unique_keys(
     connection: &Connection,
     table: &str,

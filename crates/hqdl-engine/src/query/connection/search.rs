@@ -29,12 +29,12 @@ pub fn register_search_aggregate(connection: &Connection) -> rusqlite::Result<()
 
 /// Implements [`SEARCH_AGGREGATE`].
 struct SearchAggregate {
-    /// Index of the most recently searched values, with their digest, because all rows of a query
+    /// Digest and index of the most recently searched values, cached because all rows of a query
     /// search the same values.
     latest: Mutex<Option<(blake3::Hash, TextIndex)>>,
 }
 
-/// Values of a group collected so far.
+/// Values collected so far in a group.
 #[derive(Default)]
 struct SearchedValues {
     /// Values by their text, each with its similarity to the search text, if known.

@@ -151,7 +151,7 @@ pub(in crate::query) fn restore_ingredient_names(message: &str) -> String {
     }
 }
 
-/// Rephrases a message about the number of columns or about a window function in hqdl's own words.
+/// Returns hqdl's own wording of a message about numbers of columns, USING or window functions.
 fn restate_counts(message: &str) -> Option<String> {
     let count = |number: &str, noun| Some(count_noun(number.parse().ok()?, noun));
     // `table c has 1 values for 2 columns`
@@ -189,9 +189,9 @@ fn restate_counts(message: &str) -> Option<String> {
 
 /// A message from `SQLite` about a query.
 pub(in crate::query) struct SqliteMessage<'m> {
-    /// Message, with the names of functions already replaced by those of ingredients.
+    /// Message in which the names of functions are already replaced with the names of ingredients.
     pub message: &'m str,
-    /// Query that `SQLite` read.
+    /// Query that the message is about.
     pub sql: &'m str,
     /// Span of the error in the query.
     pub span: Option<&'m Range<usize>>,
@@ -291,7 +291,7 @@ impl SqliteMessage<'_> {
         }
     }
 
-    /// Describes the numbers of arguments that a function accepts.
+    /// Returns a hint with the numbers of arguments that a function accepts.
     fn describe_arguments(&self, function: &str) -> String {
         let counts = self.database.connection().prepare(
             "SELECT DISTINCT narg FROM pragma_function_list WHERE name = ?1 COLLATE NOCASE AND narg >= 0 \
@@ -314,7 +314,7 @@ impl SqliteMessage<'_> {
         let is_table = message.starts_with("no such table");
         let misspelt = extract_unknown_name(message);
         let mut tables = database.table_names();
-        // `SQLite` rejects `t.c` although the table `t` has a column `c`.
+        // `SQLite` also rejects `t.c` if the table `t` has a column `c` but is not in FROM.
         let table = message.strip_prefix("no such column: ").and_then(|name| name.rsplit_once('.'));
         let known: Vec<String> = if is_table {
             tables
@@ -345,7 +345,7 @@ impl SqliteMessage<'_> {
             return "brackets quote a name here; a list belongs where the call expects it"
                 .to_owned();
         }
-        // The column exists, but its table is not visible where the query names the column.
+        // Look for a table that has the column but is not visible where the query names the column.
         let has_column = |t: &String| {
             let columns = database.table_columns(t).unwrap_or_default();
             columns.iter().any(|(name, _)| name.eq_ignore_ascii_case(misspelt))
@@ -387,7 +387,7 @@ impl SqliteMessage<'_> {
     }
 }
 
-/// Returns the hint for the name of a table where a value must be.
+/// Returns the hint for a table name in a place that requires a value.
 fn suggest_rows(table: &str) -> String {
     format!("`{table}` is a table: name a column of it, or pass its rows: (SELECT … FROM {table})")
 }

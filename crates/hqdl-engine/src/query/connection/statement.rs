@@ -16,7 +16,8 @@ pub(in crate::query) const ONLY_READS: &str = "a query is read-only";
 /// Checks that a text is a single statement that may be read-only.
 ///
 /// # Errors
-/// Returns [`QueryError::Sql`] with a span and a hint for any other text.
+/// Returns [`QueryError::Sql`] if the text is empty, contains a NUL character or several
+/// statements, or begins with a keyword that writes.
 pub fn check_read_only(sql: &str) -> Result<(), QueryError> {
     if let Some(at) = sql.find('\0') {
         return Err(QueryError::in_sql(
@@ -87,7 +88,7 @@ pub(in crate::query) fn name_span(sql: &str, name: &str) -> Option<Range<usize>>
     find_name_spans(sql, name).next()
 }
 
-/// Returns the spans of all tokens with a name, also in quotes.
+/// Returns the spans of all tokens that are this name, quoted or not.
 fn find_name_spans<'s>(sql: &'s str, name: &'s str) -> impl Iterator<Item = Range<usize>> + 's {
     let quotes = ['"', '`', '[', ']'];
     QueryTokens::new(sql)

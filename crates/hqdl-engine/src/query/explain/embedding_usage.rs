@@ -14,7 +14,7 @@ use hqdl_values::usage::{SpentAmount, Usage};
 #[derive(Default)]
 pub(in crate::query) struct ComparedTexts {
     texts: HashMap<PassageDigest, String>,
-    /// Texts of each comparison, because each comparison requests its missing embeddings
+    /// Texts of each comparison, kept apart because each comparison requests its missing embeddings
     /// separately.
     comparisons: Vec<HashSet<PassageDigest>>,
 }
@@ -61,7 +61,8 @@ impl ComparedTexts {
         let tokenizer = Tokenizer::for_model(name);
         let requests = self.comparisons.iter().map(|comparison| {
             let texts = comparison.iter().filter_map(|d| Some((*d, *missing.get(d)?)));
-            // In the worst order, the texts need up to twice as many requests, minus one.
+            // If the texts come in the worst order, they need up to twice as many requests, minus
+            // one.
             (2 * split_into_batches(&texts.collect::<Vec<_>>(), tokenizer).len() as u64)
                 .saturating_sub(1)
         });

@@ -162,8 +162,8 @@ impl Engine<'_, '_> {
         Ok(())
     }
 
-    /// Returns the usage of requests for sorted demands that one model answers, with `rows` rows
-    /// per request.
+    /// Returns the maximum usage of the requests for sorted demands that one model answers, with
+    /// `rows` rows per request.
     fn estimate_request_usage(
         &self,
         target: &TargetExpansion,

@@ -28,7 +28,8 @@ use hqdl_sql::blendsql::rewrite::RewrittenQuery;
 use hqdl_sql::blendsql::rules::STORED_COLUMNS;
 use hqdl_values::usage::Usage;
 
-/// Returns how a query would run, with an upper bound on its requests. Sends no request.
+/// Returns a description of how a query would run, with an upper bound on its requests. Sends no
+/// request.
 ///
 /// # Errors
 /// Returns [`QueryError`] if the query cannot be run.
@@ -46,7 +47,8 @@ pub fn explain(request: &Request<'_>, query: ReadQuery) -> Result<Meta, QueryErr
     engine.sql.clone_from(&rewritten.sql);
     engine.check_statement(&rewritten)?;
     let pass_start = Instant::now();
-    // Compare the documents first, because the estimate uses the documents of the most recent run.
+    // Compare the documents first: each pass discards the stored documents, and the estimate needs
+    // the documents that the bound's pass stores.
     let comparisons = engine.collect_compared_documents(&rewritten)?;
     let bound = engine.compute_demand_bound(&rewritten)?;
     let (values, usage) = engine.estimate_usage(bound.demands, bound.batching, comparisons)?;
@@ -66,7 +68,8 @@ pub fn explain(request: &Request<'_>, query: ReadQuery) -> Result<Meta, QueryErr
     Ok(meta)
 }
 
-/// Runs a nested query if all its values are known, and otherwise explains it.
+/// Runs a nested query and returns its rows if all its values are known. Otherwise explains it and
+/// returns no rows.
 pub fn explain_nested(
     request: &Request<'_>,
     _: Option<&LazyRun<'_>>,
@@ -112,7 +115,8 @@ impl Engine<'_, '_> {
             .collect();
         for probe in &bound.probes {
             match self.run_probe(&probe.sql) {
-                // A context that is too long is an error in the query, and that error has a span.
+                // An error without a span concerns the probe. An error with a span, such as a
+                // context that is too long, concerns the user's query.
                 Err(QueryError::Sql(problem)) if problem.span.is_none() => {
                     let why = format!("its rows cannot be counted: {}", problem.message);
                     let of = |n: &usize| Unbounded { call: call(*n), why: why.clone() };
@@ -129,9 +133,9 @@ impl Engine<'_, '_> {
         Ok(DemandBound { demands, unbounded, batching })
     }
 
-    /// Returns the demands of the first rows, if LIMIT pushdown makes them exact. Returns `None` if
-    /// a call decides which rows are first, if the query uses random values, or if not all demands
-    /// were recorded.
+    /// Returns the demands of the rows that a LIMIT selects, if LIMIT pushdown determines them
+    /// exactly. Returns `None` if a call decides which rows come first, if the query uses random
+    /// values, or if not all demands were recorded.
     fn find_limit_demands(
         &mut self,
         rewritten: &RewrittenQuery,
@@ -167,7 +171,7 @@ impl Engine<'_, '_> {
         }))
     }
 
-    /// Collects the documents that hqdl compares with their questions before the first request.
+    /// Collects the documents and questions that hqdl compares before the first request.
     fn collect_compared_documents(
         &mut self,
         rewritten: &RewrittenQuery,

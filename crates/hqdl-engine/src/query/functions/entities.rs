@@ -12,7 +12,8 @@ use hqdl_values::value::Value;
 
 impl CallRuntime {
     /// Returns the index of the entity that a call's values identify, and adds the entity if it is
-    /// new. Returns `None` if a NULL prevents that, or if a value cannot be shown to the model.
+    /// new. Returns `None` if the key is NULL, if the row has no options, or if a value cannot be
+    /// shown to the model.
     pub(in crate::query) fn intern_value_entity(
         &mut self,
         target: usize,
@@ -111,7 +112,7 @@ impl CallRuntime {
     }
 
     /// Returns the index of the entity for a context's rows, and adds the entity if it is new. The
-    /// digest of the rows, as the prompt shows them, identifies it.
+    /// entity is identified by the digest of the rows as the prompt shows them.
     pub(in crate::query) fn intern_rows_entity(
         &mut self,
         call: usize,
@@ -138,7 +139,7 @@ impl CallRuntime {
     }
 }
 
-/// Returns true if the options of a row, which are a JSON list, are not empty. NULL is an empty list.
+/// Returns true if a row's options, a JSON list, are not empty. NULL counts as an empty list.
 fn has_options(list: ValueRef<'_>) -> rusqlite::Result<bool> {
     let items: Option<Vec<serde_json::Value>> = match list {
         ValueRef::Null => Some(Vec::new()),

@@ -77,7 +77,7 @@ impl CallRuntime {
         }
     }
 
-    /// Returns the cell that contains the result for a document.
+    /// Registers and returns the cell that contains the result for a document.
     fn register_result_cell(
         &mut self,
         reduction: Reduction,
@@ -203,8 +203,8 @@ impl CallRuntime {
         Ok(PartState::Failed)
     }
 
-    /// Demands the combination of answers that are not known yet, represented by a placeholder
-    /// document of the maximum length.
+    /// Demands the combination of answers that are not known yet. A placeholder document of the
+    /// maximum length represents the answers.
     fn demand_longest_document(
         &mut self,
         reduction: Reduction,
@@ -235,7 +235,7 @@ impl CallRuntime {
     }
 }
 
-/// Number of words from which a document no longer shares a request with others.
+/// Minimum length of a placeholder document in words, so that it never shares a request.
 const MIN_WORDS: u64 = 100;
 
 /// Result of combining answers.

@@ -20,7 +20,7 @@ use hqdl_values::value::Value;
 /// Maximum number of arguments that are passed without an allocation.
 const INLINE_ARGUMENTS: usize = 8;
 
-/// `SQLite` may evaluate a deterministic function before its expression is reached, so no function
+/// `SQLite` may evaluate a deterministic function before it reaches the expression, so no function
 /// is declared deterministic.
 const FLAGS: FunctionFlags = FunctionFlags::SQLITE_UTF8;
 
@@ -121,8 +121,8 @@ fn register_scalar(
     })
 }
 
-/// Evaluates AND or OR in three-valued logic. Returns `decided_value` if one condition has that
-/// value, and 2 if a condition is undecided.
+/// Evaluates AND or OR in three-valued logic. Returns `decided_value` if a condition has that
+/// value, otherwise 2 if a condition is undecided, and otherwise the opposite of `decided_value`.
 fn evaluate_kleene(values: &[ValueRef<'_>], decided_value: i64) -> i64 {
     if values.contains(&ValueRef::Integer(decided_value)) {
         decided_value
@@ -135,11 +135,11 @@ fn evaluate_kleene(values: &[ValueRef<'_>], decided_value: i64) -> i64 {
 
 /// Implements [`Function::Rows`] and [`Function::Values`].
 struct RowsAggregate {
-    /// Whether a single value of a single row is returned unchanged.
+    /// Whether the value of a single row with a single column is returned unchanged.
     returns_single_value: bool,
 }
 
-/// Rows of a context collected so far.
+/// Rows collected so far for a context.
 #[derive(Default)]
 struct ContextRowsState {
     titles: Json,
@@ -199,7 +199,7 @@ impl Aggregate<ContextRowsState, ToSqlOutput<'static>> for RowsAggregate {
 /// Implements [`Function::Texts`].
 struct TextsAggregate;
 
-/// Texts of a group collected so far.
+/// Texts collected so far in a group.
 #[derive(Default)]
 struct GroupTexts {
     texts: BTreeSet<String>,
@@ -238,7 +238,7 @@ impl Aggregate<GroupTexts, Option<String>> for TextsAggregate {
     }
 }
 
-/// Returns the error for a context column with a value that cannot be shown as text.
+/// Returns the message about a context column with a value that cannot be shown as text.
 fn unreadable_value_error(column: &str, why: &str) -> String {
     format!(
         "the column `{column}` of a context has a value that cannot be sent as text: {why}; remove the column, or ask about each image: LLMMap('…', t.{column}, image=true)"

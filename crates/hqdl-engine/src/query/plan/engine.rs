@@ -75,8 +75,8 @@ impl Engine<'_, '_> {
         rewriter
     }
 
-    /// Runs the query over published tables. Returns `None` if these lack a needed value or cannot
-    /// be used.
+    /// Runs the query over published tables. Returns `None` if the tables lack a needed value or
+    /// cannot be used.
     pub(in crate::query) fn run_stored_plan(
         &mut self,
     ) -> Result<Option<(RewrittenQuery, RowBuffer)>, QueryError> {
@@ -228,7 +228,7 @@ impl Engine<'_, '_> {
     /// Returns the span of the name that an error message mentions.
     fn find_name_span(&self, message: &str) -> Option<Range<usize>> {
         if message.starts_with("Expression tree is too large") || message == "Recursion limit" {
-            // The rewritten SQL nests the conditions around a call.
+            // The rewritten SQL nests the conditions around a call, so point at the last call.
             let deepest = self.parsed.calls.last()?;
             return Some(self.normalized.original_span(&deepest.span));
         }
@@ -293,7 +293,7 @@ impl Engine<'_, '_> {
         Some(too_long.query_error(&self.parsed.calls, &self.normalized.sql, &self.normalized))
     }
 
-    /// Sends the rows of the last pass to the sink.
+    /// Sends the rows of the last pass to the sink. If the buffer overflowed, runs the query again.
     pub(in crate::query) fn send_rows(
         &mut self,
         rewritten: &RewrittenQuery,

@@ -87,7 +87,7 @@ impl Engine<'_, '_> {
         }
     }
 
-    /// Reports which contexts were truncated.
+    /// Adds notes about truncated contexts, reductions without an answer and the pairs of joins.
     fn report_truncated_contexts(&self, report: &mut QueryReport) {
         let runtime = lock_runtime(&self.runtime);
         let reduction_notes = runtime.data.reductions.notes();

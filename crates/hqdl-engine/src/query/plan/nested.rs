@@ -17,8 +17,8 @@ use hqdl_sql::blendsql;
 use hqdl_sql::blendsql::usage::{self, SelectOutputs};
 use hqdl_values::value::Value;
 
-/// Runs a nested query within the outer query's run. If the outer query is only explained and no
-/// model is available, returns an estimate without rows.
+/// Function that runs a nested query within the outer query's run. If the outer query is only
+/// explained and no model is available, the function returns an estimate without rows.
 pub type NestedRunner =
     fn(&Request<'_>, Option<&LazyRun<'_>>) -> Result<(Meta, Option<RowBuffer>), QueryError>;
 

@@ -40,7 +40,7 @@ pub(in crate::query) struct ReadQuery {
     pub(in crate::query) schema: KnownSchema,
 }
 
-/// Opens the database of a query.
+/// Opens the database of a query and reads its schema.
 pub(in crate::query) fn open_database(
     request: &Request<'_>,
 ) -> Result<(Guard, KnownSchema), QueryError> {
@@ -51,7 +51,7 @@ pub(in crate::query) fn open_database(
 }
 
 impl ReadQuery {
-    /// Reads a query without macros.
+    /// Parses the query of a request. The query must not contain macros.
     pub(in crate::query) fn parse(request: &Request<'_>) -> Result<Self, QueryError> {
         let (guard, schema) = open_database(request)?;
         let is_table = |table: &str| schema.has_table(table);
@@ -63,7 +63,8 @@ impl ReadQuery {
 }
 
 impl<'r, 'a> Engine<'r, 'a> {
-    /// Chooses the targets of a query's calls. Without `lazy_run`, sends no request.
+    /// Chooses the targets of a query's calls and registers their functions. Sends no request if
+    /// `lazy_run` is `None`.
     pub(in crate::query) fn prepare_query(
         request: &'r Request<'r>,
         query: ReadQuery,

@@ -21,8 +21,8 @@ const SOURCE: &str = "hqdl_source";
 /// Number of entities whose facts are read at once.
 const BATCH_ENTITIES: usize = 256;
 
-/// Returns the distinct values of a spec column, which is given by the positions of its expansion
-/// and of the column in the expansion. Returns `None` if the value of any key is unknown.
+/// Returns the distinct values of a column, given the position of its expansion in the spec and the
+/// column's position in the expansion. Returns `None` if the value of any key is unknown.
 ///
 /// # Errors
 /// Returns [`QueryError`] if the sources or the facts cannot be read.
@@ -114,8 +114,8 @@ impl StoredValues {
     }
 }
 
-/// Returns the entity of a source's row; `None` if the row identifies none. `has_part` is true if the
-/// source has only some of the key's columns.
+/// Returns the entity of a source's row, or `None` if the row's key is NULL or cannot be read.
+/// `has_part` is true if the source has only some of the key's columns.
 fn read_entity(row: &Row<'_>, has_part: bool, target: &mut TargetExpansion) -> Option<usize> {
     let parts: Vec<ValueRef<'_>> = (0..target.expansion.key.names().len())
         .map(|n| row.get_ref(n).unwrap_or(ValueRef::Null))

@@ -14,8 +14,8 @@ use hqdl_sql::blendsql::tree::ExprKind;
 use hqdl_sql::blendsql::{Argument, Call};
 use hqdl_values::sql;
 
-/// Maximum number of columns in a replaced row; one more than the 2,000 columns that `SQLite`
-/// accepts in a result.
+/// Maximum number of columns in the row that replaces a call: one more than the 2,000 columns that
+/// `SQLite` accepts in a result.
 const MAX_COLUMNS: u32 = 2_001;
 
 /// Function that replaces a call, so that `SQLite` cannot infer the call's value.
@@ -34,7 +34,7 @@ pub(in crate::query) fn validate_query(
         return Ok(Vec::new());
     }
     // An aggregate belongs to the SELECT whose columns it uses, even inside the arguments of a
-    // call. Therefore replace each call by a function of its arguments.
+    // call. Therefore, replace each call with a function of its arguments.
     let flags = FunctionFlags::SQLITE_UTF8;
     let connection = guard.connection();
     connection
@@ -54,8 +54,8 @@ pub(in crate::query) fn validate_query(
     let Err(error) = prepared else { return Ok(notes) };
     // Clear the denial that the guard recorded.
     drop(guard.query_error(&error, &with_functions));
-    // NULLs padded to the same length keep every offset. If only a call's arguments are wrong, the
-    // statement with the arguments reports the error.
+    // NULLs padded to the same length keep every offset. If only a call's arguments are wrong, this
+    // statement is valid, and preparing the rewritten query reports the error.
     let nulls = replacement.replace_with_nulls();
     connection.prepare(&nulls).map(drop).map_err(|error| guard.query_error(&error, &nulls))?;
     Ok(notes)
@@ -83,7 +83,7 @@ struct Replacement<'q> {
 }
 
 impl Replacement<'_> {
-    /// Returns the query with each call replaced by a NULL of the same length.
+    /// Returns the query with each call replaced with a NULL of the same length.
     fn replace_with_nulls(&self) -> String {
         let mut nulls = String::with_capacity(self.text.len());
         let mut at = 0;
@@ -98,7 +98,8 @@ impl Replacement<'_> {
         nulls
     }
 
-    /// Returns a part of the query with the given calls replaced by a function of their arguments.
+    /// Returns a part of the query in which each given call is replaced with a function of its
+    /// arguments.
     fn replace_with_functions(&self, span: Range<usize>, calls: &[Call]) -> String {
         let (mut sql, mut at) = (String::with_capacity(span.len()), span.start);
         for call in calls {

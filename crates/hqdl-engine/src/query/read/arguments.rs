@@ -21,20 +21,20 @@ pub(super) struct MacroNode<'t> {
     pub scope: &'t Scope<'t>,
     /// Whether the call is a whole result column.
     pub is_result_column: bool,
-    /// Whether the call is the list of another call's options, for each row.
+    /// Whether the call returns the options of another call, for each row.
     pub is_option_list: bool,
 }
 
 /// Names of an argument; messages use the first one.
 pub(super) type ArgumentNames<'n> = &'n [&'n str];
 
-/// Lists the arguments for a message, each under its first name.
+/// Returns a list of the arguments' first names for a message.
 fn format_names(arguments: &[ArgumentNames<'_>]) -> String {
     let names: Vec<&str> = arguments.iter().filter_map(|names| names.first().copied()).collect();
     names.join(", ")
 }
 
-/// Returns optional arguments with their keywords, each after a comma.
+/// Returns the given arguments, each after a comma and with its keyword. Skips absent arguments.
 pub(super) fn write_keyword_arguments<const N: usize>(
     arguments: [(Option<&WrittenArgument>, &str); N],
 ) -> EditText {
@@ -67,7 +67,7 @@ impl<'t> MacroNode<'t> {
         self.legacy_column_sql(argument).map_or_else(|| argument.span().into(), Into::into)
     }
 
-    /// Returns a column `'t::c'` as SQL.
+    /// Returns a column `'t::c'` as SQL, or `None` for any other argument.
     pub fn legacy_column_sql(&self, argument: &WrittenArgument) -> Option<String> {
         argument.text_content(self.text)?;
         let (table, column) = argument.column_names(self.text)?;

@@ -1,7 +1,7 @@
 //! Maps words in a query to the values of a column. If a column has a short list of values, then
-//! `=`, `IN` and `ANY` with a word that is not on the list match the values that mean the same. The
-//! model decides which values match, once for each word and list. This mapping is off unless the
-//! spec (`classify`) or the user enables it.
+//! `=`, `IN` and `ANY` with a word that is not on the list match the values that mean the same as
+//! the word. The model decides which values match, once for each word and list. This mapping is off
+//! unless the spec (`classify`) or the user enables it.
 
 use std::ops::Range;
 
@@ -56,7 +56,7 @@ struct ComparedColumn {
     origin: ColumnOrigin,
     /// Byte range of the column in the query.
     column: Range<usize>,
-    /// The literals.
+    /// Text literals that the column is compared with.
     words: Vec<String>,
     negated: bool,
     /// Whether the comparison is with the elements of an array column.
@@ -158,8 +158,7 @@ struct Lists<'l> {
 }
 
 impl Lists<'_> {
-    /// Returns the values of a column if there are only few values and `classify` applies to the
-    /// column.
+    /// Returns the values of a column if there are only a few and `classify` applies to the column.
     fn find_values(&self, origin: &ColumnOrigin, array: bool) -> Option<Vec<String>> {
         let same = |a: &str, b: &str| a.eq_ignore_ascii_case(b);
         for expansion in &self.request.spec.expansions {

@@ -1,5 +1,5 @@
-//! Rewrites `DT`, a filter of days, as plain SQL. A relative day such as `last month` is relative to
-//! today's date in UTC, as in `SQLite`'s `date('now')`.
+//! Rewrites the date filter `DT` as plain SQL. A period such as `last month` is relative to today's
+//! date in UTC, as in `SQLite`'s `date('now')`.
 
 use jiff::civil::{Date, Weekday};
 use jiff::tz::TimeZone;
@@ -63,8 +63,8 @@ impl MacroNode<'_> {
     }
 }
 
-/// Returns the period that a text names. `this …` ends today, `last …` is complete, and a quarter
-/// is the latest one of this name that has begun.
+/// Returns the period that a text names. `this …` ends today, `last …` covers complete units, and
+/// `q1` to `q4` name the latest such quarter that has begun.
 fn find_period(text: &str, today: Date) -> Option<Period> {
     let lower = text.to_lowercase();
     let words: Vec<&str> = lower.split_whitespace().collect();
@@ -87,7 +87,7 @@ fn find_period(text: &str, today: Date) -> Option<Period> {
     }
 }
 
-/// Returns the complete units before the one that contains today.
+/// Returns the period of the `count` complete units before the unit that contains today.
 fn last_units(unit: &str, count: i64, today: Date) -> Option<Period> {
     let end = first_of_unit(unit, today)?;
     let span = match unit {

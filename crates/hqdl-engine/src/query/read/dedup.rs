@@ -86,7 +86,7 @@ impl MacroNode<'_> {
         Ok(edits)
     }
 
-    /// Returns the WHERE clause that selects candidate pairs.
+    /// Returns the WHERE clause that selects candidate pairs; empty if all pairs are candidates.
     fn block_condition(
         &self,
         threshold: Option<&WrittenArgument>,

@@ -81,7 +81,8 @@ impl MacroNode<'_> {
         Ok(edits)
     }
 
-    /// Writes a single field, all fields as an object, or all fields as result columns.
+    /// Returns the SQL of a single field, of all fields as an object, or of all fields as result
+    /// columns.
     fn write_fields(
         &self,
         fields: &[ExtractedField],

@@ -295,8 +295,8 @@ fn split_items(tokens: &[Token]) -> Vec<&[Token]> {
     items
 }
 
-/// Returns a sentence to append to the question, which lists the labels with their descriptions. It
-/// is empty if no label has a description.
+/// Returns a sentence that lists the labels with their descriptions, to append to the question.
+/// Returns an empty text if no label has a description.
 fn describe_labels(labels: &[Label]) -> String {
     if labels.iter().all(|label| label.about.is_none()) {
         return String::new();

@@ -1,7 +1,7 @@
 //! Macros: ingredients that hqdl rewrites as other ingredients or as plain SQL. A spec can define
-//! macros (`[[ingredient]]`); the others are older or narrower ingredients of `BlendSQL`. The
-//! parser finds the calls. This module expands each call into edits, which can move or copy the
-//! call's arguments.
+//! macros (`[[ingredient]]`); the others, such as `LLMRank` and the older ingredients of
+//! `BlendSQL`, are built in. The parser finds the calls. This module expands each call into edits,
+//! which can move or copy the call's arguments.
 //!
 //! | written | read as |
 //! |---|---|
@@ -38,7 +38,7 @@ use hqdl_values::format::name_all;
 use hqdl_values::problem::find_nearest;
 use hqdl_values::sql;
 
-/// Functions that are calls without braces.
+/// Functions that are called without braces.
 const FUNCTIONS: [&str; 6] = ["answer", "summary", "embed", "similarity", NEAREST, SEARCH];
 
 /// Default question of `TableSummary`.
@@ -121,8 +121,8 @@ pub(in crate::query) fn find_signature(
 /// Returns the edits that expand the macros of a query.
 ///
 /// # Errors
-/// [`QueryError::Sql`] for the first macro in the text that has invalid arguments or is not
-/// supported.
+/// Returns [`QueryError::Sql`] if a macro has invalid arguments or is not supported. The error is
+/// about the first such macro in the text.
 pub(in crate::query) fn expand_macros(
     request: &Request<'_>,
     schema: &dyn Schema,
@@ -180,7 +180,8 @@ const MACRO_USAGES: [(&str, &str); 6] = [
     nearest::SEARCH_USAGE,
 ];
 
-/// Describes every call that a query can contain, one per line. Some calls need embeddings.
+/// Returns a description of every call that a query can contain, one per line. Includes the calls
+/// that need embeddings if `has_embeddings` is true.
 #[must_use]
 pub fn describe_calls(has_embeddings: bool) -> String {
     let mut text = ingredients::describe_calls();
@@ -207,7 +208,7 @@ fn add_example(error: QueryError, name: &str) -> QueryError {
 pub(in crate::query) struct MacroNames(Vec<(usize, Option<String>)>);
 
 impl MacroNames {
-    /// Returns the names of the macros in braces; the name of any other call is `None`.
+    /// Collects the calls in braces. The name of a call is `None` if the call is not a macro.
     pub(in crate::query) fn of_calls(source: &SourceQuery) -> Self {
         let mut names: Vec<(usize, Option<String>)> = Vec::new();
         for call in source.parsed.calls.iter().filter(|call| call.is_in_braces()) {
@@ -218,8 +219,8 @@ impl MacroNames {
         Self(names)
     }
 
-    /// Replaces the ingredient in an error with the macro that the query calls. The macro is the
-    /// last call that begins before the end of the error's span.
+    /// Replaces the name of the ingredient in an error with the name of the macro that the query
+    /// calls. The macro is the last call that begins before the end of the error's span.
     pub(in crate::query) fn name_call_in_error(&self, error: QueryError) -> QueryError {
         let QueryError::Sql(mut problem) = error else { return error };
         let end = problem.span.as_ref().map_or(0, |span| span.end);
@@ -331,7 +332,7 @@ pub(super) fn return_type_name(own: &IngredientTable) -> Option<String> {
     if own.kind.is_none() && !own.list {
         return None;
     }
-    // If calls cannot name the type, they use `str`.
+    // A call uses `str` for a type that it cannot name.
     let kind = own.kind.unwrap_or_default().call_names().first().unwrap_or(&"str");
     Some(if own.list { format!("list[{kind}]") } else { (*kind).to_owned() })
 }
@@ -415,7 +416,8 @@ impl MacroNode<'_> {
         if self.has_keyword(keyword) { "" } else { words }
     }
 
-    /// Returns the head of `{{ImageCaption(t.photo)}}`. All other arguments belong to `LLMMap`.
+    /// Returns the text that replaces the name and the `(` of `{{ImageCaption(t.photo)}}`. The
+    /// written arguments become arguments of `LLMMap`.
     fn caption_head(&self) -> String {
         let mut call = "LLMMap(".to_owned();
         if !self.has_keyword("question") {
@@ -498,8 +500,7 @@ impl MacroNode<'_> {
         let query: EditText = match column {
             Some((table, column)) => {
                 let (table, column) = (sql::quote_name(&table), sql::quote_name(&column));
-                // SQLite reads an unknown name in double quotes as a text unless its table is
-                // named.
+                // Qualify the column, because SQLite reads an unknown double-quoted name as a text.
                 format!("(SELECT {table}.{column} FROM {table})").into()
             }
             None => documents.query_span(self.text).map(EditText::from).ok_or_else(|| {

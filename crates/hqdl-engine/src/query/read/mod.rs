@@ -72,8 +72,8 @@ pub fn with_read_query<T>(
     })
 }
 
-/// Parses a query. All passes over its tree add their edits, and the text is written and parsed
-/// once more.
+/// Parses a query, applies the edits of all passes over its tree, and parses the resulting text
+/// again. Passes the final query to `run`.
 fn read_query<T>(
     request: &Request<'_>,
     run: impl FnOnce(&Request<'_>, ReadQuery) -> Result<T, QueryError>,

@@ -43,8 +43,7 @@ impl ValueSource {
             None => format!("({})", search.values.trim()),
             Some((table, column)) => {
                 let (table, column) = (sql::quote_name(table), sql::quote_name(column));
-                // SQLite reads an unknown name in double quotes as a text unless its table is
-                // named.
+                // Qualify the column, because SQLite reads an unknown double-quoted name as a text.
                 format!("(SELECT {table}.{column} FROM {table})")
             }
         };
@@ -96,7 +95,8 @@ impl MacroNode<'_> {
         } else {
             self.write_nearest()?
         };
-        // A query as options would be evaluated once, not for each row.
+        // Wrap the query in a function, because a query as options would be evaluated once instead
+        // of for each row.
         let written = if self.is_option_list {
             EditText::concat(["json(".into(), written, ")".into()])
         } else {

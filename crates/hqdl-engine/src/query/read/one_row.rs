@@ -6,8 +6,8 @@
 //! | `{{LLMQA('q', (SELECT c FROM t WHERE …))}}` | `(SELECT {{LLMMap('q', (c))}} FROM t WHERE …)` |
 //!
 //! The spec must contain the question, the result columns must be plain columns, and a column must
-//! answer the rewritten call. In a UNION, rows that are read from no table are ignored, because
-//! they are not entities.
+//! answer the rewritten call. In a UNION, SELECTs without a table are ignored, because their rows
+//! are not entities.
 
 use rusqlite::types::Value as Sql;
 
@@ -30,7 +30,8 @@ use hqdl_sql::{Edits, TranslatedQuery};
 /// Rewrites the calls whose queries have one row, and returns the resulting query.
 ///
 /// # Errors
-/// [`QueryError`] if a rewritten query cannot be read.
+/// Returns [`QueryError`] if a rewritten query cannot be parsed, or if the database cannot be
+/// opened.
 pub(in crate::query) fn rewrite_one_row_questions(
     request: &Request<'_>,
     query: ReadQuery,
@@ -68,7 +69,7 @@ pub(in crate::query) fn rewrite_one_row_questions(
     Ok(ReadQuery { normalized, parsed, ..query })
 }
 
-/// Returns true if `rows` reads a common table expression that is declared outside of it.
+/// Returns true if `rows` reads a common table expression that is declared outside of `rows`.
 fn reads_outer_cte(query: &Query, rows: &Query) -> bool {
     let mut outer: Vec<&str> = Vec::new();
     query.visit_ctes(&mut |cte| {
@@ -83,7 +84,7 @@ fn reads_outer_cte(query: &Query, rows: &Query) -> bool {
     found
 }
 
-/// Returns a query with edits, and its tree.
+/// Applies edits to a query. Returns the new text and its tree.
 fn write_query(
     query: &ReadQuery,
     edits: Edits,
@@ -146,13 +147,15 @@ fn rewrite_call(
     let mut edits = Edits::default();
     edits.replace(call.span.start..call.span.start, open);
     edits.replace(call.span.start + 2..paren, "LLMMap");
-    // The query is already in parentheses, so only the separators between columns need more.
+    // The query's parentheses enclose the first and the last column, so only the separators add
+    // more.
     edits.replace(span.clone(), named.join("), ("));
     edits.replace(call.span.end..call.span.end, format!(" {}{close}", rest.trim()));
     Some(edits)
 }
 
-/// Returns the only SELECT in a query that reads a table, and its end.
+/// Returns the SELECT in a query that reads a table, and its end. Returns `None` unless there is
+/// exactly one such SELECT.
 fn arm_with_table(query: &Query) -> Option<(&SelectCore, usize)> {
     fn collect_arms<'q>(query: &'q Query, found: &mut Vec<&'q SelectCore>) -> Option<()> {
         match &query.body {
@@ -185,7 +188,7 @@ fn arm_with_table(query: &Query) -> Option<(&SelectCore, usize)> {
 fn has_one_row(request: &Request<'_>, rows: &str) -> bool {
     let sql = format!("SELECT count(*) FROM (SELECT 1 FROM ({rows}) LIMIT 2)");
     let mut counted = QueryResult::default();
-    // A value without a parameter would be an error.
+    // Pass only the values that these rows use, because an unused value is an error.
     let parameters = find_parameters(rows);
     let is_used = |param: &Param| {
         parameters.iter().any(|(position, name)| param.matches_parameter(*position, Some(name)))
@@ -195,7 +198,8 @@ fn has_one_row(request: &Request<'_>, rows: &str) -> bool {
     ran.is_ok() && counted.rows == [[Sql::Integer(1)]]
 }
 
-/// Returns the parameters in a text, each with its number; 0 if it has a name.
+/// Returns the parameters in a text, each with its number. The number is 0 for a name or a plain
+/// `?`.
 fn find_parameters(text: &str) -> Vec<(usize, &str)> {
     let (mut at, mut found) = (0, Vec::new());
     while let Ok(Some(token)) = lexer::next_token(text, at, Brackets::Name) {

@@ -97,7 +97,8 @@ impl MacroNode<'_> {
     }
 }
 
-/// Returns the arguments of the `LLMMap`: the question that asks for a score, and the return type.
+/// Returns the arguments of the `LLMMap` call: the question that asks for a score, and the return
+/// type.
 fn format_score_arguments(criterion: &str) -> String {
     format!("{}, return_type='float'", sql::quote_text(&format!("{criterion}{SCALE}")))
 }

@@ -1,4 +1,4 @@
-//! Rewrites the values of an `LLMReduce` call as an aggregate, which becomes its argument.
+//! Rewrites the values of an `LLMReduce` call as an aggregate, which becomes the call's argument.
 //!
 //! | written | read as |
 //! |---|---|
@@ -44,7 +44,7 @@ impl MacroNode<'_> {
         Ok(edits)
     }
 
-    /// Returns the FILTER clause of an aggregate.
+    /// Returns the call's FILTER clause as SQL; empty if there is none.
     pub(super) fn filter_sql(&self) -> EditText {
         let Some(filter) = self.written.filter.clone() else { return EditText::default() };
         EditText::concat([" FILTER (WHERE ".into(), filter.into(), ")".into()])

@@ -1,4 +1,4 @@
-//! Rewrites the ingredients that a spec defines as calls of `LLMMap` or `LLMQA`.
+//! Rewrites calls of a spec's own ingredients into calls of `LLMMap` or `LLMQA`.
 
 use crate::query::read::arguments::{ArgumentNames, MacroNode};
 use crate::query::read::macros::return_type_name;
@@ -87,8 +87,8 @@ impl<'t> MacroNode<'t> {
         Ok(edits)
     }
 
-    /// Matches the arguments of an ingredient of the spec. Also returns the values for the `{}` of
-    /// a question that the call passes, if the ingredient searches for it.
+    /// Matches the arguments of an ingredient of the spec. If the ingredient searches for a
+    /// question that the call passes, also returns the values for the question's `{}`.
     fn match_spec_arguments(
         &self,
         own: &IngredientTable,
@@ -124,7 +124,8 @@ impl<'t> MacroNode<'t> {
         Ok((given, extra))
     }
 
-    /// Returns a query for the values of a column whose table the query does not read.
+    /// Returns a query for the values of a column, or `None` if the outer query already reads the
+    /// column's table.
     fn unread_column(&self, value: &WrittenArgument) -> Option<String> {
         let (table, column) = value.column_names(self.text)?;
         let is_read =
@@ -169,7 +170,8 @@ impl<'t> MacroNode<'t> {
         edits.replace(last.end..last.end, argument);
     }
 
-    /// Returns the head of the call that replaces an ingredient of the spec.
+    /// Returns the beginning of the call that replaces an ingredient of the spec: the name, the `(`
+    /// and the arguments that the spec sets.
     fn spec_ingredient_head(&self, own: &IngredientTable, question: &str) -> String {
         let ingredient = match own.of {
             AskedOf::Values => "LLMMap",

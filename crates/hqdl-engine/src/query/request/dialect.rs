@@ -19,7 +19,7 @@ pub enum Dialect {
     /// `SQLite`'s dialect with `BlendSQL`'s ingredients.
     #[default]
     Sqlite,
-    /// SUQL's dialect: `PostgreSQL`'s with `answer` and `summary`.
+    /// SUQL: `PostgreSQL`'s dialect with `answer` and `summary`.
     Suql,
     /// `SQLite`'s dialect with Snowflake's AI functions.
     Snowflake,
@@ -57,7 +57,7 @@ impl Dialect {
         Self::ALL.iter().find(|(known, _)| *known == name).map(|(_, dialect)| *dialect)
     }
 
-    /// Returns the engine whose functions the dialect supports.
+    /// Returns the vendor whose functions the dialect supports, if any.
     pub(in crate::query) fn vendor(self) -> Option<Vendor> {
         match self {
             Self::Sqlite | Self::Suql => None,

@@ -35,7 +35,7 @@ pub enum QueryError {
     /// The run stopped before the query was complete. Answers received until then are kept.
     #[error(transparent)]
     Stopped(#[from] StopReason),
-    /// `SQLite` exceeded the time limit.
+    /// The query exceeded its time limit.
     #[error("the query exceeded its time limit of {} s", .0.as_secs_f64())]
     Timeout(Duration),
     /// The sink could not write the rows.
@@ -56,7 +56,7 @@ pub enum QueryError {
 
 impl QueryError {
     /// Returns an error in the text of the query: the message, its span in bytes, the label of the
-    /// span, and a hint. Label and hint may be empty.
+    /// span, and a hint. The label and the hint may be empty.
     #[must_use]
     pub fn in_sql(
         message: impl Into<String>,

@@ -111,8 +111,8 @@ impl<'a> Request<'a> {
     /// Loads the documents of an expansion, if it has any.
     ///
     /// # Errors
-    /// Returns [`QueryError::Evidence`] if the documents cannot be read, or an error of the spec's
-    /// database.
+    /// Returns [`QueryError::Evidence`] if the documents cannot be read, or another [`QueryError`]
+    /// if the spec's database cannot be opened.
     pub(in crate::query) fn load_evidence(&self, expansion: &Expansion) -> Result<(), QueryError> {
         if expansion.evidence.is_none() {
             return Ok(());

@@ -11,8 +11,8 @@ use hqdl_values::value::Value;
 /// Identifies a parameter of a query.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Param {
-    /// By name. A name with a prefix (`:`, `@` or `$`) matches only this prefix; a name without one
-    /// matches any prefix.
+    /// By name. A name with a prefix (`:`, `@` or `$`) matches only this prefix; a name without a
+    /// prefix matches any prefix.
     Name(String),
     /// By position, starting at 1: `?` and `?1`.
     Position(usize),
@@ -28,7 +28,7 @@ impl Param {
         }
     }
 
-    /// Returns true if this parameter refers to the parameter with this position and name.
+    /// Returns true if this identifies the statement's parameter with this position and name.
     #[must_use]
     pub fn matches_parameter(&self, position: usize, name: Option<&str>) -> bool {
         match (self, name) {
@@ -54,7 +54,7 @@ impl std::fmt::Display for Param {
 /// it.
 ///
 /// # Errors
-/// Returns [`QueryError::Sql`] for a parameter of the statement without a value.
+/// Returns [`QueryError::Sql`] if a parameter of the statement has no value.
 pub fn bind_params(
     statement: &mut Statement<'_>,
     params: &[(Param, Value)],
@@ -92,10 +92,10 @@ pub fn bind_params(
 }
 
 /// Checks that every value belongs to a parameter. `used` combines the results of [`bind_params`]
-/// for all statements of a query; `names` are their parameters.
+/// for all statements of a query; `names` lists the parameters of these statements.
 ///
 /// # Errors
-/// Returns [`QueryError::Sql`] for the first value without a parameter.
+/// Returns [`QueryError::Sql`] if a value belongs to no parameter.
 pub fn check_all_values_used(
     params: &[(Param, Value)],
     used: &[bool],
@@ -128,7 +128,7 @@ pub fn param_names(statement: &Statement<'_>) -> Vec<String> {
         .collect()
 }
 
-/// Parses a value: a number or null as SQL writes them, otherwise text.
+/// Parses a value: a number, NULL or a quoted text as in SQL. Anything else is a text.
 #[must_use]
 pub fn parse_literal(text: &str) -> Value {
     if let Some(inner) = text.strip_prefix('\'').and_then(|t| t.strip_suffix('\'')) {

@@ -1,6 +1,6 @@
 //! Names result columns after the original query. `SQLite` names a column without an alias after
-//! the text of its expression, but the text that it runs is rewritten. The column of a call is
-//! named after its question.
+//! the text of its expression, but hqdl rewrites the text that `SQLite` runs. The column of a call
+//! is named after its question.
 
 use std::ops::Range;
 
@@ -87,7 +87,7 @@ const END_KEYWORDS: [&str; 11] = [
     "INTERSECT",
     "EXCEPT",
 ];
-/// Keywords after which no alias can follow, and which cannot be an alias themselves.
+/// Keywords that cannot be followed by an alias and cannot be aliases themselves.
 const OPERATORS: [&str; 19] = [
     "AND", "BETWEEN", "COLLATE", "DISTINCT", "ELSE", "ESCAPE", "FROM", "GLOB", "ILIKE", "IN", "IS",
     "LIKE", "MATCH", "NOT", "OR", "REGEXP", "SELECT", "THEN", "WHEN",
@@ -95,7 +95,8 @@ const OPERATORS: [&str; 19] = [
 /// Other keywords that are never an alias.
 const NO_ALIAS: [&str; 3] = ["END", "ISNULL", "NOTNULL"];
 
-/// Returns the headers of the first SELECT of a query; `None` if the query starts differently.
+/// Returns the headers of the first SELECT of a query; `None` if the query does not begin with
+/// SELECT or WITH.
 fn parse_headers(sql: &str, dialect: Dialect) -> Option<Vec<SourceHeader>> {
     let brackets = if dialect == Dialect::Sqlite { Brackets::Name } else { Brackets::List };
     let mut tokens: Vec<Token> = Vec::new();

@@ -26,9 +26,9 @@ pub fn write_json(out: &mut dyn Write, value: ValueRef<'_>) -> Result<()> {
     }
 }
 
-/// Formats a real number like `SQLite`: always with a point, and with an exponent from 1e17 and
-/// below 1e-4. The text has the fewest digits that parse to the same number, at most 17; `SQLite`
-/// sometimes prints one digit more than necessary.
+/// Formats a real number like `SQLite`: always with a point, and with an exponent if the magnitude
+/// is at least 1e17 or below 1e-4. The text has the fewest digits that parse to the same number, at
+/// most 17; `SQLite` sometimes prints one digit more than necessary.
 #[must_use]
 pub fn format_real(r: f64) -> String {
     if !r.is_finite() {

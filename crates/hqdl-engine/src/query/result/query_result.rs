@@ -11,7 +11,7 @@ use hqdl_values::usage::Usage;
 /// Kind of a call's route.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RouteKind {
-    /// The question belongs to a column, whose stored values answer it.
+    /// A column of the spec has this question, and the column's stored values are the answers.
     Column,
     /// A binding defines the answer as SQL over an expansion's columns.
     Bound,

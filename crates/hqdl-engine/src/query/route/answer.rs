@@ -13,8 +13,8 @@ use hqdl_sql::blendsql::Call;
 use hqdl_sql::blendsql::usage::{CallUsage, ComparedWith};
 
 impl Calls {
-    /// Sets the target of a question about each document to an ad-hoc column. `usage` combines all
-    /// calls with the same question; `own_usage` is the usage of this call alone.
+    /// Sets the target of a call about documents to an ad-hoc column. `usage` combines all calls
+    /// with the same question; `own_usage` is the usage of this call alone.
     pub(in crate::query) fn set_document_target(
         &mut self,
         n: usize,

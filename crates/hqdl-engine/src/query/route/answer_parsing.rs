@@ -15,7 +15,7 @@ use hqdl_values::format::regex_reason;
 use hqdl_values::key::{ColumnIdentity, ListHash};
 use hqdl_values::value::Value;
 
-/// Returns the regular expression that an answer must match.
+/// Returns the regular expression that an answer must match, if the call specifies one.
 pub(in crate::query) fn answer_regex(call: &Call) -> Result<Option<Arc<regex::Regex>>, QueryError> {
     let Some(pattern) = &call.regex else { return Ok(None) };
     match regex::Regex::new(&format!("^(?:{pattern})$")) {
@@ -147,7 +147,7 @@ fn is_text(compared: &ComparedWith) -> bool {
 }
 
 /// Returns true if neither the query nor the column implies a type. The answer is then a text, and
-/// the spelling of a number becomes a number, as in a column without affinity.
+/// a text that spells a number becomes a number, as in a column without affinity.
 pub(in crate::query) fn is_untyped(call: &Call, usage: &CallUsage, column: &Column) -> bool {
     column.kind == Type::Text
         && column.values.is_none()
@@ -203,7 +203,8 @@ pub(in crate::query) fn yes_no_words(call: &Call, usage: &CallUsage) -> Option<[
     {
         return None;
     }
-    // The call is cast to a type other than text, or `answer` names its type.
+    // The query states a type, by a cast to a type other than text or by the `return_type` of
+    // `answer`.
     let has_type = call.return_type.is_some() && call.ingredient.name() == AnswerFunction.name();
     if usage.stated_type.is_some() || has_type {
         return None;
@@ -219,7 +220,7 @@ pub(in crate::query) fn yes_no_words(call: &Call, usage: &CallUsage) -> Option<[
     Some(yes_no)
 }
 
-/// Replaces each `{}` in a question with the name of the value it refers to.
+/// Replaces each `{}` in a question with the name of the value that it refers to.
 pub(in crate::query) fn fill_slots(question: &str, names: &[String]) -> String {
     let mut text = question.trim().to_owned();
     let mut names = names.iter();

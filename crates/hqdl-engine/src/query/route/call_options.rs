@@ -16,7 +16,7 @@ const MAX_INFERRED: usize = 300;
 /// Reads the values that a query needs before it runs.
 pub trait ValueListProvider {
     /// Returns the distinct values of a query's columns in order, without NULLs. Returns `None` if
-    /// the query has an unanswered call and may send no request.
+    /// the query contains an unanswered call and no request may be sent.
     ///
     /// # Errors
     /// Returns [`QueryError`] if the query fails.
@@ -29,8 +29,8 @@ pub trait ValueListProvider {
     /// Returns the columns that a SELECT yields, with their lineage.
     fn analyze_select_outputs(&mut self, select: &str) -> SelectOutputs;
 
-    /// Returns the values of the spec column at a position; `None` if the value of any key is
-    /// unknown.
+    /// Returns the distinct values of a column, given the position of its expansion in the spec and
+    /// the column's position in the expansion. Returns `None` if the value of any key is unknown.
     ///
     /// # Errors
     /// Returns [`QueryError`] if the sources or the facts cannot be read.
@@ -53,7 +53,8 @@ pub trait ValueListProvider {
     ) -> Result<String, QueryError>;
 }
 
-/// Returns the options of a call.
+/// Returns the options of a call, if it has any. If `infer` is true and the call is compared with a
+/// column of few values, these values are the options.
 pub(in crate::query) fn read_options(
     sql: &str,
     parsed: &ParsedQuery,
@@ -107,7 +108,7 @@ pub(in crate::query) fn read_options(
 }
 
 /// Maps an error in SQL that was built from a part of the query back to that part. If the part was
-/// copied to the offset `copied_at`, the span is exact. Otherwise it covers the whole part.
+/// copied to the offset `copied_at`, the span is exact. Otherwise the span covers the whole part.
 fn remap_to_part(error: QueryError, part: &Range<usize>, copied_at: Option<usize>) -> QueryError {
     let QueryError::Sql(problem) = error else { return error };
     let exact_span = problem.span.as_ref().zip(copied_at).and_then(|(span, begins)| {
@@ -146,7 +147,7 @@ fn build_with_clause(sql: &str, parsed: &ParsedQuery, call: &Call, separate_sql:
     if ctes.is_empty() { String::new() } else { format!("WITH RECURSIVE {} ", ctes.join(", ")) }
 }
 
-/// Returns true if an SQL text contains the name of a column.
+/// Returns true if an SQL text contains a name as a whole word, ignoring case.
 pub(in crate::query) fn mentions_name(sql: &str, column: &str) -> bool {
     let (sql, column) = (sql.to_lowercase(), column.to_lowercase());
     sql.match_indices(&column).any(|(at, _)| {

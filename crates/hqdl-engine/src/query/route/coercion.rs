@@ -65,12 +65,12 @@ pub(in crate::query) fn is_condition(sql: &str) -> bool {
 }
 
 /// Returns the conversion for a column's answer, if the answer fits the type that the call declares
-/// or that its usage requires. One call may ask a question for a value, and another call for its
-/// truth. `computed` means that a binding computes the answer from the column. `options` are the
-/// call's options, if it has any.
+/// or that its usage requires. `truth` is true if the answer is a truth value. `computed` is true
+/// if a binding computes the answer from the column. `options` are the call's options, if it has
+/// any.
 ///
 /// # Errors
-/// Returns the reason why the answer does not fit.
+/// Fails with the reason if the answer does not fit.
 pub(in crate::query) fn choose_coercion(
     call: &Call,
     usage: &CallUsage,
@@ -102,7 +102,7 @@ pub(in crate::query) fn choose_coercion(
     }
 }
 
-/// Checks a truth value, which is 1 or 0 unless the call uses other words for it.
+/// Returns the conversion for a truth value, which is 1 or 0 unless the call uses words for it.
 fn coerce_truth(
     call: &Call,
     usage: &CallUsage,
@@ -158,7 +158,7 @@ fn coerce_truth(
     Ok(Coercion::YesNo([word(true), word(false)]))
 }
 
-/// Returns the words for yes and no if the options are exactly these two words.
+/// Returns the words for yes and no, in this order, if the options are exactly one word for each.
 fn yes_no_options(options: impl Iterator<Item = String>) -> Option<[String; 2]> {
     let (mut yes, mut no) = (None, None);
     for option in options {
@@ -170,7 +170,7 @@ fn yes_no_options(options: impl Iterator<Item = String>) -> Option<[String; 2]> 
     Some([yes?, no?])
 }
 
-/// Checks a value of a column.
+/// Returns the conversion for a value of a column that is not a truth value.
 fn coerce_value(
     call: &Call,
     usage: &CallUsage,

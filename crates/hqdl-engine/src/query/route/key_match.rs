@@ -4,12 +4,12 @@
 //! enough for the values to determine the key: `name || '1'` and `upper(name)` determine `name`,
 //! but are different subjects. So the values must be
 //!
-//! * parts of the key, each in an argument of its own, in the key's order: all of them, or some
-//!   that determine the rest in the source's rows, or
+//! * parts of the key, each in its own argument, in the key's order: all of them, or some that
+//!   determine the rest in the source's rows, or
 //! * one concatenation of the key's columns, each once, with only separators (`, `, ` and `) and
-//!   labels of the next column (`', Name: '`) between them. It has all columns in the key's order,
-//!   or all of them labelled, or one labelled part. If only one part is a number, that part may be
-//!   anywhere (`year || ' ' || name`).
+//!   labels of the next column (`', Name: '`) between them. The concatenation contains all columns
+//!   in the key's order, all columns with labels, or one labelled part. If only one part is a
+//!   number, that part may be anywhere (`year || ' ' || name`).
 //!
 //! In all other cases the order matters: `home || ' - ' || away` is not the match `away || ' - ' ||
 //! home`. Aliases, CTEs, subqueries, parentheses, unary `+` and COLLATE are not part of a lineage.

@@ -7,12 +7,12 @@
 //! must be only one way to match them. The values identify the entity of that row if they *are* its
 //! key (`key_match`) and one of two conditions is met:
 //!
-//! * The values are a part of the key, and the row has the rest of it.
+//! * The values are a part of the key, and the row has the rest of the key.
 //! * The values differ for each key. This is checked in the current rows of the source.
 //!
 //! In the first case, and whenever the row has the whole key, the key is read from the row.
 //! Otherwise it is looked up by the values. If the rows are grouped by the values, the rest of the
-//! key comes from an arbitrary row of the group, so the groups must determine it. All other
+//! key comes from an arbitrary row of the group, so the groups must determine the rest. All other
 //! questions become ad-hoc questions.
 
 use std::collections::BTreeMap;
@@ -27,7 +27,7 @@ use hqdl_sql::blendsql::usage::{CallUsage, ColumnEquality};
 /// Returns an expansion's key as SQL that is valid at the position of the call.
 ///
 /// # Errors
-/// Returns the reason why the key cannot be determined.
+/// Fails with the reason if the key cannot be determined.
 pub(in crate::query) fn find_bound_key(
     expansion: &Expansion,
     usage: &CallUsage,

@@ -14,7 +14,7 @@ use hqdl_sql::blendsql::scope::ColumnOrigin;
 use hqdl_sql::blendsql::usage::{CallUsage, Key};
 use hqdl_values::key::ColumnIdentity;
 
-/// Maximum length of an expression, in characters. Descriptions of origins omit longer ones.
+/// Maximum length of an expression, in characters. Descriptions of origins omit longer expressions.
 const LONGEST_EXPRESSION: usize = 200;
 
 /// Columns of a database that share a kind, and the spec's descriptions of columns.
@@ -90,8 +90,8 @@ impl Kinds {
         self.shared.get(&name).cloned().unwrap_or_else(|| vec![name])
     }
 
-    /// Describes the origins of values: columns with the spec's descriptions, or expressions over
-    /// columns.
+    /// Returns a description of the origins of values: columns with the spec's descriptions, or
+    /// expressions over columns. Returns `None` if an origin is unknown.
     pub fn describe_origins(&self, keys: &[Key]) -> Option<String> {
         let describe = |key: &Key| {
             let Some(origin) = base_column(key) else {
@@ -142,7 +142,7 @@ fn read_foreign_keys(connection: &Connection) -> rusqlite::Result<Vec<(String, S
 }
 
 /// Groups columns by kind, given pairs of columns of the same kind. Returns all columns of each
-/// column's kind. Each kind is named after its column that is not the first element of any pair.
+/// column's kind. Each kind is named after the column that is not the first element of any pair.
 fn group_by_kind(pairs: &[(String, String)]) -> BTreeMap<String, Vec<String>> {
     let mut groups: BTreeMap<&String, BTreeSet<&String>> = BTreeMap::new();
     for (one, other) in pairs {

@@ -130,7 +130,8 @@ impl<'b, 'a> ModelRouter<'b, 'a> {
         Ok(check_stored_binding(expansion, &learned))
     }
 
-    /// Asks the model about a question, in the same way as about any other cell.
+    /// Looks up the cells of a routing question, and asks the model for the missing cells as for
+    /// any other cell.
     fn ask_model(
         &mut self,
         expansion: &Expansion,
@@ -189,7 +190,7 @@ enum BindingReply {
     Failed,
 }
 
-/// The column, operator and literal in the reply (each empty if missing), and the reply's
+/// The column, operator and literal in the reply (each empty if missing), and the id of the reply's
 /// completion.
 struct LiteralAnswers {
     values: [String; 3],

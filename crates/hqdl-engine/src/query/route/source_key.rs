@@ -35,8 +35,8 @@ pub(super) struct KeySource {
 /// Relation that the keys are read from.
 pub(super) enum KeyRelation {
     Table(String),
-    /// A SELECT. `names` maps instance and lower-case column to the output column of the key part;
-    /// `joins` are the equalities that join its tables.
+    /// A SELECT. `names` maps an instance and a lower-case column to the output column of the key
+    /// part; `joins` contains the equalities that join the SELECT's tables.
     Select {
         text: String,
         names: Vec<((usize, String), String)>,
@@ -52,7 +52,7 @@ impl KeyRelation {
         }
     }
 
-    /// Returns the output column of an instance's column.
+    /// Returns the output column for a column of a table instance.
     fn output_column(&self, instance: usize, column: &str) -> Option<String> {
         match self {
             Self::Table(_) => Some(format!("hq_of.{}", quote_name(column))),
@@ -76,7 +76,7 @@ impl KeyRelation {
 /// instances.
 ///
 /// # Errors
-/// Returns the reason why the key cannot be determined.
+/// Fails with the reason if the key cannot be determined.
 pub(super) fn key_from_source(
     expansion: &Expansion,
     source: &KeySource,
@@ -168,7 +168,7 @@ impl<'k> CallKey<'k> {
         self.evaluator.determines_key(all, value_provider).map_err(|e| e.to_string())
     }
 
-    /// Checks that each group has only one key if the rows are grouped by the value.
+    /// If the rows are grouped by the call's first value, checks that each group has only one key.
     fn check_groups(&self, value_provider: &mut dyn ValueListProvider) -> Result<(), String> {
         let is_matched = |of: usize| self.evaluator.instance_map.values().any(|known| *known == of);
         let is_of_source = |term: &&Lineage| {
@@ -217,7 +217,8 @@ impl<'k> CallKey<'k> {
         let source = self.evaluator.source;
         let mut texts: Vec<String> =
             texts.into_iter().map(|t| if source.is_table { t } else { format!("({t})") }).collect();
-        // The first part may have a value in rows where the call's value is NULL.
+        // The first part may have a value in rows where the call's value is NULL, but the call must
+        // return NULL there.
         let is_first = matched == KeyMatch::Parts
             && self.parts.first().is_some_and(|part| part.is_same(self.first));
         if !is_first
@@ -270,7 +271,8 @@ impl<'k> CallKey<'k> {
     }
 }
 
-/// Returns how to join a published table: the source, and all parts of the key with their tables.
+/// Returns how to join a published table: the source, the parts of the key qualified with their
+/// tables, and the table that has all parts, if there is one.
 fn find_published_join<'r>(
     expansion: &Expansion,
     source: &str,
@@ -372,7 +374,8 @@ impl SourceEvaluator<'_> {
                 .join(", ")
         };
         let groups: Vec<String> = (1..=args.len()).map(|n| format!("a{n}")).collect();
-        // A group has several keys if a part has several values, or is NULL in some of its rows.
+        // A group has several keys if a part has several values, or is NULL in some but not all
+        // rows.
         let differs = (1..=keys.len())
             .map(|n| format!("min(k{n}) <> max(k{n}) OR count(k{n}) NOT IN (0, count(*))"));
         let duplicates_sql = format!(

@@ -1,7 +1,7 @@
-//! Joins by the model: finds the partners of each left value among the right values. Each left
-//! value is sent with the whole list, in as many requests as necessary. If the query sets
-//! `narrow=N`, the model sees only the N most similar values, and a note reports how many values
-//! the list had.
+//! Joins whose matches the model decides: finds the partners of each left value among the right
+//! values. Each left value is sent with the whole list, in as many requests as necessary. If the
+//! query sets `narrow=N`, the model sees only the N most similar values, and a note reports how
+//! many values the list had.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -102,7 +102,7 @@ pub(in crate::query) fn group_by_list(
 
 /// Questions about the left values that share a list.
 pub(in crate::query) struct PartnerQuestions {
-    /// The expansion.
+    /// Expansion that asks the questions.
     pub targets: [TargetExpansion; 1],
     /// Entity index of each left value.
     entities: Vec<usize>,

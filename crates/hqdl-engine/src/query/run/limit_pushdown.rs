@@ -101,7 +101,7 @@ impl<'r> CandidateReader<'r> {
     }
 
     /// Returns the number of rows to ask about next, chosen so that the expected number of passing
-    /// rows is the number still needed.
+    /// rows equals the number of rows still needed.
     fn next_batch_size(&self, certain: u64) -> u64 {
         let missing_count = match self.rule.rows_needed {
             Some(need) => need.saturating_sub(certain).max(1),
@@ -111,16 +111,16 @@ impl<'r> CandidateReader<'r> {
         let batch_size = missing_count.saturating_mul(asked + 2) / (passed + 2).min(asked + 2);
         let batch_size = batch_size.clamp(1, FIRST_BATCH.max(missing_count).max(asked / 32));
         if self.rule.is_ranked {
-            // The rows are in similarity order, so the most likely rows come first, and few
-            // documents fit into a request.
+            // Do not round up to whole requests: the most likely rows come first, and few documents
+            // fit into a request.
             return batch_size;
         }
         batch_size.div_ceil(self.rows_per_request).saturating_mul(self.rows_per_request)
     }
 
-    /// Returns true if enough rows were read, so that later rows can no longer matter. If rows are
-    /// equal or unordered, a later row may be certain and save a request, so reading continues for
-    /// a while.
+    /// Returns true if enough rows were read, so that later rows can no longer matter. With
+    /// DISTINCT, or without an order, a later row may be certain and save a request, so the reader
+    /// continues for a while.
     fn has_enough_rows(&self) -> bool {
         if self.rule.is_ranked || self.rule.is_distinct && self.read_count < MIN_ROWS_READ {
             return false;
@@ -296,7 +296,7 @@ impl RowSink for CandidateReader<'_> {
         let candidate = number(row.last());
         let rank = if self.rule.is_ranked { number(row.get(width)) } else { 0 };
         let candidate = lock_runtime(&self.runtime).pass.pending.candidates.remove(&candidate);
-        // With DISTINCT, also count rows that failed.
+        // Add failed rows, too, because DISTINCT counts them.
         if let Some(candidate) = candidate {
             let values = row[..width].iter().map(|v| to_owned_value(*v)).collect();
             self.add_row(values, rank, candidate);

@@ -38,8 +38,8 @@ pub fn run_query(
     Ok(meta)
 }
 
-/// Runs a query within a run that has started. The usage of the run is not added to the metadata,
-/// because the outer query reports it.
+/// Runs a query within an existing run; without a run, no request can be sent. The metadata does
+/// not include the run's usage, because the caller adds it.
 pub fn run_query_in_run(
     request: &Request<'_>,
     query: ReadQuery,

@@ -18,7 +18,7 @@ use crate::query::run::selectivity_sampler::SelectivitySampler;
 use hqdl_sql::blendsql::plan::LimitPushdown;
 use hqdl_sql::blendsql::rewrite::RewrittenQuery;
 
-/// A condition is cheap if its ratio of distinct values to rows is below this. A cheap condition is
+/// Ratio of distinct values to rows below which a condition is cheap. A cheap condition is
 /// evaluated first, without sampling the other conditions.
 const CHEAP_RATIO: f64 = 0.25;
 
@@ -309,7 +309,7 @@ impl Engine<'_, '_> {
     }
 
     /// Removes the demands of group reductions if there are other demands, because the answers to
-    /// those may add rows to the groups.
+    /// the other demands may add rows to the groups.
     fn defer_reductions(&self, demands: &mut Vec<Demand>) {
         let runtime = lock_runtime(&self.runtime);
         let reduced: HashSet<(usize, usize)> =
@@ -366,7 +366,7 @@ impl Engine<'_, '_> {
         }
         let all = std::mem::take(&mut runtime.pass.selectivities);
         for (&(at, looked_up), &selectivity) in &all {
-            // The undecided rows are not a representative sample.
+            // The rows that lookups left undecided are not a representative sample.
             if !looked_up && all.contains_key(&(at, true)) {
                 continue;
             }

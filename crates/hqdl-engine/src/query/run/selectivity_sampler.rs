@@ -61,7 +61,7 @@ impl SelectivitySampler {
         self.has_sampled = true;
     }
 
-    /// Returns the demands to send, chosen from those that a pass recorded.
+    /// Returns the demands to send, chosen from the demands that a pass recorded.
     pub fn choose_demands(
         &mut self,
         rewritten: &RewrittenQuery,
@@ -129,7 +129,7 @@ impl SelectivitySampler {
     /// Returns the demands of the first rows that fill whole requests. The remaining rows wait
     /// until more rows need the same columns.
     fn fill_requests(&self, rows: &[&[Demand]]) -> Vec<Demand> {
-        // By the set of demanded columns: the number of rows to ask about now, and all rows.
+        // For each set of demanded columns: the number of rows to ask about now, and all rows.
         let mut by_columns: BTreeMap<Vec<_>, (usize, Vec<&[Demand]>)> = BTreeMap::new();
         let max_rows = usize::try_from(self.batch_size).unwrap_or(usize::MAX);
         for (n, row) in rows.iter().enumerate() {

@@ -1,6 +1,6 @@
-//! Order in which hqdl asks about candidate rows, if a query needs only a few qualifying rows, no
-//! matter which. The rows whose documents are most similar to the questions come first. The order
-//! saves requests; it does not change which rows qualify.
+//! Order in which hqdl asks about candidate rows if a query needs just a few qualifying rows, no
+//! matter which ones. The rows whose documents are most similar to the questions come first. The
+//! order saves requests; it does not change which rows qualify.
 
 use std::borrow::Cow;
 
@@ -54,7 +54,7 @@ impl Candidates {
         self.unordered.len()
     }
 
-    /// Returns the rank of a row by the digest of its documents.
+    /// Returns the rank of the row whose documents have this digest. Adds the row if it is new.
     fn find_rank(
         &mut self,
         digest: DocumentsDigest,
@@ -155,7 +155,7 @@ impl CallRuntime {
 }
 
 /// Returns the prefix of a text that the comparison uses. In an array, each element is shortened,
-/// so that it remains an array.
+/// so that the text remains an array.
 fn comparison_prefix(value: ValueRef<'_>) -> Cow<'_, str> {
     let ValueRef::Text(bytes) = value else { return Cow::Borrowed("") };
     let Ok(text) = std::str::from_utf8(bytes) else { return Cow::Borrowed("") };

@@ -1,4 +1,5 @@
-//! The functions `embed` and `similarity`: embeddings are cells of texts.
+//! Implements the functions `embed` and `similarity`. An embedding is a cell whose entity is a
+//! text.
 
 use rusqlite::types::{Value as Sql, ValueRef};
 
@@ -36,8 +37,8 @@ impl CallRuntime {
                 Operand::Text(entity) => Some(*entity),
                 Operand::Embedding(_) => None,
             });
-            // One of the two texts is usually the same for all rows, so count by the larger entity
-            // number.
+            // One of the two texts is usually the same for all rows and has a small entity number,
+            // so count distinct rows by the larger number.
             self.pass.call_stats[call].count_row(texts.max().unwrap_or(0));
         }
         let mut missing = Vec::new();

@@ -1,7 +1,7 @@
 //! Runtime of the SQL functions that replace calls, with the state that they update while `SQLite`
 //! runs the query. A call without a known value returns NULL, counts as *pending* and records a
-//! demand. The runtime distinguishes a condition that depends on a pending call from one that
-//! fails.
+//! demand. The runtime distinguishes a condition that depends on a pending call from a condition
+//! that is false.
 
 pub(in crate::query) mod pending_set;
 pub(in crate::query) mod candidates;
@@ -48,8 +48,7 @@ pub struct JoinPairs {
     pub lookups: Vec<JoinLookup>,
     lookup_positions: HashMap<Vec<u8>, usize>,
     lookup_pairs: HashSet<(usize, Vec<u8>)>,
-    /// Length, before shortening, of the longest list that `narrow` shortened; 0 if it shortened
-    /// none.
+    /// Original length of the longest list that `narrow` shortened; 0 if it shortened no list.
     pub narrowed_from: usize,
     /// Minimum trigram similarity of the pairs that the model is asked about; `None` for all pairs.
     pub min_similarity: Option<f64>,
@@ -59,8 +58,8 @@ pub struct JoinPairs {
 }
 
 impl JoinPairs {
-    /// Returns true if the texts of a pair are too dissimilar for the model to be asked about it.
-    /// The pair does not match then.
+    /// Returns true if the texts of a pair are too dissimilar to ask the model about the pair. Such
+    /// a pair is recorded as not matching.
     fn exclude_dissimilar_pair(&mut self, left: (&Value, &[u8]), right: (&Value, &[u8])) -> bool {
         let Some(min_similarity) = self.min_similarity else { return false };
         let text = |value: &Value| value.canonical_text().map(Cow::into_owned).unwrap_or_default();
@@ -105,14 +104,14 @@ pub struct QueryData {
     pub reductions: Reductions,
     /// Notes about the clusters of each `LLMDedup` call, by the call's text.
     pub cluster_notes: BTreeMap<String, String>,
-    /// Error for a context whose length stops the query.
+    /// Error about a context that is too long; it stops the query.
     pub failure: Option<ContextTooLong>,
     /// Numbers of cells that were reused or asked for.
     pub counts: Counts,
-    /// Answers that do not match the regular expression of their call.
+    /// Cells whose answers do not match the regular expression or the item count of their call.
     pub mismatched: HashSet<Demand>,
-    /// Digests of values that cannot be shown to the model. This is a set, because each pass
-    /// encounters them again.
+    /// Digests of values that cannot be shown to the model. This is a set because each pass
+    /// encounters the same values again.
     pub unreadable: HashSet<[u8; 32]>,
 }
 
@@ -176,11 +175,12 @@ pub enum LookupScope {
     SomeConditions,
     /// All conditions of a row; their outcomes are counted.
     AllConditions,
-    /// A row of a SELECT whose rows are final. No pass asks for its missing values.
+    /// A row of a SELECT whose rows are final. No pass asks for the row's missing values.
     CompleteRow,
 }
 
-/// Maximum number of pending recursive calls in the first pass. Each aborted pass doubles it.
+/// Maximum number of pending recursive calls in the first pass. Each aborted pass doubles the
+/// limit.
 const FIRST_MAX_RECURSIVE_PENDING: u64 = 64;
 
 impl CallRuntime {
@@ -332,7 +332,8 @@ impl CallRuntime {
         }
     }
 
-    /// Records the demand of a pending call, unless its row is complete or is only being looked up.
+    /// Records the demand of a pending call, unless its row is complete or the call is only being
+    /// looked up.
     pub(super) fn demand_cell(
         &mut self,
         call: usize,

@@ -1,9 +1,10 @@
 //! Rows of SELECTs that need only the first passing rows of each group. The plan decides which
 //! SELECTs these are (`rules::first_of_group`).
 //!
-//! An undecided row does not pass for now. Its group is decided once enough rows pass and no
-//! undecided row precedes them. If ties are needed, no undecided row may equal them either. The
-//! recorded state depends only on the rows, not on the order in which `SQLite` reads them.
+//! An undecided row counts as not passing until it is decided. Its group is decided once enough
+//! rows pass and no undecided row precedes them. If ties are needed, no undecided row may tie with
+//! the last of these rows either. The recorded state depends only on the rows, not on the order in
+//! which `SQLite` reads them.
 
 use std::cmp::Ordering;
 
@@ -76,7 +77,8 @@ impl NeededGroups {
 
     /// Returns the demands to send, or `None` if all groups are decided. The number of rows of a
     /// group doubles with each request, so that hqdl asks about at most twice as many rows as
-    /// needed. The first request is filled up to `rows_per_request` demands.
+    /// needed. A request with fewer than `rows_per_request` demands is filled up with demands of
+    /// later rows.
     pub fn take_demands(&mut self, rows_per_request: u64) -> Option<Vec<Demand>> {
         let request_size = usize::try_from(rows_per_request).unwrap_or(usize::MAX);
         let (mut chosen, mut more): (Distinct<Demand>, Vec<Demand>) = Default::default();
@@ -108,7 +110,8 @@ impl GroupRows {
     /// of rows that are still missing.
     fn into_undecided_demands(mut self) -> (Vec<Vec<Demand>>, u64) {
         let order = std::mem::take(&mut self.order);
-        // If any passing row among ties is a valid result, sort passing rows first.
+        // Unless ties are needed, any passing row among ties is a valid result, so sort passing
+        // rows first.
         let with_ties = self.with_ties;
         self.rows.sort_by(|a, b| {
             let by_state = a.passes.cmp(&b.passes);

@@ -3,8 +3,8 @@
 //! A frame is opened, the condition is evaluated, and the frame is closed, all while `SQLite`
 //! evaluates one expression. The recorded demands therefore depend only on the row and the known
 //! values, not on the number or order of rows. They determine which requests are sent next. They
-//! affect the result of a condition only for EXISTS and IN, because one certain row decides these
-//! regardless of pending rows.
+//! affect the result of a condition only for EXISTS and IN, because one certain row decides their
+//! result regardless of pending rows.
 
 use foldhash::HashMap;
 use indexmap::{IndexMap, IndexSet};
@@ -20,7 +20,7 @@ use hqdl_sql::blendsql::runtime::Function;
 /// Maximum number of rows to ask about at once, per EXISTS or per value of an IN.
 pub const MAX_EXISTS_CANDIDATES: usize = 20;
 /// Maximum number of undecided rows that a pass records. Depending on the rule, a pass that exceeds
-/// it is aborted or stops recording demands.
+/// the maximum is aborted or stops recording demands.
 pub(super) const MAX_PENDING_ROWS: usize = 1_000_000;
 
 /// Distinct items in insertion order.
@@ -90,7 +90,7 @@ pub struct Candidate {
 pub enum RowState {
     /// A condition fails.
     Failed,
-    /// All conditions hold, and its values are known.
+    /// All conditions hold, and all values of the row are known.
     Certain,
     /// A condition is undecided.
     Possible,
@@ -104,8 +104,8 @@ struct PendingFrame {
     /// Whether the frame covers all rows of an EXISTS or IN instead of one row.
     is_subquery: bool,
     pending_count: i64,
-    /// Number of pending calls before the row, by call number; `None` unless the row's group
-    /// decides whether the row is pending.
+    /// Number of pending calls before the row, by call number; `None` unless the row belongs to a
+    /// SELECT with needed rows.
     pending_by_call: Option<Vec<u64>>,
     demands: Vec<Demand>,
     call_values: Vec<Sql>,
@@ -156,11 +156,11 @@ pub struct PendingSet {
     pub candidates: HashMap<i64, Candidate>,
     candidate_count: i64,
     /// Subqueries with pending rows that run only once, because `SQLite` caches their result. Each
-    /// value contains the demands that have not been recorded yet.
+    /// entry contains the demands of these rows that have not been recorded yet.
     cached_subqueries: HashMap<usize, Vec<Demand>>,
-    /// Rows of the subqueries in which an outer row waits only for the inner rows with its own
-    /// value. `None` if calls outside of the inner rows' conditions are pending, so that every
-    /// outer row waits.
+    /// Rows of subqueries, by condition group. An outer row waits only for the inner rows that
+    /// equal its operand. An entry is `None` if calls outside of the inner rows' conditions are
+    /// pending, so that every outer row waits.
     rows_by_value: HashMap<usize, Option<RowsByValue>>,
 }
 
@@ -390,7 +390,8 @@ impl CallRuntime {
     }
 }
 
-/// Returns the same bytes for values that `SQLite` compares as equal without a collation.
+/// Encodes values as bytes. Values that `SQLite` compares as equal, without a collation, have the
+/// same bytes.
 pub(super) fn comparable_bytes(values: &[ValueRef<'_>]) -> Vec<u8> {
     let values: Vec<ValueRef<'_>> =
         values.iter().map(|value| normalize_whole_number(*value)).collect();
@@ -401,7 +402,7 @@ pub(super) fn comparable_bytes(values: &[ValueRef<'_>]) -> Vec<u8> {
 
 /// Converts a real number that equals an integer to that integer; returns other values unchanged.
 fn normalize_whole_number(value: ValueRef<'_>) -> ValueRef<'_> {
-    // 2^63 is the smallest real number above all integers.
+    // 2^63 is the smallest `f64` that is greater than every `i64`.
     const LIMIT: f64 = 9_223_372_036_854_775_808.0;
     match value {
         ValueRef::Real(r) if r.fract() == 0.0 && (-LIMIT..LIMIT).contains(&r) => {

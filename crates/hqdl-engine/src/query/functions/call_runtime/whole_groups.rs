@@ -1,9 +1,10 @@
 //! Groups of a SELECT that returns only the groups with the most rows, or with the fewest. The plan
 //! decides which SELECTs these are (`rules::largest_groups`).
 //!
-//! An undecided row does not pass for now. A group has at least as many rows as pass, and at most
-//! that many plus its undecided rows. It is not returned if enough other groups certainly precede
-//! it. A pass is final once all other groups are decided.
+//! An undecided row counts as not passing until it is decided. A group's passing rows are a lower
+//! bound on its row count; its passing and undecided rows together are an upper bound. A group is
+//! excluded if enough other groups certainly precede it. A pass is final once all groups are
+//! excluded or decided.
 
 use std::cmp::Reverse;
 
@@ -75,10 +76,10 @@ impl WholeGroups {
     ///
     /// hqdl asks about the leading groups first: the groups with the most rows if all undecided
     /// rows pass, or with the fewest rows if none of them passes. Each leading group must be
-    /// decided or excluded, regardless of the other groups. The number of a group's rows doubles
-    /// with each request, but is at most the number that can exclude the group. Other groups fill a
-    /// request, or add an eighth to the decided rows, so that many groups of similar size need few
-    /// passes.
+    /// decided or excluded, regardless of the other groups. hqdl doubles the number of a group's
+    /// rows with each request, but asks about at most as many rows as can exclude the group. Rows
+    /// of other groups fill up the request. The request may grow to an eighth of the decided rows,
+    /// so that many groups of similar size need few passes.
     pub fn take_demands(&mut self, request_size: usize) -> Option<Vec<Demand>> {
         let mut groups: Vec<(Vec<u8>, GroupCounts)> = std::mem::take(&mut self.groups)
             .into_iter()
@@ -118,7 +119,7 @@ impl WholeGroups {
             least.sort_unstable_by_key(|n| Reverse(*n));
             least.get(last).copied().unwrap_or(0)
         } else {
-            // If no row of a group has passed yet, the result may not contain the group.
+            // A group without a passing row may be missing from the result, so skip such groups.
             let certain = groups.iter().filter(|(_, g)| g.passed > 0);
             let mut most: Vec<u64> = certain.map(|(_, g)| g.max_passing_rows()).collect();
             most.sort_unstable();

@@ -92,8 +92,8 @@ impl Calls {
         })
     }
 
-    /// Wraps a call in the SQL of its binding, and demands the other columns that the binding
-    /// reads. Returns how a published table can answer the call; `None` if it cannot.
+    /// Wraps a call in the SQL of its binding, and adds targets for the other columns that the
+    /// binding reads. Returns how a published table can answer the call; `None` if it cannot.
     fn wrap_in_binding(
         &mut self,
         n: usize,
@@ -189,7 +189,7 @@ impl BoundColumn {
     }
 }
 
-/// Reads the options of a call on demand.
+/// Function that reads the options of a call on demand.
 pub(in crate::query) type OptionsReader<'o> =
     &'o dyn Fn(&mut dyn ValueListProvider) -> Result<Option<Vec<Value>>, QueryError>;
 

@@ -24,7 +24,7 @@ pub(super) struct TargetChooser<'c, 'm, 'a> {
     pub(super) own_usages: &'c HashMap<usize, CallUsage>,
     /// Usage of each call, combined with the usages of equal calls.
     pub(super) usages: &'c HashMap<usize, CallUsage>,
-    /// The same usages over the tables behind the views, if the query reads a view.
+    /// Like `usages`, but over the tables behind the views; `None` if the query reads no view.
     pub(super) through: Option<&'c HashMap<usize, CallUsage>>,
     /// Usage of calls that have no entry in `usages`.
     pub(super) unknown: &'c CallUsage,

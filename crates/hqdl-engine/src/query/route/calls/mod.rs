@@ -57,9 +57,9 @@ pub struct Calls {
     pub routes: Vec<Route>,
     /// Name of each call's model in the spec; `None` for the default model.
     pub(in crate::query) models: Vec<Option<String>>,
-    /// Positions of the columns of ad-hoc expansions.
+    /// Positions of the columns of ad-hoc expansions, by expansion and column identity.
     column_positions: HashMap<(usize, CallColumn), usize>,
-    /// Expansions of questions about rows, by model, context names and column.
+    /// Expansions of questions about rows, by model, context names and column identity.
     question_targets: HashMap<(Option<String>, Vec<String>, CallColumn), usize>,
     /// Kinds of the columns' values.
     pub(in crate::query) kinds: Kinds,
@@ -115,7 +115,7 @@ pub struct JoinCall {
 pub(in crate::query) struct CallUsages<'u> {
     /// Usages over the tables and views that the query reads.
     pub plain: &'u HashMap<usize, CallUsage>,
-    /// Usages over the tables behind the views, if the query reads a view.
+    /// Usages over the tables behind the views; `None` if the query reads no view.
     pub through: Option<&'u HashMap<usize, CallUsage>>,
     /// Kinds of the columns' values.
     pub kinds: Kinds,
@@ -164,7 +164,7 @@ impl Calls {
         Ok(chooser.calls)
     }
 
-    /// If a column cannot answer a call because the two name different models, returns the reason.
+    /// Returns the reason if a column cannot answer a call because they use different models.
     fn explain_model_mismatch(
         &self,
         n: usize,
@@ -211,7 +211,7 @@ impl Calls {
         self.routes.push(Route { call: text, route: RouteKind::AdHoc, expansion, column, why });
     }
 
-    /// Sets the target of a question about each value to an ad-hoc column.
+    /// Sets the target of a call about values to an ad-hoc column.
     fn set_value_target(
         &mut self,
         n: usize,
@@ -276,12 +276,11 @@ impl Calls {
             yes_no_words: None,
         };
         self.call_targets[n] = CallTarget::Cell { target, column: at, conversion };
-        // A query in an argument counts as one value of the key.
         self.wrap_lists(n, call, usage);
         Ok(())
     }
 
-    /// Sets the target of a question about the rows of queries to an ad-hoc column.
+    /// Sets the target of a call about the rows of queries to an ad-hoc column.
     fn set_rows_target(
         &mut self,
         n: usize,
@@ -452,7 +451,7 @@ impl Calls {
     /// Returns the expansions with their identities in the fact store.
     ///
     /// # Errors
-    /// Returns [`QueryError`] if the journal fails.
+    /// Returns [`QueryError`] if the journal, the database or the embeddings file cannot be read.
     pub fn build_targets(
         &mut self,
         request: &Request<'_>,
@@ -513,8 +512,8 @@ impl PlannedExpansion {
 /// Name of the key column that contains an image.
 const IMAGE_COLUMN: &str = "image";
 
-/// If a column cannot answer a call because the column's prompt does not show the call's image,
-/// returns the reason.
+/// Returns the reason if a column cannot answer a call because the column's prompt does not show
+/// the call's image.
 fn explain_image_mismatch(call: &Call, expansion: &Expansion) -> Option<String> {
     let seen = expansion.key.names().first().is_some_and(|key| expansion.is_image(key));
     (call.is_image && !seen).then(|| "its column is about the value, not the image".to_owned())
@@ -547,8 +546,8 @@ fn check_options(
     let checker = Checker::new(&build_ad_hoc_column("", data_type, None, false, &[]));
     let is_valid =
         |value: &Value| value.to_text().is_some_and(|t| checker.check_text(&t).state == State::Ok);
-    // Accept options of which only some parse: an option that does not parse may be a placeholder
-    // (`-`) or a mistake in the data.
+    // Accept a list in which only some options parse: an option that does not parse may be a
+    // placeholder (`-`) or a mistake in the data.
     let no_option_parses = data_type != Type::Text && !values.iter().any(is_valid);
     match values.iter().find(|value| **value != Value::Null) {
         Some(value) if no_option_parses && call.return_type.is_some() => Err(QueryError::in_sql(
@@ -579,7 +578,7 @@ fn check_group(call: &Call, usage: &CallUsage) -> Result<(), QueryError> {
     ))
 }
 
-/// Returns the table and column of a context that the query does not read.
+/// Returns the table and the column that a context names, if the query does not read this table.
 fn find_unread_column(
     key: &hqdl_sql::blendsql::usage::Key,
     usage: &CallUsage,

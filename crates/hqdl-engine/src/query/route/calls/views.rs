@@ -28,12 +28,12 @@ pub(in crate::query) struct StoredCall {
     pub source: String,
     /// Key columns at the call, qualified with their tables.
     pub keys: Vec<String>,
-    /// Table of the query that has the whole key.
+    /// Table of the query that has the whole key, if there is one.
     pub table: Option<String>,
 }
 
-/// Returns how to read each call from a published table, or `None` if any call cannot be read from
-/// a table.
+/// Returns how to answer each call from a published table, or `None` if any call cannot be answered
+/// from a table.
 ///
 /// # Errors
 /// Returns [`QueryError`] if the journal fails.
@@ -51,8 +51,8 @@ pub(in crate::query) fn find_published_columns(
     for n in 0..calls.sites.len() {
         let Some(stored) = calls.stored.get(&n) else { return Ok(None) };
         let expansion = &request.spec.expansions[stored.expansion];
-        // A changed context makes answers outdated without changing anything compared below. Only on
-        // a server, a query reads the tables as they were published.
+        // A changed context makes answers outdated, but the comparisons below do not detect it. On
+        // a server, a query always reads the tables as they were published.
         if expansion.has_row_context() && !server {
             return Ok(None);
         }
@@ -93,7 +93,7 @@ pub(in crate::query) fn find_published_columns(
             key_sql: if server { cast_keys(stored, request, guard) } else { stored.keys.clone() },
             query_table: stored.table.clone(),
             value: match stored.value.strip_suffix(" AS REAL)").filter(|_| server) {
-                // REAL on a server has only half the precision.
+                // On a server, REAL has only single precision.
                 Some(value) => format!("{value} AS DOUBLE PRECISION)"),
                 None => stored.value.clone(),
             },
@@ -118,8 +118,8 @@ fn cast_keys(stored: &StoredCall, request: &Request<'_>, guard: &Guard) -> Vec<S
     .collect()
 }
 
-/// Returns true if the key's columns have the same affinities as those of the published table, so
-/// that at most one row has the key.
+/// Returns true if the key's columns have the same affinities in the source and in the published
+/// table, so that each key matches at most one row.
 fn has_matching_affinities(stored: &StoredCall, request: &Request<'_>, guard: &Guard) -> bool {
     let expansion = &request.spec.expansions[stored.expansion];
     let types = |table: &str| guard.database().table_columns(table).unwrap_or_default();
