@@ -205,7 +205,7 @@ fn read_example_pairs(examples: &Json) -> Option<Vec<(String, String)>> {
     }
 }
 
-/// Parses a literal of Python or JSON; a tuple becomes a list.
+/// Parses a Python or JSON literal; a tuple becomes a list.
 fn parse_python_literal(sql: &str, tokens: &[Token]) -> Option<Json> {
     let mut json = String::new();
     for (token, next) in tokens.iter().zip(tokens.iter().skip(1).map(Some).chain([None])) {
@@ -278,8 +278,8 @@ fn string_content(sql: &str, tokens: &[Token]) -> Option<String> {
     }
 }
 
-/// Fails if the argument is an SQL parameter. Its value affects the request, so it must be known
-/// before the query runs.
+/// Fails if the argument is an SQL parameter. The request depends on the argument, so its value
+/// must be known before the query runs.
 fn reject_parameter(tokens: &[Token], noun: &str, help: &str) -> Result<(), SqlError> {
     match tokens.first() {
         Some(first) if first.lexeme == Lexeme::Parameter => Err(SqlError::new(

@@ -96,7 +96,7 @@ pub(super) fn strip_parens(tokens: &[Token]) -> (usize, &[Token]) {
     (layers, tokens.get(layers..tokens.len() - layers).unwrap_or_default())
 }
 
-/// Parses the legacy syntax of a column, quoted or bare, into table and column name.
+/// Parses a column in legacy syntax, quoted or bare. Returns the table and column names.
 pub(super) fn parse_legacy_column(sql: &str, tokens: &[Token]) -> Option<(String, String)> {
     match tokens {
         [column] if column.lexeme == Lexeme::LegacyColumn => {

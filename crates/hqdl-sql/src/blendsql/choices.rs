@@ -60,7 +60,7 @@ pub(super) fn parse_choices(sql: &str, tokens: &[Token]) -> Result<Option<Choice
     })
 }
 
-/// Returns true if the tokens are the call of a function: of SQL, or one that asks a question.
+/// Returns true if the tokens are a function call: an SQL function or one that asks a question.
 fn is_function(sql: &str, tokens: &[Token]) -> bool {
     match tokens {
         [call] => call.lexeme == Lexeme::Call && !call.text(sql).starts_with('{'),

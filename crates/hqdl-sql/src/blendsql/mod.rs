@@ -138,7 +138,7 @@ impl Call {
         }
     }
 
-    /// Returns true if the expression at `span` is the list of the call's options, for each row.
+    /// Returns true if the expression at `span` computes the call's list of options for each row.
     #[must_use]
     pub fn has_row_list(&self, sql: &str, span: &Range<usize>) -> bool {
         match &self.macro_call {

@@ -25,7 +25,7 @@ impl SourceQuery {
     /// Parses a query.
     ///
     /// # Errors
-    /// [`SqlError`] with the location of the syntax error in `sql`.
+    /// Returns [`SqlError`] with the location of the syntax error in `sql`.
     pub fn parse(sql: &str, syntax: Syntax<'_>) -> Result<Self, SqlError> {
         let (sql, mut scanned) = scan_with_lenient_quotes(sql, syntax)?;
         let text = trim_statement(&sql, &mut scanned.tokens);
@@ -40,7 +40,8 @@ impl SourceQuery {
     /// Writes the text with all edits. Returns it with its tree.
     ///
     /// # Errors
-    /// [`SqlError`] with the location in the query as the user wrote it.
+    /// Returns [`SqlError`] with the location in the query as the user wrote it, if an edited text
+    /// is too long or cannot be parsed.
     pub fn write(self, syntax: Syntax<'_>) -> Result<(TranslatedQuery, ParsedQuery), SqlError> {
         let is_changed = !self.edits.is_empty();
         let normalized = self.edits.write(&self.text)?;

@@ -584,7 +584,7 @@ impl Parser<'_> {
     /// function.
     ///
     /// # Errors
-    /// Returns [`SqlError`] for several arrays at once.
+    /// Returns [`SqlError`] if `unnest` does not have exactly one argument.
     pub fn find_set_function_array(
         name: &str,
         args: Vec<TypedSql>,

@@ -424,7 +424,7 @@ fn parse_date_argument(value: ValueRef<'_>) -> Option<Date> {
     }
 }
 
-/// Adds days to a date, or subtracts them.
+/// Adds days to a date, or subtracts them if `backwards` is true.
 fn add_days(of: ValueRef<'_>, days: ValueRef<'_>, backwards: bool) -> FunctionResult {
     let invalid = |value: ValueRef<'_>, what: &str| {
         function_error(format!("\"{}\" is not a {what}", to_text(value)))

@@ -45,9 +45,9 @@ pub enum Vendor {
 /// Writes the ingredient that replaces a call.
 type Rewrite = fn(&FunctionCall<'_>) -> Result<String, SqlError>;
 
-/// Question of a prompt without words.
+/// Question for a prompt that contains no text.
 const ANSWER: &str = "Answer this prompt.";
-/// Question of a condition without words.
+/// Question for a condition that contains no text.
 const IS_TRUE: &str = "Is this true?";
 /// Instruction to summarize a group.
 const SUMMARIZE_GROUP: &str = "Summarize the texts.";
@@ -184,8 +184,8 @@ impl Translator<'_> {
         Ok(edits)
     }
 
-    /// Returns whether `AS (` or `AS [NOT] MATERIALIZED (` follows: `WITH ai_scores(id, x) AS (…)`
-    /// names a table and its columns.
+    /// Returns true if `AS (` or `AS [NOT] MATERIALIZED (` follows. In that case, the word before
+    /// it is not a function: `WITH ai_scores(id, x) AS (…)` declares a table and its columns.
     fn is_cte_body(self, rest: &[Token]) -> bool {
         let Some((first, rest)) = rest.split_first() else { return false };
         let is_hint =

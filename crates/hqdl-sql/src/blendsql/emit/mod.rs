@@ -30,8 +30,8 @@ use crate::blendsql::tree::{Body, Expr, ExprKind, Query, Span};
 /// A SELECT whose conditions contain calls. Its rows are recorded together.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConditionGroup {
-    /// Offset in the text, which identifies the SELECT: a different rewriting can number the
-    /// condition groups differently.
+    /// Offset in the text, which identifies the SELECT. The index does not, because a different
+    /// rewriting can number the condition groups differently.
     pub offset: usize,
     /// Number of conditions with calls.
     pub conditions: usize,
@@ -44,8 +44,8 @@ pub struct RewrittenQuery {
     pub sql: String,
     /// SELECTs that have conditions with calls.
     pub condition_groups: Vec<ConditionGroup>,
-    /// Maps the text offset of each condition with calls to the calls in those of its subqueries
-    /// that `SQLite` may run only once for many rows.
+    /// Maps the text offset of each condition with calls to the calls in its subqueries that
+    /// `SQLite` may run only once for many rows.
     pub predicates: HashMap<usize, Vec<usize>>,
     /// Rows needed from each group, by the index of the condition group.
     pub needed_rows: HashMap<usize, NeededRows>,
@@ -134,7 +134,8 @@ pub(crate) fn emit_query(
 }
 
 impl Emitter<'_> {
-    /// Returns the index of a SELECT in [`RewrittenQuery::condition_groups`] and adds it if needed.
+    /// Returns the index of a SELECT in [`RewrittenQuery::condition_groups`], adding the SELECT if
+    /// needed.
     fn find_or_add_condition_group(&mut self, offset: usize, conditions: usize) -> usize {
         let condition_groups = &mut self.out.condition_groups;
         // A SELECT that is written twice has a single entry.
@@ -264,7 +265,7 @@ fn replace_parts(sql: &str, span: &Span, mut parts: Vec<(Span, String)>) -> Stri
             continue;
         }
         text.push_str(&sql[at..part.start]);
-        // The replaced text may have been separated by its quotes or braces only.
+        // Only its quotes or braces may have separated the replaced text from a word next to it.
         let is_replaced = !part.is_empty();
         if is_replaced && text.ends_with(is_word) && new.starts_with(is_word) {
             text.push(' ');

@@ -144,7 +144,8 @@ impl Emitter<'_> {
     ) {
         let mut more: Vec<String> = match combined {
             Some(text) => vec![text],
-            // If no condition has calls, no CASE guards the memberships.
+            // Without conditions with calls, there is no CASE that contains the memberships, so
+            // they become plain conditions.
             None => select.memberships.iter().map(|m| self.write_membership(m)).collect(),
         };
         let plain_of = |clause: ConditionClause| -> Vec<&Expr> {

@@ -290,7 +290,7 @@ fn published_rows_sql(
     )
 }
 
-/// Returns the join condition. The first key column is compared by `=`, because a call about NULL
+/// Returns the join condition. The first key column is compared with `=`, because a call about NULL
 /// has no answer.
 fn key_condition_sql(column: &PublishedColumn, alias: &str, is_postgres: bool) -> String {
     let equality = if is_postgres { "IS NOT DISTINCT FROM" } else { "IS" };

@@ -21,7 +21,8 @@ use crate::blendsql::{Argument, SqlError, Subject};
 use crate::translated::Edits;
 use hqdl_values::sql::quote_name;
 
-/// Types of a cast `x::TYPE`. `SQLite` would cast to a DATE as to a number.
+/// Types that a cast `x::TYPE` may name. DATE is not among them, because `SQLite` would cast the
+/// value to a number.
 const CAST_TYPES: [&str; 11] = [
     "INT", "INTEGER", "BIGINT", "SMALLINT", "TEXT", "VARCHAR", "REAL", "FLOAT", "DOUBLE",
     "NUMERIC", "DECIMAL",
@@ -214,8 +215,8 @@ impl QueryParser<'_> {
         Ok(Box::new(Query { with: vec![cte], ..rows }))
     }
 
-    /// Returns true if a `::` after the expression is a cast: of a call, or to one of the types
-    /// that `SQLite` casts to as other databases do.
+    /// Returns true if a `::` after the expression is a cast that earlier versions accepted: the
+    /// expression is a call, or the type is in `CAST_TYPES`.
     pub(super) fn is_legacy_cast(&self, left: &Expr) -> bool {
         let has_known_type = || {
             let word = self.peek_after(1);

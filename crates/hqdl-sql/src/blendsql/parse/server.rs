@@ -157,7 +157,7 @@ impl QueryParser<'_> {
                     self.expect_word("ROW")?;
                 }
                 if self.eat_word("WITH") {
-                    // Ties can exceed the limit.
+                    // `WITH TIES` can return more rows than the limit.
                     self.expect_word("TIES")?;
                     limit = None;
                 } else {

@@ -172,7 +172,7 @@ impl<'q> Analysis<'q> {
         is_correlated
     }
 
-    /// Returns true if a query references outer rows, or if that is unknown.
+    /// Returns true if a query references outer rows, or if this cannot be determined.
     pub fn may_be_correlated(&self, query: &Query, outer_scope: &Scope<'_>) -> bool {
         let mut scope = Some(outer_scope);
         while let Some(current) = scope {

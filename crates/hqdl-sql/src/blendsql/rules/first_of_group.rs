@@ -15,8 +15,8 @@
 //!   has no other window function and no LIMIT.
 //! * Grouping, order and results depend on no call and have no custom collation.
 //! * More than one row per group is needed only in the outermost query, or for (f) in one of its
-//!   sources, because these run once per pass. Another SELECT can run several times, and its rows
-//!   would be counted repeatedly.
+//!   sources, because both run only once per pass. Another SELECT can run several times, and its
+//!   rows would be counted repeatedly.
 //!
 //! Effect: a row whose conditions are undecided does not pass for now. A group is decided if enough
 //! of its rows pass and no undecided row precedes them, because the unknown rows then cannot change
@@ -127,8 +127,8 @@ pub(crate) fn check_conditions(
     Ok(())
 }
 
-/// Returns true if a FROM item is a table that is joined by an inner join, whose condition may have
-/// calls.
+/// Returns true if a FROM item is a table joined by an inner join. The condition of such a join may
+/// have calls.
 fn is_inner_table(item: &FromItem) -> bool {
     matches!(item.source, FromSource::Table { .. }) && item.join == JoinKind::Inner
 }
