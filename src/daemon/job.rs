@@ -140,8 +140,8 @@ impl RunProgress {
         })
     }
 
-    /// After a short delay, notifies the loop about events that were not reported yet. Without it,
-    /// the last event before a long silence would never be shown.
+    /// After a short delay, notifies the loop about events that were not reported yet. Without this
+    /// notification, the last event before a long silence would never be shown.
     pub(super) fn notify_after_delay(
         self: &Arc<Self>,
         id: u64,

@@ -25,7 +25,7 @@ const FIRST_PAUSE: Duration = Duration::from_secs(30);
 /// Longest pause before a retry.
 const LONGEST_PAUSE: Duration = Duration::from_secs(3600);
 const SECONDS_PER_DAY: i64 = 86_400;
-/// After a run, the next one waits for this multiple of its duration, so that a database that
+/// The next run waits for this multiple of the previous run's duration, so that a database that
 /// changes constantly does not keep the daemon busy.
 const REST_FACTOR: u32 = 4;
 /// If tables of another cache replace this daemon's tables within this multiple of a run's duration,

@@ -51,7 +51,7 @@ struct EventLoop {
     status_socket: Option<StatusSocket>,
 }
 
-/// Interval for polling database servers, if the settings have none.
+/// Interval for polling database servers, if the settings specify none.
 const POLL_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Opens the daemon's resources, runs the event loop until shutdown, and closes them in order.
@@ -358,7 +358,7 @@ impl EventLoop {
         self.watch_error = Some(why);
     }
 
-    /// Schedules a check. During a check, it schedules another one.
+    /// Schedules a check. If a check is already in progress, the new one follows it.
     fn schedule_check(&mut self, name: &str, cause: Cause) {
         if self.deadline.is_none() {
             self.specs.change_spec(name, |spec| {

@@ -151,7 +151,7 @@ pub(super) async fn poll_files(every: Duration, events: mpsc::Sender<DaemonEvent
     }
 }
 
-/// Polls the database servers at a fixed interval and reports those that changed.
+/// Polls the database servers at a fixed interval and reports the servers that changed.
 pub(super) fn poll_servers(every: Duration, events: mpsc::Sender<DaemonEvent>) {
     std::thread::spawn(move || {
         let mut servers = Servers::default();

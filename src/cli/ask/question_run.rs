@@ -79,7 +79,7 @@ pub struct AskRun<'s> {
     /// Reason why the model could not be connected.
     connect_failure: Option<Failure>,
     planning_model: Arc<dyn Model>,
-    /// Copy of the spec that limits the requests for SQL, and that limit.
+    /// Copy of the spec that limits the requests for SQL, and the limit itself.
     writing: (Spec, SqlGenerationLimit),
     spent: Cell<SpentUsd>,
     /// Columns that the model proposed for the latest question.
@@ -301,8 +301,9 @@ impl<'s> AskRun<'s> {
         }
     }
 
-    /// Prints how the query that has just run differs from the one before it. `--quiet` does not
-    /// hide that rows answer another query, but only then prints the changes.
+    /// Prints how the query that has just run differs from the one before it. With `--quiet`,
+    /// prints nothing until a relaxed query returns rows, and then prints all changes, because the
+    /// rows answer a different query.
     fn print_relaxations(&self, relaxed: &[String], has_rows: bool) {
         let changes = match relaxed.split_last() {
             Some(_) if self.output_options.quiet && has_rows => relaxed,

@@ -81,7 +81,7 @@ fn render_frontier(cascade: &Json) -> Markup {
     }
 }
 
-/// Draws the thresholds by cost, or by the number of cells to ask if a cost is not known.
+/// Draws the thresholds by cost or, if a cost is not known, by the number of cells to ask for.
 fn draw_frontier(name: &str, share: &str, target: f64, thresholds: &[Threshold]) -> Markup {
     let has_costs = thresholds.iter().all(|threshold| threshold.cost_usd.is_some());
     let cost = |t: &Threshold| t.cost_usd.filter(|_| has_costs).unwrap_or(t.cells as f64);

@@ -81,8 +81,8 @@ pub(super) fn render_answer_forms(
     }
 }
 
-/// A sampled cell: positions of its row in the frame, of its column in the expansion, and of the
-/// column among the audited ones.
+/// Positions of a sampled cell: of its row in the frame, its column in the expansion, and its
+/// column among the audited columns.
 #[derive(Clone, Copy)]
 struct SampledCell {
     row: usize,
