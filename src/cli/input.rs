@@ -257,8 +257,8 @@ impl<'o> Input<'o> {
     }
 }
 
-/// Opens a spec or a database for queries. Returns the database to query: the expanded copy, if
-/// there is one.
+/// Opens a spec or a database for queries. Returns the session and the path of the database to
+/// query, which is the expanded copy if there is one.
 pub fn open_for_query(
     spec: Option<&Path>,
     flags: &ModelFlags,

@@ -88,7 +88,7 @@ impl DaemonRuns {
         self.running.push(DaemonRun { status, progress, interrupt, waiter: ended });
     }
 
-    /// Interrupts a run. Returns true if it was in progress and not yet interrupted.
+    /// Interrupts a run. Returns true if the run was in progress and had not been interrupted yet.
     pub(super) fn interrupt_run(&self, id: u64) -> bool {
         let run = self.running.iter().find(|r| r.status.id == id);
         run.is_some_and(|r| !r.interrupt.send_replace(true))

@@ -465,7 +465,7 @@ impl<H: McpHost> RunningCall<'_, H> {
 
 /// Progress notifications of a call.
 struct ProgressReporter {
-    /// Number of answered cells and of all cells so far.
+    /// Number of answered cells so far, and number of cells to answer.
     counts: watch::Receiver<(u64, u64)>,
     /// Number of answered cells in the last notification; `None` before the first one.
     sent: Option<u64>,

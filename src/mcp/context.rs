@@ -94,7 +94,7 @@ pub enum WrittenQuery {
     Sql(Box<AskPlan>),
     /// Writing SQL needs requests, which may cost up to this limit.
     Costs(SqlGenerationLimit),
-    /// There is no query, for this reason.
+    /// There is no query; contains the reason.
     Failed(String),
 }
 

@@ -42,7 +42,7 @@ pub enum PlanUse<'a> {
     Run {
         /// Id of the plan that was approved.
         approved: Option<&'a str>,
-        /// Whether to answer in prose, too.
+        /// Whether to answer in prose as well as with rows.
         says: bool,
     },
     /// Run the query after approval on the terminal.

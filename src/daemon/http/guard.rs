@@ -142,7 +142,8 @@ fn is_own_host(host: &str, names: &[String], listens: IpAddr) -> bool {
     name.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback() || !listens.is_loopback())
 }
 
-/// Returns the token from an `Authorization` header: a bearer token, or a browser's password.
+/// Returns the token from an `Authorization` header: the bearer token, or the password of basic
+/// authentication, which browsers use.
 fn parse_token(value: &str) -> Option<String> {
     let (scheme, rest) = value.split_once(' ')?;
     if scheme.eq_ignore_ascii_case("bearer") {

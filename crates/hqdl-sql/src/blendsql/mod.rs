@@ -11,8 +11,8 @@
 //! * `"…"` is a string as a question, inside a list, and for `return_type` and `regex`; everywhere
 //!   else it is a quoted identifier, as in `SQLite`.
 //! * `[` begins a list directly after `options=` and a quoted identifier elsewhere.
-//! * `'t::c'` is the column `c` of `t`. A string with more or fewer than one `::`, or with `?`,
-//!   `!`, `;`, braces, quotes or line breaks, is an ordinary string.
+//! * `'t::c'` is the column `c` of `t`. A string is an ordinary string if it does not contain
+//!   exactly one `::`, or if it contains `?`, `!`, `;`, braces, quotes or line breaks.
 //! * Two adjacent strings are a question and its column only if the second is `'t::c'`. Otherwise
 //!   they are an error, because Python would have concatenated them.
 

@@ -94,8 +94,9 @@ fn replace_escaped_quotes(sql: &str) -> String {
     [before, &calls.replace("\\'", "''"), after].concat()
 }
 
-/// Returns a statement without comments and trailing semicolons: a `--` comment would hide SQL that
-/// is appended to it. Spaces replace a comment, so that positions stay the same.
+/// Returns a statement without comments and trailing semicolons, because a `--` comment would hide
+/// SQL that is appended to the statement. Spaces replace a comment, so that positions stay the
+/// same.
 fn trim_statement(sql: &str, tokens: &mut Vec<Token>) -> String {
     let semicolons = tokens.iter().rev().take_while(|t| t.is_symbol(b';')).count();
     if semicolons < tokens.len() {

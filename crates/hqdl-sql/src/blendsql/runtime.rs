@@ -42,8 +42,8 @@ pub enum Function {
     /// `hq_rank(call, document, …)`: returns the rank of a row by the similarity of its documents
     /// to the calls' questions.
     Rank,
-    /// `hq_row(column, …)`: returns 1. It references columns, so that `SQLite` evaluates the rest
-    /// of the condition for whole rows.
+    /// `hq_row(column, …)`: returns 1. The arguments make `SQLite` evaluate the rest of the
+    /// condition for whole rows.
     RowBarrier,
     /// `hq_open(unit)`: begins recording a row of a SELECT.
     OpenRow,

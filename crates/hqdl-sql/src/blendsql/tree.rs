@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use hqdl_values::sql::quote_name;
 
-/// Byte range of the query's text.
+/// Byte range in the query's text.
 pub type Span = Range<usize>;
 
 /// Query of a view.

@@ -98,7 +98,7 @@ pub(super) type TypedColumns = Option<Vec<(String, SqlType)>>;
 
 /// A table of a SELECT.
 pub(super) struct SuqlTable {
-    /// Name or alias; `None` if it has neither.
+    /// Name or alias; `None` if the table has neither.
     pub name: Option<String>,
     pub source: TableSource,
     pub columns: TypedColumns,

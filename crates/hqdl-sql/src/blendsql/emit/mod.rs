@@ -1,14 +1,13 @@
-//! Writes SQL from the finished [plan](super::plan): the only module that formats SQL. Only the
-//! bytes of calls and of the conditions that contain them are replaced; the rest of the text is
-//! unchanged.
+//! Writes SQL from the finished [plan](super::plan). No other module formats SQL. Only the bytes of
+//! calls and of the conditions that contain calls are replaced; the rest of the text is unchanged.
 //!
 //! * Conditions with calls move into a scalar subquery at the end of WHERE that references every
 //!   table of the FROM clause. `SQLite` evaluates terms without subqueries first, and each term as
 //!   soon as all referenced tables are available.
 //! * AND, OR and NOT become CASE expressions. A truth value is 1, 0, or 2 if it depends on a
 //!   pending call.
-//! * A condition records its pending calls per row (`hq_close`); EXISTS and IN record those of all
-//!   their rows together (`hq_run`).
+//! * A condition records its pending calls per row (`hq_close`); EXISTS and IN record the pending
+//!   calls of all their rows together (`hq_run`).
 //! * If the query needs only its first rows, a different statement returns the rows one by one.
 
 pub mod bound;

@@ -1,4 +1,4 @@
-//! Generates the rewritten SQL: the only module that writes calls of the [runtime
+//! Generates the rewritten SQL. No other module writes calls of the [runtime
 //! functions](crate::blendsql::runtime) and the CASE expressions around them. The rules decide what
 //! to write; this module formats it.
 

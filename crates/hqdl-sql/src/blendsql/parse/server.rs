@@ -39,7 +39,7 @@ const PATTERN_OPERATORS: [&str; 8] = ["!~~*", "!~~", "!~*", "!~", "~~*", "~~", "
 /// Binary operators that `SQLite` does not have, ordered so that no operator is a prefix of a later
 /// one.
 const BINARY_OPERATORS: [&str; 8] = ["@>", "<@", "&&", "#>>", "#>", "#-", "^@", "^"];
-/// Functions whose arguments are separated by words instead of commas, and those words.
+/// Functions whose arguments are separated by words instead of commas, with the separating words.
 const WORD_SEPARATED: [(&str, &[&str]); 5] = [
     ("extract", &["FROM"]),
     ("overlay", &["PLACING", "FROM", "FOR"]),

@@ -30,7 +30,7 @@ pub struct Parts {
 pub struct Predicate {
     /// The expression.
     pub expr: Expr,
-    /// Whether the condition must be true; otherwise it must be false.
+    /// Whether the predicate must be true; otherwise, it must be false.
     pub wanted: bool,
     /// Indices of the calls in the predicate, including calls in its subqueries.
     pub calls: Vec<usize>,

@@ -182,7 +182,7 @@ pub enum NeededPart {
     FirstRowsWithTies,
     /// All rows of the groups that have the most rows, or the fewest.
     WholeGroups {
-        /// Whether the groups are those with the most rows.
+        /// Whether the query needs the groups with the most rows instead of those with the fewest.
         largest: bool,
     },
 }

@@ -7,12 +7,12 @@
 //!   call asks about all rows together, and none is in a subquery or in a source. No join is RIGHT
 //!   or FULL, because in such a join `SQLite` also evaluates conditions for rows that are not
 //!   results.
-//! * Its result is one of the following. (a) Only `max` and `min` of one column in one direction,
+//! * The result is one of the following. (a) Only `max` and `min` of one column in one direction,
 //!   which need the first row by that column. (b) Comparisons of `count(*)` with a number, which
 //!   need at most one more row than that number. (c) Only grouping columns, which need any row of
-//!   the group. (d) The first rows of a LIMIT. (e) An arm of a UNION ALL with a LIMIT. (f) Numbers
-//!   of its rows by `row_number()` or `rank()`, of which the outer WHERE uses only the first. It
-//!   has no other window function and no LIMIT.
+//!   the group. (d) The first rows of a LIMIT. (e) An arm of a UNION ALL with a LIMIT. (f) Rows
+//!   numbered by `row_number()` or `rank()`, if the outer WHERE uses only the first numbers. In
+//!   case (f), the SELECT has no other window function and no LIMIT.
 //! * Grouping, order and results depend on no call and have no custom collation.
 //! * More than one row per group is needed only in the outermost query, or for (f) in one of its
 //!   sources, because both run only once per pass. Another SELECT can run several times, and its

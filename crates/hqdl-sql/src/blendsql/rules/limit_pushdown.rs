@@ -26,10 +26,11 @@
 //!
 //! A nested SELECT is standalone if it has a LIMIT, references no outer row and is not volatile. In
 //! addition, its sources have no calls, its rows are not groups, and each row reports its own
-//! pending calls. hqdl runs it separately when an iteration reaches it and needs its rows. After
-//! that its rows are *complete*: in its original position, a row that is not known to pass fails,
-//! and the query waits for no value. The remaining rows are the first ones, because everything
-//! before them is known. Without an ORDER BY, any rows that pass are valid.
+//! pending calls. When an iteration reaches the SELECT and needs its rows, hqdl runs the SELECT
+//! separately. After that, its rows are *complete*: in the original position of the SELECT, a row
+//! that is not known to pass fails, and the query waits for no value. The remaining rows are the
+//! first ones, because everything before them is known. Without an ORDER BY, any rows that pass are
+//! valid.
 
 use crate::blendsql::aggregates::{has_window, is_aggregate};
 use crate::blendsql::ingredients::Subject;
