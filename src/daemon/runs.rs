@@ -107,7 +107,7 @@ impl DaemonRuns {
         }
     }
 
-    /// Returns the spec of a run in progress.
+    /// Returns the name of the spec that a run in progress belongs to.
     pub(super) fn find_spec_name(&self, id: u64) -> Option<String> {
         self.running.iter().find(|r| r.status.id == id).map(|r| r.status.spec.clone())
     }

@@ -99,12 +99,12 @@ pub(super) struct Hold {
 }
 
 impl Hold {
-    /// Holds the spec until a client approves a run.
+    /// Returns a hold that lasts until a client approves a run.
     fn until_approved(why: impl Into<String>) -> Self {
         Self { why: why.into(), until: None }
     }
 
-    /// Holds the spec until the next day begins in UTC.
+    /// Returns a hold that lasts until the next day begins in UTC.
     fn until_tomorrow(why: String) -> Self {
         let midnight =
             (Timestamp::now().as_second().div_euclid(SECONDS_PER_DAY) + 1) * SECONDS_PER_DAY;
@@ -331,7 +331,7 @@ impl SpecState {
     }
 
     /// Updates the fingerprint of the output copy after a run. Only runs write the copy, so its
-    /// change does not cause another run.
+    /// change does not cause another run. Returns the path of the copy, if the spec has one.
     pub(super) fn refresh_copy_fingerprint(&mut self) -> Option<PathBuf> {
         let copy = self.active_spec.as_ref()?.spec.output.clone()?;
         for (path, fingerprint) in self.files.iter_mut().filter(|(path, _)| *path == copy) {

@@ -229,7 +229,7 @@ impl EventLoop {
         }
     }
 
-    /// Returns the time at which the loop must wake up next.
+    /// Returns the time at which the loop must wake up next, if no event arrives earlier.
     fn next_timer(&self) -> Option<Instant> {
         // During shutdown, wake up often to notice that clients have disconnected.
         let ending = self.deadline.map(|d| d.min(Instant::now() + Duration::from_millis(50)));

@@ -421,7 +421,7 @@ impl<'s> AskRun<'s> {
         written.unwrap_or_else(|error| Prose::Missing(self.to_failure(error).message()))
     }
 
-    /// Prints why no query was written.
+    /// Prints why no query was written. Returns the outcome with the exit code.
     fn report_missing_query(&self, written: &Written) -> AskOutcome {
         let (message, json) = match written {
             Written::Declined(reason) => {

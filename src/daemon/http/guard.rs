@@ -20,7 +20,7 @@ use crate::daemon::TOKEN;
 const PAGE_POLICY: &str = "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; \
      img-src 'self' data:; form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
 
-/// Admits a request or rejects it with a reason, and counts it.
+/// Admits a request or rejects it with a reason. Counts the request in the metrics.
 pub(super) async fn check_request(
     State(state): State<HttpState>,
     mut request: Request,
@@ -179,7 +179,8 @@ fn decode_base64(text: &str) -> Option<Vec<u8>> {
     Some(out)
 }
 
-/// Compares the hashes of two tokens, so that the time taken does not reveal a common prefix.
+/// Returns true if two tokens are equal. Compares their hashes, so that the time taken does not
+/// reveal a common prefix.
 fn is_same_token(a: &[u8], b: &[u8]) -> bool {
     blake3::hash(a) == blake3::hash(b)
 }

@@ -71,7 +71,8 @@ fn is_function(sql: &str, tokens: &[Token]) -> bool {
     }
 }
 
-/// Parses a column, in legacy syntax or as a name.
+/// Parses a column, in legacy syntax or as a name. Returns its table, if the text names one, and
+/// its column name.
 fn parse_column(sql: &str, layers: usize, tokens: &[Token]) -> Option<(Option<String>, String)> {
     if let Some((table, column)) = parse_legacy_column(sql, tokens) {
         return Some((Some(table), column));

@@ -125,7 +125,7 @@ impl WrittenArgument {
         Some(span_of_tokens(&self.tokens[first..self.tokens.len() - first]))
     }
 
-    /// Returns the table and the column that the value names: `t.c` or `'t::c'`.
+    /// Returns the table and the column if the value names a column: `t.c` or `'t::c'`.
     #[must_use]
     pub fn column_names(&self, sql: &str) -> Option<(String, String)> {
         match self.tokens.as_slice() {

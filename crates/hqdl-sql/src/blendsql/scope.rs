@@ -109,7 +109,7 @@ impl Table {
         self.fields.as_ref().is_none_or(|fields| fields.iter().any(|f| f.has_custom_collation))
     }
 
-    /// Returns the qualified name of a column that does not depend on a call.
+    /// Returns the qualified name of a column that does not depend on a call, if there is one.
     #[must_use]
     pub fn column_without_call(&self) -> Option<String> {
         let name = self.name.as_ref()?;
@@ -154,7 +154,8 @@ impl<'p> Scope<'p> {
         Self { parent, tables: Vec::new(), ctes: Vec::new(), depth }
     }
 
-    /// Resolves a column name.
+    /// Resolves a column name in this scope or the nearest enclosing one. Returns `None` if no
+    /// table has the column, or if a nearer table with unknown columns may have it.
     #[must_use]
     pub fn find_column(&self, table: Option<&str>, column: &str) -> Option<FoundColumn<'_>> {
         let mut scope = Some(self);

@@ -70,7 +70,7 @@ pub(super) fn term_expr<'c>(
     }
 }
 
-/// Returns the value of an integer literal, including its signs.
+/// Returns the value of an integer literal, including its signs; `None` for any other expression.
 pub(super) fn read_integer(expr: &Expr, sql: &str) -> Option<i64> {
     let expr = without_parens(expr);
     let text = sql[expr.span.clone()].trim();

@@ -264,7 +264,7 @@ impl Translator<'_> {
         token.lexeme == Lexeme::Text || token.lexeme == Lexeme::Quoted && has_double_quoted
     }
 
-    /// Returns the content of a single string.
+    /// Returns the content of the string if the tokens are a single string.
     fn read_string(self, tokens: &[Token]) -> Option<String> {
         let [one] = tokens else { return None };
         self.is_string(*one).then(|| one.unquoted_text(self.sql))
@@ -311,7 +311,7 @@ fn is_parameter(sql: &str, tokens: &[Token], n: usize) -> bool {
     token.lexeme == Lexeme::Parameter && !(is_after_value && token.text(sql).starts_with(':'))
 }
 
-/// Returns the example and the rewrite of a function.
+/// Returns the example and the rewrite of a function, if the engine has the function.
 fn find_rewrite(functions: &Functions, name: &str) -> Option<(&'static str, Rewrite)> {
     let found = functions.rewritten.iter().find(|(known, ..)| *known == name);
     found.map(|(_, example, rewrite)| (*example, *rewrite))

@@ -194,7 +194,7 @@ fn would_wrap(line: &str) -> bool {
     is_source_quote(line) && line.get(..marked).unwrap_or(line).chars().count() > NARROW_WIDTH
 }
 
-/// Redirects the browser after it has submitted a form.
+/// Returns a redirect for a browser that has submitted a form.
 fn redirect_to(path: &str) -> Response {
     (StatusCode::SEE_OTHER, [(header::LOCATION, path.to_owned())]).into_response()
 }

@@ -441,6 +441,7 @@ pub(super) fn render_schema_section(spec: &SpecStatus) -> Markup {
 }
 
 /// Returns an example query that asks one of the spec's questions about the rows of a table.
+/// Returns `None` if no source is a table or no question can be asked about the key alone.
 fn build_question_example(of: &Expansion) -> Option<String> {
     let table = of.sources.iter().find_map(|source| match &source.rows {
         SourceRows::Table(table) => Some(sql::quote_name(table)),

@@ -140,7 +140,8 @@ impl<'s> Review<'s> {
         (from.min(count)..count).find(is_open).or_else(|| (0..count).find(is_open))
     }
 
-    /// Returns the position of the cell to show.
+    /// Returns the position of the cell to show: the requested cell, or the first cell without a
+    /// truth.
     fn shown_position(&self, asked: &ReviewRequest) -> Option<usize> {
         asked.at.filter(|at| *at < self.cells.len()).or_else(|| self.find_next_unreviewed(0))
     }

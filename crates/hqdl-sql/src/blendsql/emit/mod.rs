@@ -314,7 +314,8 @@ pub fn column_sql(expr: &Expr, sql: &str) -> String {
     }
 }
 
-/// If a result column of a compound has the same text as an expression, returns the column's index.
+/// Returns the index of the result column of a compound that has the same text as an expression, if
+/// there is one. Ignores whitespace.
 fn find_result_column(sql: &str, expr: &Expr, query: &Query) -> Option<usize> {
     use crate::blendsql::scope::without_parens;
     match &query.body {

@@ -147,7 +147,8 @@ impl QueryParser<'_> {
         Ok(true)
     }
 
-    /// Parses `VALUES {{…}}` or `{{LLMQA(…)}}` as an entry of a FROM clause.
+    /// Parses `VALUES {{…}}` or `{{LLMQA(…)}}` as an entry of a FROM clause. Returns `None` if
+    /// neither is next.
     pub(super) fn parse_legacy_source(&mut self) -> Result<Option<FromSource>, SqlError> {
         let values = usize::from(self.is_word("VALUES"));
         let call = self.peek_after(values).and_then(|token| self.call_at(token));
@@ -244,7 +245,7 @@ impl QueryParser<'_> {
         }
     }
 
-    /// Returns the table that one side of a join names.
+    /// Returns the table that one side of a join names, or `None` if it is not a qualified column.
     fn find_join_table(&self, value: &Argument) -> Option<String> {
         match value {
             Argument::Column { table, .. } => table.clone(),

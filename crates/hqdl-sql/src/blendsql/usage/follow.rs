@@ -348,7 +348,7 @@ impl<'q> FlowAnalysis<'q> {
         groups
     }
 
-    /// Returns the result column that a GROUP BY term refers to by number or alias.
+    /// Returns the result column that a GROUP BY term refers to by number or alias, if any.
     fn referenced_result_column<'c>(&self, core: &'c SelectCore, term: &Expr) -> Option<&'c Expr> {
         // The caller has found no column of the FROM clause, so aliases resolve as in ORDER BY.
         match resolve_term(term, Clause::Order, core, self.sql) {

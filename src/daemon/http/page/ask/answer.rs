@@ -340,7 +340,7 @@ fn describe_search(target: &Path, active: &ActiveSpec, meta: &Meta) -> Result<St
     Ok(ask::describe_search(&Database::open(target)?, &cards, meta))
 }
 
-/// Returns the cost of writing a query, in words.
+/// Returns a sentence with the cost of writing a query, if this request wrote the query.
 pub(super) fn describe_writing_cost(planned: &Planned) -> Option<String> {
     let usd = planned.writing_usd?;
     let cost = if usd > 0.0 { format_usd(usd) } else { "nothing".to_owned() };

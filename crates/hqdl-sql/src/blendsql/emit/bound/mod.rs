@@ -607,6 +607,7 @@ fn can_be_flattened(item: &FromItem) -> bool {
 }
 
 /// Returns a row of NULLs that replaces a table of the FROM clause, with the byte range to replace.
+/// Returns `None` if the table cannot be replaced.
 fn null_row(table: &Table, core: &SelectCore) -> Option<(Span, String)> {
     let nulls = |f: &Field| format!("NULL AS {}", quote_name(&f.name));
     let row: Vec<String> = table.fields.as_ref()?.iter().map(nulls).collect();
