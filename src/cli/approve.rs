@@ -117,7 +117,8 @@ fn read_answer() -> String {
     line.trim().to_lowercase()
 }
 
-/// Reads the user's answer to an approval question. Returns `None` if the user presses Ctrl-C first.
+/// Reads the user's answer to an approval question. Returns `None` if the user presses Ctrl-C
+/// instead.
 pub fn read_approval_or_interrupt(interrupt: &watch::Receiver<bool>) -> Option<bool> {
     read_answer_or_interrupt(interrupt).map(|answer| is_approval(&answer))
 }

@@ -28,8 +28,9 @@ const SECONDS_PER_DAY: i64 = 86_400;
 /// The next run waits for this multiple of the previous run's duration, so that a database that
 /// changes constantly does not keep the daemon busy.
 const REST_FACTOR: u32 = 4;
-/// If tables of another cache replace this daemon's tables within this multiple of a run's duration,
-/// another process publishes the same tables. It may be a daemon that rests between its runs.
+/// If tables of another cache replace this daemon's tables within this multiple of a run's
+/// duration, another process publishes the same tables. The other process may be a daemon that
+/// rests between its runs.
 const CONTEST_FACTOR: u32 = 5 * REST_FACTOR;
 /// Shortest time in which replaced tables show another publisher.
 const SHORTEST_CONTEST: Duration = Duration::from_secs(600);

@@ -39,7 +39,7 @@ impl Watch {
     /// Creates a watcher without directories.
     ///
     /// # Errors
-    /// Returns the reason and a suggestion.
+    /// Returns the reason and a suggestion if the system cannot watch files.
     pub(super) fn new(events: mpsc::Sender<DaemonEvent>) -> Result<Self, String> {
         let send_event = move |result: DebounceEventResult| {
             let event = match result {

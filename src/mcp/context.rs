@@ -166,7 +166,7 @@ impl ServerContext {
         }
     }
 
-    /// Returns the description of the database.
+    /// Returns a description of the database, restricted to `tables` unless it is empty.
     pub fn describe_database(&self, tables: &[String]) -> Result<Json, Failure> {
         let shows_values = self.spec.ask.shows_values;
         let (mut cards, _) = ask::describe_tables(&self.target, &self.spec, shows_values)?;
@@ -443,8 +443,8 @@ impl ServerContext {
         }
     }
 
-    /// Runs a query without sending a request, and returns a page of its rows. Returns `None` if the
-    /// query needs a value that is not stored.
+    /// Runs a query without sending a request, and returns a page of its rows. Returns `None` if
+    /// the query needs a value that is not stored.
     pub fn run_stored(
         &self,
         plan: &AskPlan,

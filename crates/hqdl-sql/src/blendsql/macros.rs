@@ -30,7 +30,7 @@ pub struct MacroSignature {
 /// Syntax that may follow the braces of a macro.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MacroSuffix {
-    /// Nothing.
+    /// No suffix.
     Nothing,
     /// `.field` or `.*`
     Field,

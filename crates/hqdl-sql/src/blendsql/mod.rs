@@ -234,9 +234,9 @@ pub struct ReturnType {
 /// Allowed number of answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Quantifier {
-    /// Minimum.
+    /// Minimum number of answers.
     pub min: u32,
-    /// Maximum; `None` if unlimited.
+    /// Maximum number of answers; `None` if unlimited.
     pub max: Option<u32>,
 }
 

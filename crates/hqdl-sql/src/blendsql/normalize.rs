@@ -40,8 +40,8 @@ impl SourceQuery {
     /// Writes the text with all edits. Returns it with its tree.
     ///
     /// # Errors
-    /// Returns [`SqlError`] if the edited text is too long or cannot be parsed, with the location in
-    /// the query as the user wrote it.
+    /// Returns [`SqlError`] if the edited text is too long or cannot be parsed, with the location
+    /// in the query as the user wrote it.
     pub fn write(self, syntax: Syntax<'_>) -> Result<(TranslatedQuery, ParsedQuery), SqlError> {
         let is_changed = !self.edits.is_empty();
         let normalized = self.edits.write(&self.text)?;

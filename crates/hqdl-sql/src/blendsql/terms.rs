@@ -25,7 +25,7 @@ pub(super) enum ResolvedTerm {
     Result(usize),
     /// A position that cannot be resolved, because a star precedes it or there is no such column.
     Unresolved,
-    /// An expression.
+    /// The term is an ordinary expression.
     Expression,
 }
 

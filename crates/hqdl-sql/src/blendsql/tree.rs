@@ -61,13 +61,13 @@ pub enum Body {
 /// Operator of a compound SELECT.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CompoundOperator {
-    /// UNION
+    /// Rows of both sides, without duplicates.
     Union,
-    /// UNION ALL
+    /// All rows of both sides.
     UnionAll,
-    /// INTERSECT
+    /// Rows that both sides contain.
     Intersect,
-    /// EXCEPT
+    /// Rows of the left side that the right side does not contain.
     Except,
 }
 
@@ -219,13 +219,13 @@ pub struct Expr {
 /// Kind of an expression, with its operands.
 #[derive(Debug, Clone)]
 pub enum ExprKind {
-    /// A AND B AND …
+    /// `a AND b AND …`
     And(Vec<Expr>),
-    /// A OR B OR …
+    /// `a OR b OR …`
     Or(Vec<Expr>),
-    /// NOT A
+    /// `NOT a`
     Not(Box<Expr>),
-    /// (A)
+    /// `(a)`
     Paren(Box<Expr>),
     /// A column name.
     Column {
@@ -258,7 +258,7 @@ pub enum ExprKind {
         /// Arguments, followed by the terms of their ORDER BY.
         args: Vec<Expr>,
     },
-    /// EXISTS (…)
+    /// `EXISTS (…)`
     Exists(Box<Query>),
     /// A scalar subquery.
     Scalar(Box<Query>),
@@ -311,13 +311,13 @@ pub enum ExprOperator {
 /// Pattern operator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MatchOperator {
-    /// LIKE
+    /// `LIKE`, with the wildcards `%` and `_`.
     Like,
-    /// GLOB
+    /// `GLOB`, with the wildcards `*` and `?`.
     Glob,
-    /// MATCH
+    /// `MATCH`, for full-text search.
     Match,
-    /// REGEXP
+    /// `REGEXP`, for regular expressions.
     Regexp,
 }
 

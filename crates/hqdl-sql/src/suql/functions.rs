@@ -395,7 +395,7 @@ pub(super) fn parse_time(text: &str) -> Option<String> {
     Some(time.strftime("%H:%M:%S").to_string())
 }
 
-/// Returns the number of characters.
+/// Returns the number of characters in a text.
 fn count_chars(text: &str) -> i64 {
     i64::try_from(text.chars().count()).unwrap_or(i64::MAX)
 }

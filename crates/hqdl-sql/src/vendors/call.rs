@@ -213,7 +213,7 @@ impl<'q> FunctionCall<'q> {
         self.translator.translate_expression(self.require(argument, name)?.tokens)
     }
 
-    /// Returns a required prompt.
+    /// Returns the prompt in a required argument.
     fn require_prompt(
         &self,
         argument: Option<FunctionArgument<'q>>,

@@ -28,7 +28,7 @@ pub struct Parts {
 /// A predicate of a condition.
 #[derive(Debug, Clone)]
 pub struct Predicate {
-    /// The expression.
+    /// Expression whose truth value matters.
     pub expr: Expr,
     /// Whether the predicate must be true; otherwise, it must be false.
     pub wanted: bool,
