@@ -130,7 +130,7 @@ impl Failure {
         }
     }
 
-    /// Returns the message, its location and the hint, without colours.
+    /// Returns the message, its location and the hint, without colors.
     pub fn to_text(&self) -> String {
         match self {
             Self::Message { message, hint, .. } if hint.is_empty() => format!("error: {message}"),

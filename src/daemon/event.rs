@@ -49,7 +49,7 @@ pub(super) struct StartRun {
     /// Time limit for the selection's SQL in the database.
     pub(super) timeout: Option<Duration>,
     pub(super) cause: Cause,
-    /// Receives the run's number, or the reason why it was rejected.
+    /// Receives the run's number, or the reason why the run was rejected.
     pub(super) started: oneshot::Sender<Result<u64, Failure>>,
     /// Receives a message when the run has ended.
     pub(super) ended: Option<oneshot::Sender<()>>,

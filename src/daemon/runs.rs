@@ -24,7 +24,8 @@ pub(super) struct DaemonRuns {
     running: Vec<DaemonRun>,
     /// Ended runs, newest first.
     past: VecDeque<Arc<RunStatus>>,
-    /// Channels of clients that wait for runs that have ended but are not announced yet.
+    /// Channels of the clients that wait for runs that have ended, until the new status is
+    /// published.
     waiters: Vec<oneshot::Sender<()>>,
 }
 

@@ -136,7 +136,7 @@ pub(super) async fn run_daemon(facts: Arc<Facts>, settings: Settings) -> Result<
     Ok(())
 }
 
-/// Serves the status to `hqdl status`. Returns `None` if the cache is on a server, because it has
+/// Serves the status to `hqdl status`. Returns `None` if the cache is on a server, because there is
 /// no local directory then.
 #[cfg(unix)]
 fn serve_status(context: &DaemonContext) -> Result<Option<StatusSocket>, Failure> {
@@ -303,7 +303,7 @@ impl EventLoop {
     /// Updates the list of specs.
     fn rescan_specs(&mut self, cause: Cause) {
         let directory = self.context.settings.specs.clone();
-        // Watch the directory itself, and its parent, where it may be created or replaced.
+        // Watch the directory itself, and its parent, in which it may be created or replaced.
         let inside = directory.join("x.toml");
         self.files.set_files(SPECS_DIRECTORY, [inside.as_path(), directory.as_path()].into_iter());
         self.specs_paths =

@@ -94,7 +94,7 @@ impl<H: McpHost> RunningCall<'_, H> {
     }
 
     /// Runs blocking work in a thread. The work is interrupted if the client cancels the call or
-    /// disconnects, and when the process ends.
+    /// disconnects, or if the process ends.
     async fn run_blocking<T: Send + 'static>(
         &self,
         work: impl FnOnce(&ServerContext, WorkControl) -> Result<T, Failure> + Send + 'static,

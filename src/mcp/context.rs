@@ -41,7 +41,7 @@ const CURSOR_HASH: usize = 16;
 
 /// Everything that the tools use. It does not change while the server runs.
 pub struct ServerContext {
-    /// The spec; it has no expansions if the user has none.
+    /// The spec. Without a spec from the user, it has no expansions.
     pub spec: Spec,
     /// Path of the database to query: the expanded copy, if there is one.
     pub target: PathBuf,

@@ -56,8 +56,8 @@ pub enum Decision {
     AskClient(InputRequiredResult),
 }
 
-/// Questions that clients must pass on to their users, by the signed state that the client returns
-/// with the answer.
+/// Questions that clients must pass on to their users. Each question is identified by the signed
+/// state that the client returns with the answer.
 pub struct PendingQuestions {
     /// Secret key for the signatures. It never leaves the process.
     key: [u8; 32],

@@ -68,7 +68,7 @@ pub struct SpentUsd {
     pub queries: f64,
 }
 
-/// Answers the questions of a command. Its fields are the same for every question.
+/// Answers all questions of one command, such as the questions of a conversation.
 pub struct AskRun<'s> {
     flags: &'s AskFlags,
     plan_use: PlanUse<'s>,

@@ -66,7 +66,7 @@ pub struct Call {
     pub ingredient: IngredientRef,
     /// Byte range of `{{…}}` including the braces, or of a function's name and arguments.
     pub span: Range<usize>,
-    /// The question; for a join its criteria, which may be empty.
+    /// The question or, for a join, its criteria, which may be empty.
     pub question: String,
     /// Whether the question is an expression, whose values are among `values`.
     pub is_question_computed: bool,

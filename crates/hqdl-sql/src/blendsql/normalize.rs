@@ -37,7 +37,7 @@ impl SourceQuery {
         Ok(Self { text, parsed, edits })
     }
 
-    /// Writes the text with all edits. Returns it with its tree.
+    /// Returns the text with all edits, and its tree.
     ///
     /// # Errors
     /// Returns [`SqlError`] if the edited text is too long or cannot be parsed, with the location

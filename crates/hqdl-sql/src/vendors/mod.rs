@@ -60,7 +60,7 @@ const STR: &str = ", return_type='str'";
 
 /// Functions of an engine.
 struct Functions {
-    /// Name in lower case, example of a call, and how a call is rewritten.
+    /// Name in lower case, example of a call, and function that rewrites a call.
     rewritten: &'static [(&'static str, &'static str, Rewrite)],
     /// Prefixes of names that only AI functions have.
     prefixes: &'static [&'static str],

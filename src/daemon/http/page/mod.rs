@@ -247,7 +247,7 @@ fn render_spec_tabs(name: &str, current: &str) -> Markup {
     } }
 }
 
-/// Renders the state of a spec as a word, so that it does not depend on colour.
+/// Renders the state of a spec as a word, so that it does not depend on color.
 fn render_state_badge(spec: &SpecStatus) -> Markup {
     html! { span class={ "badge " (spec.state_name()) } { (spec.state_name()) } }
 }
@@ -326,7 +326,7 @@ fn truncate_text(text: &str, chars: usize) -> String {
     }
 }
 
-/// Returns true if a value needs a wide column of a table.
+/// Returns true if a value needs a wide table column.
 fn needs_wide_column(text: &str) -> bool {
     text.chars().count() > 40
 }

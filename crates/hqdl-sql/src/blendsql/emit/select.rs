@@ -104,8 +104,8 @@ impl Emitter<'_> {
         }
     }
 
-    /// Writes the values with calls of a SELECT: result columns, and terms of GROUP BY, WINDOW and
-    /// ORDER BY.
+    /// Writes the values of a SELECT that have calls: result columns, and terms of GROUP BY, WINDOW
+    /// and ORDER BY.
     fn write_values(&mut self, query: &Query, core: &SelectCore, parts: &mut Vec<(Span, String)>) {
         let outer_lookup_only = self.lookup_only;
         self.lookup_only |= self.complete_selects.contains(&core.span.start);

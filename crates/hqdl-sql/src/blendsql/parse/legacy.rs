@@ -99,7 +99,7 @@ impl QueryParser<'_> {
         }
     }
 
-    /// Parses `JOIN {{LLMJoin(…)}}` after the words of the join: adds the joined table. If FROM
+    /// Parses `JOIN {{LLMJoin(…)}}` after the join's keywords, and adds the joined table. If FROM
     /// already contains both tables, adds the call to the condition of the preceding join.
     pub(super) fn parse_legacy_join(
         &mut self,

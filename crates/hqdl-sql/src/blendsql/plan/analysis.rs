@@ -493,8 +493,8 @@ fn count_predicates(expr: &Expr, depends_on_call: &dyn Fn(&Expr) -> bool) -> usi
     }
 }
 
-/// Returns the query of an EXISTS or IN that a single row decides, because more rows never change
-/// the result. For IN, the value of the rows must be known before any call is evaluated.
+/// Returns the query of an EXISTS or IN if a single row can decide the result, because further rows
+/// never change it. For IN, the value of the rows must be known before any call is evaluated.
 pub(crate) fn find_decisive_select<'e>(
     analysis: &Analysis<'_>,
     expr: &'e Expr,

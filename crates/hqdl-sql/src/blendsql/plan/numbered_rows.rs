@@ -18,7 +18,7 @@ pub(crate) struct NumberedRows<'s> {
     pub window: &'s WindowSpec,
     /// Highest row number that the SELECT uses.
     pub last: u64,
-    /// Whether the SELECT is the outermost SELECT, which reads its sources only once.
+    /// Whether the SELECT is the outermost one, which reads its sources only once.
     pub runs_once: bool,
 }
 

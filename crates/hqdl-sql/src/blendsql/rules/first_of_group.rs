@@ -373,8 +373,8 @@ fn outer_columns(select: &SelectScope<'_>) -> Result<Vec<Span>, RefusalReason> {
         if let ExprKind::Call(n, args) = &e.kind
             && analysis.sites[*n].argument_sql.is_some()
         {
-            // The SQL of a call's key can reference more columns of an outer row than its
-            // arguments.
+            // The SQL of a call's key can reference more columns of an outer row than the call's
+            // arguments do.
             is_known &= args.iter().all(|arg| !references_outer_rows(arg, at, scope.depth));
         }
         let ExprKind::Column { table, column } = &e.kind else { return };

@@ -134,8 +134,8 @@ pub struct CallUsage {
     pub equalities: Vec<ColumnEquality>,
     /// Lineages of the GROUP BY terms, if the call is evaluated per group.
     pub group_terms: Vec<Arc<Lineage>>,
-    /// Argument column with several values per group. `SQLite` would choose its value from an
-    /// arbitrary row.
+    /// Column in an argument that has several values per group. `SQLite` would choose its value
+    /// from an arbitrary row.
     pub ambiguous_column: Option<String>,
     /// Column that provides the call's options.
     pub options: Option<OptionsColumn>,

@@ -406,8 +406,8 @@ impl Probing<'_, '_> {
         Some(sql::probe_of_first_rows_sql(number, guard.last, &text))
     }
 
-    /// Marks the calls of a FROM clause with a join by name as unbounded. Such a join compares
-    /// answers before any inner condition has excluded a row.
+    /// Marks the calls of a FROM clause as unbounded if the clause contains a join by name. Such a
+    /// join compares answers before any inner condition has excluded a row.
     fn mark_joins_by_name_unbounded(&mut self, core: &SelectCore) {
         if core.from.iter().any(joins_by_name) {
             for item in &core.from {
