@@ -130,7 +130,7 @@ impl Failure {
         }
     }
 
-    /// Returns the message, its location and the hint, without colours.
+    /// Returns the message, its location and the hint, without colors.
     pub fn to_text(&self) -> String {
         match self {
             Self::Message { message, hint, .. } if hint.is_empty() => format!("error: {message}"),
@@ -163,7 +163,7 @@ impl Failure {
 /// Checks the budget of a request in USD.
 ///
 /// # Errors
-/// [`Failure`] if it is negative.
+/// Returns a [`Failure`] if the budget is negative or not finite.
 pub(crate) fn check_budget(budget: Option<f64>) -> Result<(), Failure> {
     match budget.filter(|usd| !usd.is_finite() || *usd < 0.0) {
         None => Ok(()),

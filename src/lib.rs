@@ -4,9 +4,9 @@
 //!
 //! # Overview
 //!
-//! The engine consists of the crates in `crates/`; each depends only on those listed before it
-//! below. This crate adds the front ends: the command line, the daemon and the MCP server.
-//! [`materialize`] shows the path of the data:
+//! The engine consists of the crates in `crates/`, which are re-exported below;
+//! `docs/architecture.md` lists them in dependency order. This crate adds the front ends: the
+//! command line, the daemon and the MCP server. [`materialize`] shows the path of the data:
 //!
 //! ```text
 //! spec → check → keys − facts → plan → prompt → model → answers → facts → publish
@@ -44,7 +44,7 @@
 //! `docs/architecture.md` follows both paths function by function. `docs/decisions.md` lists the
 //! decisions that the design left open, with their reasons.
 
-// ── the engine: each crate depends only on those above it ──
+// ── the engine ──
 pub use hqdl_database as database;
 pub use hqdl_engine::{
     approval, ask, audit, init, interval, materialize, private_dir, query, retrieval, routing,

@@ -76,7 +76,7 @@ pub fn save_spec(
 /// comparison before the replacement is the only protection.
 ///
 /// # Errors
-/// [`ErrorKind::TimedOut`] if another program keeps the lock.
+/// Returns [`ErrorKind::TimedOut`] if another program keeps the lock.
 fn lock_directory(file: &Path) -> Result<Option<fs::File>> {
     let Some(Ok(directory)) = file.parent().map(fs::File::open) else { return Ok(None) };
     let began = Instant::now();

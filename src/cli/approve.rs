@@ -40,7 +40,7 @@ fn text_width() -> usize {
     columns.saturating_sub(INDENT).max(20)
 }
 
-/// Wraps a line behind spaces, and inside a word only if the word is wider than a line. If the
+/// Wraps a line after spaces, and inside a word only if the word is wider than a line. If the
 /// terminal wrapped a line, the rest of the line could look like another field.
 fn wrap_line(line: &str, max_width: usize) -> Vec<String> {
     let width_of = |text: &str| text.chars().filter_map(UnicodeWidthChar::width).sum::<usize>();
@@ -109,7 +109,7 @@ fn is_approval(answer: &str) -> bool {
 
 /// Reads a line that the user types on the terminal, in lower case.
 fn read_answer() -> String {
-    // Discard the input that was typed before the question appeared: it does not answer it.
+    // Discard input that was typed before the question appeared, because it cannot be the answer.
     #[cfg(unix)]
     let _ = rustix::termios::tcflush(std::io::stdin(), rustix::termios::QueueSelector::IFlush);
     let mut line = String::new();
@@ -117,7 +117,8 @@ fn read_answer() -> String {
     line.trim().to_lowercase()
 }
 
-/// Reads the user's answer to an approval question. Returns `None` if the user presses Ctrl-C first.
+/// Reads the user's answer to an approval question. Returns `None` if the user presses Ctrl-C
+/// instead.
 pub fn read_approval_or_interrupt(interrupt: &watch::Receiver<bool>) -> Option<bool> {
     read_answer_or_interrupt(interrupt).map(|answer| is_approval(&answer))
 }

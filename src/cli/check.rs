@@ -174,8 +174,8 @@ fn check_spec(path: &std::path::Path, options: &Options) -> Result<(Problems, St
     Ok((problems, summary))
 }
 
-/// Returns a warning for each column that is the same as a column of an earlier expansion over other
-/// rows, because rows with equal keys then share one answer.
+/// Returns a warning for each column that asks the same question as a column of an earlier
+/// expansion with different rows, because rows with equal keys then share one answer.
 fn find_shared_columns(spec: &Spec, draft: &UncheckedSpec) -> Vec<Problem> {
     let mut columns: HashMap<&Fingerprint, (&Expansion, &str)> = HashMap::new();
     let mut problems = Vec::new();
@@ -200,7 +200,7 @@ fn find_shared_columns(spec: &Spec, draft: &UncheckedSpec) -> Vec<Problem> {
     problems
 }
 
-/// Returns a hint with the SELECT that leaves out the keys that stand for no value.
+/// Returns a hint with a SELECT that leaves out the placeholder keys, such as `N/A`.
 fn suggest_without_placeholders(expansion: &Expansion, report: &KeyReport) -> String {
     let quote = |text: &String| format!("'{}'", text.replace('\'', "''"));
     let texts: Vec<String> = report.placeholders.1.iter().map(quote).collect();
@@ -221,8 +221,8 @@ fn suggest_without_placeholders(expansion: &Expansion, report: &KeyReport) -> St
     }
 }
 
-/// Returns a warning for each `[[example]]` whose query fails. Before the first run, the tables that
-/// the queries read may not exist, so they are not checked.
+/// Returns a warning for each `[[example]]` whose query fails. Checks nothing until all expansions
+/// are published, because the queries may read their tables.
 fn check_examples(spec: &Spec, draft: &UncheckedSpec) -> Result<Vec<Problem>, Failure> {
     let is_published = |name: &str| {
         let published = Database::open(spec.target()).and_then(|db| db.published_expansions());

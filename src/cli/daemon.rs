@@ -146,7 +146,7 @@ fn parse_address(text: &str) -> Result<SocketAddr, String> {
     })
 }
 
-/// Checks that `--specs` is a directory or a spec file. If it does not exist, prints a note.
+/// Checks that `--specs` is a directory or a spec file. If the path does not exist, prints a note.
 fn check_specs_path(path: &Path, quiet: bool) -> Result<(), Failure> {
     let hint = "name a directory of specs, or one spec file, with --specs";
     if path.is_dir()

@@ -6,8 +6,8 @@ use std::process::ExitCode;
 pub use crate::failure::{APPROVAL, BUDGET, Failure, INCOMPLETE, INTERRUPTED, WRONG_INPUT};
 
 impl Failure {
-    /// Prints the failure on stderr; with `as_json`, also prints an event on stdout. Returns the exit
-    /// code.
+    /// Prints the failure on stderr; with `as_json`, also prints an event on stdout. Returns the
+    /// exit code.
     pub fn print_error(&self, as_json: bool) -> ExitCode {
         let colour = std::io::stderr().is_terminal();
         match self {

@@ -151,8 +151,8 @@ impl<'o> Input<'o> {
         Ok(())
     }
 
-    /// Connects to the model. A missing model or key is the inner error, because it matters only if
-    /// the query sends requests.
+    /// Connects to the model. A missing model name or API key is returned as the inner error,
+    /// because it matters only if the query sends requests.
     pub fn connect_model(&self) -> Result<Result<Arc<dyn Model>, Failure>, Failure> {
         let settings = &self.session.spec.model;
         // An unnamed model has the default name `replay`, so check the flags, not the name.
@@ -216,7 +216,7 @@ impl<'o> Input<'o> {
         }
     }
 
-    /// Returns the help for a table that the spec publishes, but the queried database does not have.
+    /// Returns the help for a table that the spec publishes but that the queried database lacks.
     fn help_with_missing_table(&self) -> String {
         let spec = &self.session.spec;
         match spec.output.as_ref().filter(|output| is_folder(output)) {
@@ -257,8 +257,8 @@ impl<'o> Input<'o> {
     }
 }
 
-/// Opens a spec or a database for queries. Returns the database to query: the expanded copy, if
-/// there is one.
+/// Opens a spec or a database for queries. Returns the session and the path of the database to
+/// query, which is the expanded copy if there is one.
 pub fn open_for_query(
     spec: Option<&Path>,
     flags: &ModelFlags,

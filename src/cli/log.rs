@@ -53,7 +53,7 @@ pub fn start_logging(path: &Path) -> Result<(), Failure> {
 /// Reopens the log file, because log rotation may have moved the old one.
 pub fn reopen_log() {
     let Some(log_file) = LOG_FILE.get() else { return };
-    // If that fails, keep writing to the old file.
+    // If reopening fails, keep writing to the old file.
     if let Ok(file) = open_for_append(&log_file.path) {
         *log_file.file.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(file);
     }

@@ -166,8 +166,7 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
     Ok(exit)
 }
 
-/// Prints what to do about cells whose answers are not valid, unless the run has already printed
-/// it.
+/// Prints what to do about cells whose answers are not valid, unless the run has already done so.
 fn print_failed_cells(report: &Report) {
     let failed = report.cells.count_failed() - report.cells.get(State::Error);
     if failed > 0 && report.find_common_failure().is_none() {
@@ -321,7 +320,7 @@ fn print_summary(report: &Report, spec: &Spec, seconds: f64) {
             count_noun(errors, "cell")
         );
     }
-    // Cells that got no value in this run but keep the value of an earlier answer.
+    // Number of cells that got no value in this run but keep the value of an earlier answer.
     let kept = report
         .requested
         .count_without_value()

@@ -5,8 +5,8 @@ use crate::format::{count_noun, format_thousands, format_usd_bound};
 use crate::query::Meta;
 use crate::spec::Spec;
 
-/// Words after a maximum cost that is the sum of the planned requests' reservations. hqdl may repeat
-/// a request, for example about the rows that a reply lacks, and repeats are not planned.
+/// Note after a maximum cost that is the sum of the planned requests' reservations. The plan does
+/// not include repeated requests, for example about rows that a reply lacks.
 pub const WITHOUT_REPEATS: &str = "without repeated requests";
 
 /// Formats the metadata of a finished query.

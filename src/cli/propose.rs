@@ -1,4 +1,5 @@
-//! Columns that a model proposes for a question: their TOML and costs, and their addition to a spec.
+//! Columns that a model proposes for a question: their TOML and costs, and their addition to a
+//! spec.
 
 use std::path::Path;
 

@@ -41,7 +41,7 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns the path of the database to read: the one passed, or the target of a spec.
+/// Returns the path of the database to read: the database that was passed, or the target of a spec.
 fn find_target(options: &Options) -> Result<PathBuf, Failure> {
     if let Some(db) = &options.db {
         return Ok(db.clone());

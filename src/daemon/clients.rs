@@ -38,7 +38,7 @@ impl Clients {
         });
     }
 
-    /// Returns the number of clients with work in progress.
+    /// Returns the number of guards in use. A client can hold several.
     pub(super) fn count(&self) -> usize {
         self.lock_table().interrupts.len()
     }

@@ -19,7 +19,7 @@ pub(super) enum DaemonEvent {
     FilesChanged(Vec<PathBuf>),
     /// The loop must compare all files, because the system missed changes or cannot watch them.
     CompareFiles,
-    /// The system cannot report all changes, for this reason.
+    /// The system cannot report all changes; contains the reason.
     WatchFailed(String),
     TimerExpired,
     /// A client requests a run.
@@ -49,7 +49,7 @@ pub(super) struct StartRun {
     /// Time limit for the selection's SQL in the database.
     pub(super) timeout: Option<Duration>,
     pub(super) cause: Cause,
-    /// Receives the run's number, or the reason why it was rejected.
+    /// Receives the run's number, or the reason why the run was rejected.
     pub(super) started: oneshot::Sender<Result<u64, Failure>>,
     /// Receives a message when the run has ended.
     pub(super) ended: Option<oneshot::Sender<()>>,
@@ -71,8 +71,8 @@ pub(super) struct RunResult {
     pub(super) columns: Option<Vec<ColumnReport>>,
     pub(super) report: Option<Json>,
     pub(super) published: bool,
-    /// Whether the tables came from another cache. The run replaced them if it published, and
-    /// otherwise left them unchanged for this reason.
+    /// Whether the output contained tables of another cache. If the run published, it replaced
+    /// these tables; otherwise, it left them unchanged.
     pub(super) had_other_tables: bool,
     /// Number of required values that were already known.
     pub(super) reused: u64,

@@ -85,7 +85,7 @@ impl FileIndex {
     }
 
     /// Returns the specs that the changed paths affect. A path can name a file, its write-ahead
-    /// log, or one of its parent directories.
+    /// log, or a parent directory of the file.
     pub(super) fn find_affected_specs(&self, paths: &[PathBuf]) -> BTreeSet<String> {
         // In the map's order, the paths below a directory directly follow it.
         let below = |path| self.specs.range::<PathBuf, _>(path..);

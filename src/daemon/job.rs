@@ -131,7 +131,7 @@ impl RunProgress {
                 _ => return,
             };
             if at_once || counters.last_event_at.is_none_or(|t| t.elapsed() >= PROGRESS_INTERVAL) {
-                // If the loop's queue is full, the next event notifies it.
+                // If the loop's queue is full, the next event notifies the loop.
                 let is_sent = events.try_send(DaemonEvent::RunProgressed(id)).is_ok();
                 counters.last_event_at = is_sent.then(Instant::now);
             } else {
@@ -140,8 +140,8 @@ impl RunProgress {
         })
     }
 
-    /// After a short delay, notifies the loop about events that were not reported yet. Without it,
-    /// the last event before a long silence would never be shown.
+    /// After a short delay, notifies the loop about events that were not reported yet. Without this
+    /// notification, the last event before a long silence would never be shown.
     pub(super) fn notify_after_delay(
         self: &Arc<Self>,
         id: u64,
@@ -350,7 +350,7 @@ pub(super) fn guard_failure(guard: &Guard) -> Option<Failure> {
     })
 }
 
-/// Returns the failure of a run that would publish over another process again and again.
+/// Returns the failure for a run that would keep replacing the tables of another process.
 fn other_cache_failure(table: &str, spec: &Spec) -> Failure {
     Failure::wrong_input(
         format!(

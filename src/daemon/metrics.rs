@@ -30,7 +30,7 @@ pub(super) struct Metrics {
     cells: [AtomicU64; 7],
     input_tokens: AtomicU64,
     output_tokens: AtomicU64,
-    /// Cost in billionths of a USD.
+    /// Cost in billionths of a dollar.
     cost: AtomicU64,
     cache_hits: AtomicU64,
     /// Requests that wait for a permit.

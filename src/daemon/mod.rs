@@ -121,8 +121,8 @@ pub struct Settings {
 /// Runs the daemon until a signal ends it.
 ///
 /// # Errors
-/// [`Failure`] if the daemon cannot start: the address is in use, the specs cannot be read, or
-/// other machines can reach the address and there is no token.
+/// Returns a [`Failure`] if the daemon cannot start: the address is in use, the specs cannot be
+/// read, or other machines can reach the address and there is no token.
 pub fn run(facts: Arc<Facts>, settings: Settings) -> Result<(), Failure> {
     if !settings.listen.ip().is_loopback() && settings.token.is_none() {
         return Err(Failure::wrong_input(

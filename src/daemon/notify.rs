@@ -9,7 +9,7 @@ pub(super) fn notify_ready(status: &str) {
     send_states(&[NotifyState::Ready, NotifyState::Status(status)]);
 }
 
-/// Reports that the daemon rereads all specs.
+/// Reports that the daemon is rereading all specs.
 pub(super) fn notify_reloading() {
     if let Ok(now) = NotifyState::monotonic_usec_now() {
         send_states(&[NotifyState::Reloading, now]);

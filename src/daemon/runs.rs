@@ -24,7 +24,8 @@ pub(super) struct DaemonRuns {
     running: Vec<DaemonRun>,
     /// Ended runs, newest first.
     past: VecDeque<Arc<RunStatus>>,
-    /// Channels of clients that wait for runs that have ended but are not announced yet.
+    /// Channels of the clients that wait for runs that have ended, until the new status is
+    /// published.
     waiters: Vec<oneshot::Sender<()>>,
 }
 
@@ -88,7 +89,7 @@ impl DaemonRuns {
         self.running.push(DaemonRun { status, progress, interrupt, waiter: ended });
     }
 
-    /// Interrupts a run. Returns true if it was in progress and not yet interrupted.
+    /// Interrupts a run. Returns true if the run was in progress and had not been interrupted yet.
     pub(super) fn interrupt_run(&self, id: u64) -> bool {
         let run = self.running.iter().find(|r| r.status.id == id);
         run.is_some_and(|r| !r.interrupt.send_replace(true))
@@ -107,7 +108,7 @@ impl DaemonRuns {
         }
     }
 
-    /// Returns the spec of a run in progress.
+    /// Returns the name of the spec that a run in progress belongs to.
     pub(super) fn find_spec_name(&self, id: u64) -> Option<String> {
         self.running.iter().find(|r| r.status.id == id).map(|r| r.status.spec.clone())
     }

@@ -43,7 +43,7 @@ fn store_counter(url: &Path, counter: Result<i64, StoreError>) -> bool {
 pub(super) struct Servers(BTreeMap<PathBuf, Database>);
 
 impl Servers {
-    /// Polls all servers. Returns those whose counter changed.
+    /// Polls all servers. Returns the servers whose counter changed.
     pub(super) fn poll_for_changes(&mut self) -> Vec<PathBuf> {
         let known: Vec<PathBuf> = lock_counters().keys().cloned().collect();
         self.0.retain(|url, _| known.contains(url));

@@ -25,11 +25,12 @@ const FIRST_PAUSE: Duration = Duration::from_secs(30);
 /// Longest pause before a retry.
 const LONGEST_PAUSE: Duration = Duration::from_secs(3600);
 const SECONDS_PER_DAY: i64 = 86_400;
-/// After a run, the next one waits for this multiple of its duration, so that a database that
+/// The next run waits for this multiple of the previous run's duration, so that a database that
 /// changes constantly does not keep the daemon busy.
 const REST_FACTOR: u32 = 4;
-/// If tables of another cache replace this daemon's tables within this multiple of a run's duration,
-/// another process publishes the same tables. It may be a daemon that rests between its runs.
+/// If tables of another cache replace this daemon's tables within this multiple of a run's
+/// duration, another process publishes the same tables. The other process may be a daemon that
+/// rests between its runs.
 const CONTEST_FACTOR: u32 = 5 * REST_FACTOR;
 /// Shortest time in which replaced tables show another publisher.
 const SHORTEST_CONTEST: Duration = Duration::from_secs(600);
@@ -99,12 +100,12 @@ pub(super) struct Hold {
 }
 
 impl Hold {
-    /// Holds the spec until a client approves a run.
+    /// Returns a hold that lasts until a client approves a run.
     fn until_approved(why: impl Into<String>) -> Self {
         Self { why: why.into(), until: None }
     }
 
-    /// Holds the spec until the next day begins in UTC.
+    /// Returns a hold that lasts until the next day begins in UTC.
     fn until_tomorrow(why: String) -> Self {
         let midnight =
             (Timestamp::now().as_second().div_euclid(SECONDS_PER_DAY) + 1) * SECONDS_PER_DAY;
@@ -331,7 +332,7 @@ impl SpecState {
     }
 
     /// Updates the fingerprint of the output copy after a run. Only runs write the copy, so its
-    /// change does not cause another run.
+    /// change does not cause another run. Returns the path of the copy, if the spec has one.
     pub(super) fn refresh_copy_fingerprint(&mut self) -> Option<PathBuf> {
         let copy = self.active_spec.as_ref()?.spec.output.clone()?;
         for (path, fingerprint) in self.files.iter_mut().filter(|(path, _)| *path == copy) {

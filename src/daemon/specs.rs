@@ -105,6 +105,7 @@ impl Specs {
     }
 
     /// Changes a spec. All changes go through this method, so that the sets stay up to date.
+    /// Returns the result of `change`, or `None` if there is no spec with this name.
     pub(super) fn change_spec<T>(
         &mut self,
         name: &str,

@@ -69,7 +69,7 @@ impl ColumnSpending {
     }
 }
 
-/// Returns the display name of a column. The name of a column that answers a query's question is
+/// Returns the display name of a column. A column that answers a query's question is displayed as
 /// the question.
 fn column_name(identity_json: &str) -> ColumnName {
     let Ok(identity) = serde_json::from_str::<ColumnIdentity>(identity_json) else {

@@ -51,7 +51,7 @@ struct EventLoop {
     status_socket: Option<StatusSocket>,
 }
 
-/// Interval for polling database servers, if the settings have none.
+/// Interval for polling database servers, if the settings specify none.
 const POLL_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Opens the daemon's resources, runs the event loop until shutdown, and closes them in order.
@@ -136,7 +136,7 @@ pub(super) async fn run_daemon(facts: Arc<Facts>, settings: Settings) -> Result<
     Ok(())
 }
 
-/// Serves the status to `hqdl status`. Returns `None` if the cache is on a server, because it has
+/// Serves the status to `hqdl status`. Returns `None` if the cache is on a server, because there is
 /// no local directory then.
 #[cfg(unix)]
 fn serve_status(context: &DaemonContext) -> Result<Option<StatusSocket>, Failure> {
@@ -229,7 +229,7 @@ impl EventLoop {
         }
     }
 
-    /// Returns the time at which the loop must wake up next.
+    /// Returns the time at which the loop must wake up next, if no event arrives earlier.
     fn next_timer(&self) -> Option<Instant> {
         // During shutdown, wake up often to notice that clients have disconnected.
         let ending = self.deadline.map(|d| d.min(Instant::now() + Duration::from_millis(50)));
@@ -303,7 +303,7 @@ impl EventLoop {
     /// Updates the list of specs.
     fn rescan_specs(&mut self, cause: Cause) {
         let directory = self.context.settings.specs.clone();
-        // Watch the directory itself, and its parent, where it may be created or replaced.
+        // Watch the directory itself, and its parent, in which it may be created or replaced.
         let inside = directory.join("x.toml");
         self.files.set_files(SPECS_DIRECTORY, [inside.as_path(), directory.as_path()].into_iter());
         self.specs_paths =
@@ -358,7 +358,7 @@ impl EventLoop {
         self.watch_error = Some(why);
     }
 
-    /// Schedules a check. During a check, it schedules another one.
+    /// Schedules a check. If a check is already in progress, the new one follows it.
     fn schedule_check(&mut self, name: &str, cause: Cause) {
         if self.deadline.is_none() {
             self.specs.change_spec(name, |spec| {

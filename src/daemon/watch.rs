@@ -39,7 +39,7 @@ impl Watch {
     /// Creates a watcher without directories.
     ///
     /// # Errors
-    /// Returns the reason and a suggestion.
+    /// Returns the reason and a suggestion if the system cannot watch files.
     pub(super) fn new(events: mpsc::Sender<DaemonEvent>) -> Result<Self, String> {
         let send_event = move |result: DebounceEventResult| {
             let event = match result {
@@ -151,7 +151,7 @@ pub(super) async fn poll_files(every: Duration, events: mpsc::Sender<DaemonEvent
     }
 }
 
-/// Polls the database servers at a fixed interval and reports those that changed.
+/// Polls the database servers at a fixed interval and reports the servers that changed.
 pub(super) fn poll_servers(every: Duration, events: mpsc::Sender<DaemonEvent>) {
     std::thread::spawn(move || {
         let mut servers = Servers::default();

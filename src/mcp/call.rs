@@ -94,7 +94,7 @@ impl<H: McpHost> RunningCall<'_, H> {
     }
 
     /// Runs blocking work in a thread. The work is interrupted if the client cancels the call or
-    /// disconnects, and when the process ends.
+    /// disconnects, or if the process ends.
     async fn run_blocking<T: Send + 'static>(
         &self,
         work: impl FnOnce(&ServerContext, WorkControl) -> Result<T, Failure> + Send + 'static,
@@ -465,7 +465,7 @@ impl<H: McpHost> RunningCall<'_, H> {
 
 /// Progress notifications of a call.
 struct ProgressReporter {
-    /// Number of answered cells and of all cells so far.
+    /// Number of answered cells so far, and number of cells to answer.
     counts: watch::Receiver<(u64, u64)>,
     /// Number of answered cells in the last notification; `None` before the first one.
     sent: Option<u64>,

@@ -41,7 +41,7 @@ const CURSOR_HASH: usize = 16;
 
 /// Everything that the tools use. It does not change while the server runs.
 pub struct ServerContext {
-    /// The spec; it has no expansions if the user has none.
+    /// The spec. Without a spec from the user, it has no expansions.
     pub spec: Spec,
     /// Path of the database to query: the expanded copy, if there is one.
     pub target: PathBuf,
@@ -94,7 +94,7 @@ pub enum WrittenQuery {
     Sql(Box<AskPlan>),
     /// Writing SQL needs requests, which may cost up to this limit.
     Costs(SqlGenerationLimit),
-    /// There is no query, for this reason.
+    /// There is no query; contains the reason.
     Failed(String),
 }
 
@@ -166,7 +166,7 @@ impl ServerContext {
         }
     }
 
-    /// Returns the description of the database.
+    /// Returns a description of the database, restricted to `tables` unless it is empty.
     pub fn describe_database(&self, tables: &[String]) -> Result<Json, Failure> {
         let shows_values = self.spec.ask.shows_values;
         let (mut cards, _) = ask::describe_tables(&self.target, &self.spec, shows_values)?;
@@ -443,8 +443,8 @@ impl ServerContext {
         }
     }
 
-    /// Runs a query without sending a request, and returns a page of its rows. Returns `None` if the
-    /// query needs a value that is not stored.
+    /// Runs a query without sending a request, and returns a page of its rows. Returns `None` if
+    /// the query needs a value that is not stored.
     pub fn run_stored(
         &self,
         plan: &AskPlan,

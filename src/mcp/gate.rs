@@ -56,8 +56,8 @@ pub enum Decision {
     AskClient(InputRequiredResult),
 }
 
-/// Questions that clients must pass on to their users, by the signed state that the client returns
-/// with the answer.
+/// Questions that clients must pass on to their users. Each question is identified by the signed
+/// state that the client returns with the answer.
 pub struct PendingQuestions {
     /// Secret key for the signatures. It never leaves the process.
     key: [u8; 32],
@@ -205,7 +205,7 @@ pub async fn authorize(
     Ok(Decision::Refused(describe_refusal(context, plan, problem)))
 }
 
-/// Returns the result of a tool for a plan that the user rejected, or `None` if they did not.
+/// Returns the result of a tool if the user rejected the plan, otherwise `None`.
 pub fn find_rejection(context: &ServerContext, plan: &PlanRecord) -> Result<Option<Json>, Failure> {
     match context.plans.check_rejection(plan, jiff::Timestamp::now().as_second()) {
         Ok(()) => Ok(None),
@@ -218,7 +218,7 @@ pub fn find_rejection(context: &ServerContext, plan: &PlanRecord) -> Result<Opti
 }
 
 fn grant(context: &ServerContext, plan: &PlanRecord, reservation: SpendingReservation) -> Decision {
-    // The plan no longer needs a decision. If its request cannot be removed, that does no harm.
+    // The plan no longer needs a decision. A request that cannot be removed does no harm.
     let _ = context.plans.withdraw_request(plan);
     let limit_usd = Some(reservation.usd());
     Decision::Granted(Grant { limit_usd, reservation: Some(reservation) })

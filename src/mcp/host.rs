@@ -14,13 +14,13 @@ pub trait McpHost: Clone + Send + Sync + 'static {
     /// spec in the call's path.
     ///
     /// # Errors
-    /// [`Failure`] if the call names no usable spec.
+    /// Returns a [`Failure`] if the call names no usable spec.
     fn open_context(&self, spec: Option<&str>) -> Result<Arc<ServerContext>, Failure>;
 
     /// Waits until another call may run.
     ///
     /// # Errors
-    /// [`Failure`] if too many calls wait already.
+    /// Returns a [`Failure`] if too many calls wait already.
     fn begin_work(&self) -> impl Future<Output = Result<WorkPermit, Failure>> + Send;
 }
 

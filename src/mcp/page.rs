@@ -12,7 +12,7 @@ use crate::query::result::json::write_json;
 pub const MAX_ROWS: usize = 1000;
 /// Default number of rows of a page.
 pub const DEFAULT_ROWS: usize = 100;
-/// Size of a page in bytes after which no row is added.
+/// Size in bytes at which a page is full.
 const MAX_BYTES: usize = 200_000;
 /// Maximum size of a text or a blob in bytes; longer ones are truncated.
 const MAX_CELL_BYTES: usize = 10_000;

@@ -66,7 +66,7 @@ impl McpHost for StdioHost {
 /// Serves the protocol on stdin and stdout until stdin ends.
 ///
 /// # Errors
-/// [`Failure`] if the client does not begin the protocol.
+/// Returns a [`Failure`] if the client does not begin the protocol.
 pub fn serve_stdio(context: ServerContext) -> Result<(), Failure> {
     let failed = |error: String| {
         Failure::wrong_input(

@@ -35,7 +35,7 @@ impl TranslatedQuery {
     /// this text.
     ///
     /// # Errors
-    /// Same as [`Edits::write`].
+    /// Returns [`TextTooLong`] if calls copy their arguments too often.
     pub fn with_edits(&self, edits: Edits) -> Result<Self, TextTooLong> {
         let written = edits.write(&self.sql);
         let written = written.map_err(|error| TextTooLong(self.original_span(&error.0)))?;
@@ -162,7 +162,7 @@ impl Edits {
         self.0.push((span, new.into()));
     }
 
-    /// Inserts a text before all others at this position.
+    /// Inserts a text before all other insertions at this position.
     pub(crate) fn insert_first(&mut self, at: usize, text: String) {
         self.0.insert(0, (at..at, text.into()));
     }

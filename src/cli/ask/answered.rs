@@ -32,7 +32,7 @@ pub struct Answered {
 }
 
 impl Answered {
-    /// Creates the answer of a query that has run. The caller adds what it knows about the question.
+    /// Creates the answer of a query that has run. The caller fills in the other fields.
     pub(super) fn new(
         plan: AskPlan,
         result: QueryResult,

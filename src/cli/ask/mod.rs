@@ -88,7 +88,7 @@ impl AskFlags {
     /// Returns the output format of the rows.
     ///
     /// # Errors
-    /// The failure if `--json` is combined with another format.
+    /// Fails if `--json` is combined with another `--format`.
     pub fn rows_format(&self, output_options: OutputOptions) -> Result<RowsFormat, Failure> {
         if output_options.json && self.format.is_some_and(|format| format != RowsFormat::Json) {
             return Err(Failure::wrong_input("--json and another --format", "remove one of them"));

@@ -42,7 +42,7 @@ pub enum PlanUse<'a> {
     Run {
         /// Id of the plan that was approved.
         approved: Option<&'a str>,
-        /// Whether to answer in prose, too.
+        /// Whether to answer in prose as well as with rows.
         says: bool,
     },
     /// Run the query after approval on the terminal.
@@ -68,7 +68,7 @@ pub struct SpentUsd {
     pub queries: f64,
 }
 
-/// Answers the questions of a command. Its fields are the same for every question.
+/// Answers all questions of one command, such as the questions of a conversation.
 pub struct AskRun<'s> {
     flags: &'s AskFlags,
     plan_use: PlanUse<'s>,
@@ -79,7 +79,7 @@ pub struct AskRun<'s> {
     /// Reason why the model could not be connected.
     connect_failure: Option<Failure>,
     planning_model: Arc<dyn Model>,
-    /// Copy of the spec that limits the requests for SQL, and that limit.
+    /// Copy of the spec that limits the requests for SQL, and the limit itself.
     writing: (Spec, SqlGenerationLimit),
     spent: Cell<SpentUsd>,
     /// Columns that the model proposed for the latest question.
@@ -301,8 +301,9 @@ impl<'s> AskRun<'s> {
         }
     }
 
-    /// Prints how the query that has just run differs from the one before it. `--quiet` does not
-    /// hide that rows answer another query, but only then prints the changes.
+    /// Prints how the query that has just run differs from the one before it. With `--quiet`,
+    /// prints nothing until a relaxed query returns rows, and then prints all changes, because the
+    /// rows answer a different query.
     fn print_relaxations(&self, relaxed: &[String], has_rows: bool) {
         let changes = match relaxed.split_last() {
             Some(_) if self.output_options.quiet && has_rows => relaxed,
@@ -420,7 +421,7 @@ impl<'s> AskRun<'s> {
         written.unwrap_or_else(|error| Prose::Missing(self.to_failure(error).message()))
     }
 
-    /// Prints why no query was written.
+    /// Prints why no query was written. Returns the outcome with the exit code.
     fn report_missing_query(&self, written: &Written) -> AskOutcome {
         let (message, json) = match written {
             Written::Declined(reason) => {

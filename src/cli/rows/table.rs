@@ -205,7 +205,7 @@ mod tests {
         String::from_utf8(bytes).unwrap()
     }
 
-    /// Colors do not change the layout, and only NULLs have them.
+    /// Colors do not change the layout, and only NULLs are colored.
     #[test]
     fn only_null_is_dim() {
         let plain = "a     NULL\n----  ----\nNULL  1000\nNULL  NULL\n";

@@ -104,7 +104,8 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
         setup::default_output_dir(&name, mode, options.on_demand, options.shots, &model)
     });
     flags.output.get_or_insert_with(|| out.join("expanded.sqlite"));
-    // The cache key of a fact does not contain the number of examples.
+    // The cache key of a fact does not contain the number of shots, so runs with different numbers
+    // of shots must not share a cache.
     if session::server_url(&flags.cache).is_some() {
         return Err(Failure::wrong_input(
             "the benchmark stores its facts in one directory per number of examples",

@@ -446,7 +446,7 @@ fn check_unchanged(
     Err(HttpRefusal::new(StatusCode::CONFLICT, message, hint))
 }
 
-/// Returns the line of the overrides file for a cell of an expansion's table.
+/// Returns the line of the overrides file for a cell of an expansion's table, if there is one.
 fn find_override(spec: &Spec, word: &OverrideRequest) -> Result<Option<OverrideLine>, Failure> {
     let is_named = |e: &&Expansion| e.name.eq_ignore_ascii_case(&word.table);
     let Some(expansion) = spec.expansions.iter().find(is_named) else { return Ok(None) };

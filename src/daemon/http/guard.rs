@@ -20,7 +20,7 @@ use crate::daemon::TOKEN;
 const PAGE_POLICY: &str = "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; \
      img-src 'self' data:; form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
 
-/// Admits a request or rejects it with a reason, and counts it.
+/// Admits a request or rejects it with a reason. Counts the request in the metrics.
 pub(super) async fn check_request(
     State(state): State<HttpState>,
     mut request: Request,
@@ -142,7 +142,8 @@ fn is_own_host(host: &str, names: &[String], listens: IpAddr) -> bool {
     name.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback() || !listens.is_loopback())
 }
 
-/// Returns the token from an `Authorization` header: a bearer token, or a browser's password.
+/// Returns the token from an `Authorization` header: the bearer token, or the password of basic
+/// authentication, which browsers use.
 fn parse_token(value: &str) -> Option<String> {
     let (scheme, rest) = value.split_once(' ')?;
     if scheme.eq_ignore_ascii_case("bearer") {
@@ -178,7 +179,8 @@ fn decode_base64(text: &str) -> Option<Vec<u8>> {
     Some(out)
 }
 
-/// Compares the hashes of two tokens, so that the time taken does not reveal a common prefix.
+/// Returns true if two tokens are equal. Compares their hashes, so that the time taken does not
+/// reveal a common prefix.
 fn is_same_token(a: &[u8], b: &[u8]) -> bool {
     blake3::hash(a) == blake3::hash(b)
 }

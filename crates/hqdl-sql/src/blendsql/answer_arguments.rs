@@ -34,7 +34,7 @@ impl ReturnType {
     }
 }
 
-/// Parses `return_type=`, quoted or unquoted.
+/// Parses `return_type=`, quoted or unquoted. Returns `None` for Python's `None` and SQL's NULL.
 pub(super) fn parse_return_type(
     sql: &str,
     tokens: &[Token],
@@ -92,7 +92,7 @@ pub(super) fn parse_quantifier(
     Ok(Some(found))
 }
 
-/// Parses `{2}`, `{1,3}`, `{1,}` or `{,3}`.
+/// Parses `{2}`, `{1,3}`, `{1,}` or `{,3}`. Returns `None` for any other text.
 fn parse_braced_bounds(braced: &str) -> Option<Quantifier> {
     let inside = braced.strip_prefix('{')?.strip_suffix('}')?;
     let count = |digits: &str| match digits.trim() {
@@ -111,7 +111,7 @@ fn parse_braced_bounds(braced: &str) -> Option<Quantifier> {
     }
 }
 
-/// Parses an argument that must be a string.
+/// Parses an argument that must be a string. Returns `None` for Python's `None` and SQL's NULL.
 pub(super) fn parse_string(
     sql: &str,
     tokens: &[Token],
@@ -132,7 +132,8 @@ pub(super) fn parse_string(
     }
 }
 
-/// Parses `example_outputs=` into an instruction to the model.
+/// Parses `example_outputs=` into an instruction to the model. Returns `None` for Python's `None`
+/// and SQL's NULL.
 pub(super) fn parse_examples(sql: &str, tokens: &[Token]) -> Result<Option<String>, SqlError> {
     let values = match choices::parse_choices(sql, tokens) {
         Ok(None) => return Ok(None),
@@ -151,7 +152,7 @@ pub(super) fn parse_examples(sql: &str, tokens: &[Token]) -> Result<Option<Strin
 }
 
 /// Parses `examples=` into an instruction to the model: a list of pairs, a dictionary, or a list of
-/// dictionaries with `value` and `answer`.
+/// dictionaries with `value` and `answer`. Returns `None` if there are no examples.
 pub(super) fn parse_answered_examples(
     sql: &str,
     tokens: &[Token],
@@ -177,7 +178,8 @@ pub(super) fn parse_answered_examples(
     Ok(Some(format!("Examples: {}.", pairs.join("; "))))
 }
 
-/// Returns the value and the answer of each example, as JSON.
+/// Returns the value and the answer of each example, as JSON. Returns `None` if an example has a
+/// different structure.
 fn read_example_pairs(examples: &Json) -> Option<Vec<(String, String)>> {
     let pair = |value: &Json, answer: &Json| {
         let is_answer = !answer.is_object() && !answer.is_null();
@@ -205,7 +207,7 @@ fn read_example_pairs(examples: &Json) -> Option<Vec<(String, String)>> {
     }
 }
 
-/// Parses a literal of Python or JSON; a tuple becomes a list.
+/// Parses a Python or JSON literal; a tuple becomes a list. Returns `None` for anything else.
 fn parse_python_literal(sql: &str, tokens: &[Token]) -> Option<Json> {
     let mut json = String::new();
     for (token, next) in tokens.iter().zip(tokens.iter().skip(1).map(Some).chain([None])) {
@@ -278,8 +280,8 @@ fn string_content(sql: &str, tokens: &[Token]) -> Option<String> {
     }
 }
 
-/// Fails if the argument is an SQL parameter. Its value affects the request, so it must be known
-/// before the query runs.
+/// Fails if the argument is an SQL parameter. The request depends on the argument, so its value
+/// must be known before the query runs.
 fn reject_parameter(tokens: &[Token], noun: &str, help: &str) -> Result<(), SqlError> {
     match tokens.first() {
         Some(first) if first.lexeme == Lexeme::Parameter => Err(SqlError::new(

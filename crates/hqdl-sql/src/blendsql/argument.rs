@@ -96,7 +96,8 @@ pub(super) fn strip_parens(tokens: &[Token]) -> (usize, &[Token]) {
     (layers, tokens.get(layers..tokens.len() - layers).unwrap_or_default())
 }
 
-/// Parses the legacy syntax of a column, quoted or bare, into table and column name.
+/// Parses a column in legacy syntax, quoted or bare. Returns the table and column names, or `None`
+/// if the tokens are anything else.
 pub(super) fn parse_legacy_column(sql: &str, tokens: &[Token]) -> Option<(String, String)> {
     match tokens {
         [column] if column.lexeme == Lexeme::LegacyColumn => {
@@ -129,6 +130,7 @@ fn parse_column_string(text: &str) -> Option<(String, String)> {
 }
 
 /// Splits the legacy syntax `t::c` into table and column name without restricting the names.
+/// Returns `None` if there is no `::` or a name is empty.
 #[must_use]
 pub fn split_legacy_column(text: &str) -> Option<(String, String)> {
     let (table, column) = text.split_once("::")?;

@@ -60,7 +60,7 @@ pub(super) fn parse_choices(sql: &str, tokens: &[Token]) -> Result<Option<Choice
     })
 }
 
-/// Returns true if the tokens are the call of a function: of SQL, or one that asks a question.
+/// Returns true if the tokens are a function call: an SQL function or one that asks a question.
 fn is_function(sql: &str, tokens: &[Token]) -> bool {
     match tokens {
         [call] => call.lexeme == Lexeme::Call && !call.text(sql).starts_with('{'),
@@ -71,7 +71,8 @@ fn is_function(sql: &str, tokens: &[Token]) -> bool {
     }
 }
 
-/// Parses a column, in legacy syntax or as a name.
+/// Parses a column, in legacy syntax or as a name. Returns its table, if the text names one, and
+/// its column name.
 fn parse_column(sql: &str, layers: usize, tokens: &[Token]) -> Option<(Option<String>, String)> {
     if let Some((table, column)) = parse_legacy_column(sql, tokens) {
         return Some((Some(table), column));

@@ -29,9 +29,9 @@ const FUNCTIONS: [IngredientRef; 4] =
 /// Question of `summary(text)`, as worded by `SUQL`.
 const SUMMARY_QUESTION: &str = "what is the summary of this document?";
 
-/// Keywords after which a name with parentheses is a table, not a function. FROM is not listed: no
-/// table has the name of a function, and in `IS DISTINCT FROM` and `EXTRACT` FROM precedes an
-/// operand.
+/// Keywords after which a name with parentheses is a table, not a function. FROM is not listed,
+/// because no table has the name of a function, and because FROM precedes an operand in `IS
+/// DISTINCT FROM` and `EXTRACT`.
 const TABLE_INTRODUCERS: [&str; 3] = ["WITH", "RECURSIVE", "INTO"];
 
 /// Arguments of a function, the calls in them, and the end offset.
@@ -131,8 +131,8 @@ impl Scanner<'_> {
         Ok((values.collect::<Result<_, _>>()?, question))
     }
 
-    /// Returns true if the parentheses just opened list the columns of a common table expression,
-    /// i.e. `AS (…)` follows them. Does not advance the scanner.
+    /// Returns true if the parentheses that have just been opened contain the column names of a
+    /// common table expression, i.e. if `AS (…)` follows them. Does not advance the scanner.
     fn is_cte_column_list(&mut self) -> Result<bool, SqlError> {
         let start = self.at;
         let mut depth = 1;

@@ -41,9 +41,9 @@ pub enum Lexeme {
 pub struct Token {
     /// Kind of the token.
     pub lexeme: Lexeme,
-    /// Offset of its first byte.
+    /// Offset of the token's first byte.
     pub start: usize,
-    /// Offset after its last byte.
+    /// Offset after the token's last byte.
     pub end: usize,
 }
 

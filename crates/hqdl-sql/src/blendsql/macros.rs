@@ -18,9 +18,10 @@ pub struct MacroSignature {
     pub return_type: Option<ReturnType>,
     /// Whether a string in the first argument is a question.
     pub has_question: bool,
-    /// Position and keywords of the argument that the macro reads itself, unless it is a query.
+    /// Position and keywords of the argument that the macro reads itself, unless the argument is a
+    /// query.
     pub literal_argument: Option<(usize, &'static [&'static str])>,
-    /// Whether a value can have the DISTINCT and the ORDER BY of an aggregate.
+    /// Whether a value can have DISTINCT and ORDER BY, like the argument of an aggregate.
     pub is_aggregate: bool,
     /// Syntax that may follow the braces.
     pub suffix: MacroSuffix,
@@ -29,7 +30,7 @@ pub struct MacroSignature {
 /// Syntax that may follow the braces of a macro.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MacroSuffix {
-    /// Nothing.
+    /// No suffix.
     Nothing,
     /// `.field` or `.*`
     Field,
@@ -64,7 +65,7 @@ pub struct MacroCall {
     pub field: Option<Token>,
     /// Byte range of the condition in `FILTER (WHERE …)`.
     pub filter: Option<Range<usize>>,
-    /// Whether a value can have the DISTINCT and the ORDER BY of an aggregate.
+    /// Whether a value can have DISTINCT and ORDER BY, like the argument of an aggregate.
     pub is_aggregate: bool,
 }
 
@@ -115,7 +116,8 @@ impl WrittenArgument {
         }
     }
 
-    /// Returns the byte range of the value if it is a query, with one pair of parentheses.
+    /// Returns the byte range of the value if it is a query. The range includes one pair of
+    /// parentheses.
     #[must_use]
     pub fn query_span(&self, sql: &str) -> Option<Range<usize>> {
         let (layers, inside) = strip_parens(&self.tokens);
@@ -123,7 +125,7 @@ impl WrittenArgument {
         Some(span_of_tokens(&self.tokens[first..self.tokens.len() - first]))
     }
 
-    /// Returns the table and the column that the value names: `t.c` or `'t::c'`.
+    /// Returns the table and the column if the value names a column: `t.c` or `'t::c'`.
     #[must_use]
     pub fn column_names(&self, sql: &str) -> Option<(String, String)> {
         match self.tokens.as_slice() {

@@ -11,8 +11,8 @@
 //! * `"…"` is a string as a question, inside a list, and for `return_type` and `regex`; everywhere
 //!   else it is a quoted identifier, as in `SQLite`.
 //! * `[` begins a list directly after `options=` and a quoted identifier elsewhere.
-//! * `'t::c'` is the column `c` of `t`. A string with more or fewer than one `::`, or with `?`,
-//!   `!`, `;`, braces, quotes or line breaks, is an ordinary string.
+//! * `'t::c'` is the column `c` of `t`. A string is an ordinary string if it does not contain
+//!   exactly one `::`, or if it contains `?`, `!`, `;`, braces, quotes or line breaks.
 //! * Two adjacent strings are a question and its column only if the second is `'t::c'`. Otherwise
 //!   they are an error, because Python would have concatenated them.
 
@@ -66,7 +66,7 @@ pub struct Call {
     pub ingredient: IngredientRef,
     /// Byte range of `{{…}}` including the braces, or of a function's name and arguments.
     pub span: Range<usize>,
-    /// The question; for a join its criteria, which may be empty.
+    /// The question or, for a join, its criteria, which may be empty.
     pub question: String,
     /// Whether the question is an expression, whose values are among `values`.
     pub is_question_computed: bool,
@@ -138,7 +138,7 @@ impl Call {
         }
     }
 
-    /// Returns true if the expression at `span` is the list of the call's options, for each row.
+    /// Returns true if the expression at `span` computes the call's list of options for each row.
     #[must_use]
     pub fn has_row_list(&self, sql: &str, span: &Range<usize>) -> bool {
         match &self.macro_call {
@@ -234,9 +234,9 @@ pub struct ReturnType {
 /// Allowed number of answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Quantifier {
-    /// Minimum.
+    /// Minimum number of answers.
     pub min: u32,
-    /// Maximum; `None` if unlimited.
+    /// Maximum number of answers; `None` if unlimited.
     pub max: Option<u32>,
 }
 

@@ -25,7 +25,7 @@ impl SourceQuery {
     /// Parses a query.
     ///
     /// # Errors
-    /// [`SqlError`] with the location of the syntax error in `sql`.
+    /// Returns [`SqlError`] with the location of the syntax error in `sql`.
     pub fn parse(sql: &str, syntax: Syntax<'_>) -> Result<Self, SqlError> {
         let (sql, mut scanned) = scan_with_lenient_quotes(sql, syntax)?;
         let text = trim_statement(&sql, &mut scanned.tokens);
@@ -37,10 +37,11 @@ impl SourceQuery {
         Ok(Self { text, parsed, edits })
     }
 
-    /// Writes the text with all edits. Returns it with its tree.
+    /// Returns the text with all edits, and its tree.
     ///
     /// # Errors
-    /// [`SqlError`] with the location in the query as the user wrote it.
+    /// Returns [`SqlError`] if the edited text is too long or cannot be parsed, with the location
+    /// in the query as the user wrote it.
     pub fn write(self, syntax: Syntax<'_>) -> Result<(TranslatedQuery, ParsedQuery), SqlError> {
         let is_changed = !self.edits.is_empty();
         let normalized = self.edits.write(&self.text)?;
@@ -93,8 +94,9 @@ fn replace_escaped_quotes(sql: &str) -> String {
     [before, &calls.replace("\\'", "''"), after].concat()
 }
 
-/// Returns a statement without comments and trailing semicolons: a `--` comment would hide SQL that
-/// is appended to it. Spaces replace a comment, so that positions stay the same.
+/// Returns a statement without comments and trailing semicolons, because a `--` comment would hide
+/// SQL that is appended to the statement. Spaces replace a comment, so that positions stay the
+/// same.
 fn trim_statement(sql: &str, tokens: &mut Vec<Token>) -> String {
     let semicolons = tokens.iter().rev().take_while(|t| t.is_symbol(b';')).count();
     if semicolons < tokens.len() {

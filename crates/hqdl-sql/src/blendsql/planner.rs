@@ -129,8 +129,8 @@ impl Planner<'_> {
         }
     }
 
-    /// Returns true if a query is a UNION ALL with a LIMIT whose arms all have conditions with
-    /// calls, so that the rows of all arms are recorded.
+    /// Returns true if the whole query is a UNION ALL with a LIMIT whose arms all have conditions
+    /// with calls, so that the rows of all arms are recorded.
     fn has_limited_arms(&self, query: &Query) -> bool {
         fn arms_have_calls(query: &Query) -> bool {
             match &query.body {

@@ -42,8 +42,8 @@ pub enum Function {
     /// `hq_rank(call, document, …)`: returns the rank of a row by the similarity of its documents
     /// to the calls' questions.
     Rank,
-    /// `hq_row(column, …)`: returns 1. It references columns, so that `SQLite` evaluates the rest
-    /// of the condition for whole rows.
+    /// `hq_row(column, …)`: returns 1. The arguments make `SQLite` evaluate the rest of the
+    /// condition for whole rows.
     RowBarrier,
     /// `hq_open(unit)`: begins recording a row of a SELECT.
     OpenRow,
@@ -53,8 +53,8 @@ pub enum Function {
     CloseRow,
     /// `hq_start(unit)`: begins recording all rows of an EXISTS or IN.
     OpenSubquery,
-    /// `hq_run(settles, once, started, value[, operand])`: ends the recording of these rows;
-    /// returns the value.
+    /// `hq_run(settles, once, started, value[, operand])`: ends the recording of an EXISTS or IN;
+    /// returns its value.
     CloseSubquery,
     /// `hq_hold(mark, n, n calls …, value, …)`: stores the values of a candidate row of a LIMIT;
     /// returns its truth.
@@ -66,9 +66,9 @@ pub enum Function {
     PendingMark,
     /// `hq_leaf(place, wanted, mark, holds)`: returns the truth value of a condition and counts it.
     PredicateTruth,
-    /// `hq_quiet(how)`: begins a section in which calls are only looked up. `how` is 0 for some
-    /// conditions of a row, and 1 for all of them, which are counted. It is 2 for rows that are
-    /// already decided, for whose calls no requests are made.
+    /// `hq_quiet(how)`: begins a section in which calls are only looked up. `how` is 0 if the
+    /// section contains some conditions of a row, and 1 if it contains all conditions, which are
+    /// then counted. It is 2 for a row that is already decided, about which hqdl makes no requests.
     BeginLookup,
     /// `hq_settled(quiet, value)`: ends the section; returns the value.
     EndLookup,

@@ -38,8 +38,9 @@ pub trait Schema {
         false
     }
 
-    /// Returns the unique keys of a table: sets of lower-case column names that are never NULL. No
-    /// two rows of the table are equal in all columns of a key under the columns' own collations.
+    /// Returns the unique keys of a table. A key is a set of lower-case names of columns that are
+    /// never NULL. No two rows of the table are equal in all columns of a key under the columns'
+    /// own collations.
     fn unique_keys(&self, _table: &str) -> &[Vec<String>] {
         &[]
     }
@@ -108,7 +109,7 @@ impl Table {
         self.fields.as_ref().is_none_or(|fields| fields.iter().any(|f| f.has_custom_collation))
     }
 
-    /// Returns the qualified name of a column that does not depend on a call.
+    /// Returns the qualified name of a column that does not depend on a call, if there is one.
     #[must_use]
     pub fn column_without_call(&self) -> Option<String> {
         let name = self.name.as_ref()?;
@@ -153,7 +154,8 @@ impl<'p> Scope<'p> {
         Self { parent, tables: Vec::new(), ctes: Vec::new(), depth }
     }
 
-    /// Resolves a column name.
+    /// Resolves a column name in this scope or the nearest enclosing one. Returns `None` if no
+    /// table has the column, or if a nearer table with unknown columns may have it.
     #[must_use]
     pub fn find_column(&self, table: Option<&str>, column: &str) -> Option<FoundColumn<'_>> {
         let mut scope = Some(self);
@@ -165,7 +167,7 @@ impl<'p> Scope<'p> {
             if let Some((table, field)) = hit {
                 return Some(FoundColumn { depth: current.depth, table, field });
             }
-            // A table with unknown columns may contain it.
+            // A table with unknown columns may contain the column.
             if named.any(|t| t.fields.is_none()) {
                 return None;
             }
@@ -174,8 +176,9 @@ impl<'p> Scope<'p> {
         None
     }
 
-    /// Returns the name of the only entry in a FROM clause that reads a table. The nearest FROM
-    /// clause with such an entry, or with one that has the table's own name, decides.
+    /// Searches this scope and the enclosing scopes for the only FROM entry that reads a table.
+    /// Returns the name of the entry, or `None` if an entry with the table's own name is found
+    /// first.
     #[must_use]
     pub fn find_alias(&self, table: &str) -> Option<&str> {
         let source = hqdl_values::sql::quote_name(table).to_lowercase();
@@ -198,8 +201,8 @@ impl<'p> Scope<'p> {
     }
 
     /// Returns the table that the nearest entry with this name reads, as SQL that has the same
-    /// meaning in this scope. The inner `None` is the result for a subquery, a function or a join,
-    /// and for a CTE that an inner one hides.
+    /// meaning in this scope. The inner `None` means that the entry is a subquery, a function or a
+    /// join, or reads a CTE that an inner CTE hides.
     #[must_use]
     pub fn find_source(&self, name: &str) -> Option<Option<String>> {
         let mut inner_ctes: Vec<&str> = Vec::new();
@@ -422,8 +425,8 @@ impl Resolver<'_> {
     }
 
     /// Returns true if a value depends on a call: a call in the expression, a call whose answer is
-    /// a referenced column, or a call that affects the rows of a subquery. Resolves a name within a
-    /// subquery as if it were outside.
+    /// a referenced column, or a call that affects the rows of a subquery. A name within a subquery
+    /// is resolved as if it were outside of the subquery.
     fn depends_on_call(&self, expr: &Expr, scope: &Scope<'_>) -> bool {
         let mut found = false;
         expr.visit_exprs(&mut |e| match &e.kind {

@@ -25,7 +25,7 @@ pub(super) enum ResolvedTerm {
     Result(usize),
     /// A position that cannot be resolved, because a star precedes it or there is no such column.
     Unresolved,
-    /// An expression.
+    /// The term is an ordinary expression.
     Expression,
 }
 
@@ -70,7 +70,7 @@ pub(super) fn term_expr<'c>(
     }
 }
 
-/// Returns the value of an integer literal, including its signs.
+/// Returns the value of an integer literal, including its signs; `None` for any other expression.
 pub(super) fn read_integer(expr: &Expr, sql: &str) -> Option<i64> {
     let expr = without_parens(expr);
     let text = sql[expr.span.clone()].trim();

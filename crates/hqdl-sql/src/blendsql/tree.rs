@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use hqdl_values::sql::quote_name;
 
-/// Byte range of the query's text.
+/// Byte range in the query's text.
 pub type Span = Range<usize>;
 
 /// Query of a view.
@@ -61,13 +61,13 @@ pub enum Body {
 /// Operator of a compound SELECT.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CompoundOperator {
-    /// UNION
+    /// Rows of both sides, without duplicates.
     Union,
-    /// UNION ALL
+    /// All rows of both sides.
     UnionAll,
-    /// INTERSECT
+    /// Rows that both sides contain.
     Intersect,
-    /// EXCEPT
+    /// Rows of the left side that the right side does not contain.
     Except,
 }
 
@@ -101,11 +101,11 @@ pub struct SelectCore {
     pub columns: Vec<ResultColumn>,
     /// FROM clause, in text order.
     pub from: Vec<FromItem>,
-    /// WHERE
+    /// Condition of the WHERE clause.
     pub filter: Option<Expr>,
-    /// GROUP BY
+    /// Terms of the GROUP BY clause.
     pub group: Vec<Expr>,
-    /// HAVING
+    /// Condition of the HAVING clause.
     pub having: Option<Expr>,
     /// Expressions in the WINDOW clause.
     pub windows: Vec<Expr>,
@@ -168,7 +168,7 @@ pub enum FromSource {
     },
     /// A subquery.
     Query(Box<Query>),
-    /// A join in parentheses. Only an alias gives it a table name.
+    /// A join in parentheses. Columns can be qualified with its name only if it has an alias.
     Join(Vec<FromItem>),
 }
 
@@ -177,9 +177,9 @@ pub enum FromSource {
 pub enum JoinKind {
     /// Comma, INNER or CROSS join, or the first entry.
     Inner,
-    /// LEFT
+    /// LEFT JOIN
     Left,
-    /// RIGHT or FULL
+    /// RIGHT JOIN or FULL JOIN
     Outer,
 }
 
@@ -197,9 +197,9 @@ pub struct OrderTerm {
 /// Window of a function. A reference to a named window has no expressions.
 #[derive(Debug, Clone, Default)]
 pub struct WindowSpec {
-    /// PARTITION BY
+    /// Terms of PARTITION BY.
     pub partition: Vec<Expr>,
-    /// ORDER BY
+    /// Terms of ORDER BY.
     pub order: Vec<OrderTerm>,
     /// Expressions in the bounds of the frame.
     pub frame: Vec<Expr>,
@@ -219,13 +219,13 @@ pub struct Expr {
 /// Kind of an expression, with its operands.
 #[derive(Debug, Clone)]
 pub enum ExprKind {
-    /// A AND B AND …
+    /// `a AND b AND …`
     And(Vec<Expr>),
-    /// A OR B OR …
+    /// `a OR b OR …`
     Or(Vec<Expr>),
-    /// NOT A
+    /// `NOT a`
     Not(Box<Expr>),
-    /// (A)
+    /// `(a)`
     Paren(Box<Expr>),
     /// A column name.
     Column {
@@ -238,11 +238,11 @@ pub enum ExprKind {
     Call(usize, Vec<Expr>),
     /// A CASE expression.
     Case {
-        /// CASE operand WHEN …
+        /// Operand that the WHEN values are compared with.
         operand: Option<Box<Expr>>,
-        /// WHEN … THEN …
+        /// Condition and result of each WHEN branch.
         whens: Vec<(Expr, Expr)>,
-        /// ELSE …
+        /// Result of the ELSE branch.
         otherwise: Option<Box<Expr>>,
     },
     /// A function call.
@@ -253,12 +253,12 @@ pub enum ExprKind {
         window: Option<Box<WindowSpec>>,
         /// Whether DISTINCT or ORDER BY applies to the arguments.
         has_modifier: bool,
-        /// FILTER (WHERE …)
+        /// Condition of `FILTER (WHERE …)`.
         filter: Option<Box<Expr>>,
         /// Arguments, followed by the terms of their ORDER BY.
         args: Vec<Expr>,
     },
-    /// EXISTS (…)
+    /// `EXISTS (…)`
     Exists(Box<Query>),
     /// A scalar subquery.
     Scalar(Box<Query>),
@@ -311,13 +311,13 @@ pub enum ExprOperator {
 /// Pattern operator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MatchOperator {
-    /// LIKE
+    /// `LIKE`, with the wildcards `%` and `_`.
     Like,
-    /// GLOB
+    /// `GLOB`, with the wildcards `*` and `?`.
     Glob,
-    /// MATCH
+    /// `MATCH`, for full-text search.
     Match,
-    /// REGEXP
+    /// `REGEXP`, for regular expressions.
     Regexp,
 }
 

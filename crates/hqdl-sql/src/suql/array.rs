@@ -6,7 +6,8 @@ use super::text::SourceFragment;
 use crate::blendsql::SqlError;
 
 impl Parser<'_> {
-    /// Converts the array literal `'{a,b}'` where an array is expected.
+    /// Converts an array literal such as `'{a,b}'` to an array. Returns any other expression
+    /// unchanged.
     pub fn coerce_to_array(expr: TypedSql) -> TypedSql {
         let SqlType::Literal(text) = &expr.sql_type else { return expr };
         // `{"a": 1}` is a JSON document, but `{}` is an empty array.
@@ -51,7 +52,7 @@ impl Parser<'_> {
         })
     }
 
-    /// Parses ANY, SOME or ALL after an operator. Returns `None` if there is none.
+    /// Parses ANY, SOME or ALL after an operator. Returns `None` if none of these words follows.
     pub fn parse_quantified_comparison(
         &mut self,
         left: &TypedSql,

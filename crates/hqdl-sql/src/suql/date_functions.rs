@@ -129,7 +129,8 @@ pub(super) fn parse_date_with_format(text: &str, format: &str) -> Option<DateTim
     Some(Date::new(date.0, date.1, date.2).ok()?.to_datetime(time))
 }
 
-/// Returns the 1-based position of a name, which may be abbreviated to three letters.
+/// Returns the 1-based position of a name in `names`. The name may be abbreviated to three or more
+/// letters.
 fn name_position(word: &str, names: &[&str]) -> Option<i8> {
     let word = word.to_ascii_lowercase();
     let at = names.iter().position(|name| word.len() >= 3 && name.starts_with(&word))?;
@@ -236,7 +237,8 @@ impl TimeSpan {
         Self { months, days, micros }
     }
 
-    /// Parses the text form of an interval: `1 year 2 mons 3 days 04:05:06`.
+    /// Parses the text form of an interval: `1 year 2 mons 3 days 04:05:06`. Returns `None` for any
+    /// other text.
     pub fn parse(text: &str) -> Option<Self> {
         let mut span = Self::default();
         let mut words = text.split_whitespace();

@@ -366,7 +366,7 @@ impl Parser<'_> {
         Ok(TypedSql { sql_type, ..TypedSql::new(vec![fragment], span) })
     }
 
-    /// Parses expressions that begin with a keyword.
+    /// Parses an expression that begins with a keyword. Returns `None` for any other token.
     fn parse_keyword_expression(&mut self, token: Token) -> Result<Option<TypedSql>, SqlError> {
         let next = self.peek_at(1);
         let text_next = next.is_some_and(|t| t.lexeme == Lexeme::Text);

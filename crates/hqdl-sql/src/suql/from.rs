@@ -189,11 +189,11 @@ impl Parser<'_> {
         Ok(())
     }
 
-    /// Translates a table with column aliases to a subquery, because `SQLite` supports no column
-    /// aliases for tables.
+    /// Translates a table with column aliases to a subquery, because `SQLite` does not support
+    /// column aliases for tables.
     ///
     /// # Errors
-    /// Returns [`SqlError`] for an unknown table, or for more aliases than columns.
+    /// Returns [`SqlError`] if the table is unknown or has fewer columns than there are aliases.
     fn select_renamed_columns(
         &mut self,
         start: usize,
@@ -274,10 +274,10 @@ impl Parser<'_> {
         Some(known.names.iter().cloned().zip(types).collect())
     }
 
-    /// Returns the columns of the last parsed query, the first of them renamed to the given names.
+    /// Returns the columns of the last parsed query, with the first columns renamed to `names`.
     ///
     /// # Errors
-    /// Returns [`SqlError`] for more names than columns.
+    /// Returns [`SqlError`] if there are more names than columns.
     pub fn take_renamed_columns(
         &mut self,
         names: &[(String, Range<usize>)],

@@ -584,7 +584,7 @@ impl Parser<'_> {
     /// function.
     ///
     /// # Errors
-    /// Returns [`SqlError`] for several arrays at once.
+    /// Returns [`SqlError`] if `unnest` does not have exactly one argument.
     pub fn find_set_function_array(
         name: &str,
         args: Vec<TypedSql>,
@@ -645,8 +645,8 @@ impl TypedSql {
     }
 }
 
-/// Abbreviates a boolean to `t` or `f`: string concatenation functions use `PostgreSQL`'s output
-/// format, not its cast to text.
+/// Abbreviates a boolean to `t` or `f`, because string concatenation functions use `PostgreSQL`'s
+/// output format, not its cast to text.
 fn abbreviate_boolean(expr: &mut TypedSql) {
     if expr.sql_type == SqlType::Boolean {
         let template = "substr(suql_said({}), 1, 1)";

@@ -346,7 +346,7 @@ fn time_between(v: &[ValueRef<'_>], measure: fn(DateTime, DateTime) -> TimeSpan)
 }
 
 /// Parses a boolean like `PostgreSQL`: any unambiguous prefix of true, false, yes, no, on or off,
-/// or 1 or 0.
+/// or 1 or 0. Returns `None` for any other text.
 pub(super) fn parse_boolean(text: &str) -> Option<bool> {
     let text = text.trim().to_lowercase();
     let begins = |word: &str| !text.is_empty() && word.starts_with(&text);
@@ -395,7 +395,7 @@ pub(super) fn parse_time(text: &str) -> Option<String> {
     Some(time.strftime("%H:%M:%S").to_string())
 }
 
-/// Returns the number of characters.
+/// Returns the number of characters in a text.
 fn count_chars(text: &str) -> i64 {
     i64::try_from(text.chars().count()).unwrap_or(i64::MAX)
 }
@@ -424,7 +424,7 @@ fn parse_date_argument(value: ValueRef<'_>) -> Option<Date> {
     }
 }
 
-/// Adds days to a date, or subtracts them.
+/// Adds days to a date, or subtracts them if `backwards` is true.
 fn add_days(of: ValueRef<'_>, days: ValueRef<'_>, backwards: bool) -> FunctionResult {
     let invalid = |value: ValueRef<'_>, what: &str| {
         function_error(format!("\"{}\" is not a {what}", to_text(value)))
@@ -619,19 +619,21 @@ pub(super) fn compile_pattern(
     })
 }
 
-/// Converts a LIKE pattern: `%`, `_`, and `\` as the escape character.
+/// Converts a LIKE pattern to a regular expression. The wildcards are `%` and `_`, and `\` is the
+/// escape character.
 fn like_to_regex(pattern: &str) -> Option<String> {
     wildcards_to_regex(pattern, |c| regex::escape(&c.to_string()))
 }
 
-/// Converts a SIMILAR TO pattern: LIKE's syntax with `|`, `*`, `+`, `?`, `{}`, `()`, `[]`.
+/// Converts a SIMILAR TO pattern to a regular expression. The syntax is that of LIKE with `|`, `*`,
+/// `+`, `?`, `{}`, `()` and `[]`.
 fn similar_to_regex(pattern: &str) -> Option<String> {
     let other = |c: char| if ".^$".contains(c) { format!("\\{c}") } else { c.to_string() };
     wildcards_to_regex(pattern, other).map(|pattern| postgres_to_regex(&pattern))
 }
 
 /// Converts a pattern with `%`, `_` and `\` to a regular expression; `other` converts all other
-/// characters.
+/// characters. Returns `None` if the pattern ends with `\`.
 fn wildcards_to_regex(pattern: &str, other: impl Fn(char) -> String) -> Option<String> {
     let mut out = String::from("^(?:");
     let mut chars = pattern.chars();

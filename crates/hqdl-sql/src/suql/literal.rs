@@ -45,8 +45,8 @@ pub(super) fn unknown_type_error(name: &str, span: Range<usize>) -> SqlError {
     }
 }
 
-/// Returns the known type of which a name is probably a misspelling. Ignores short names, because
-/// they may be names of ENUMs.
+/// Returns the known type that a name probably misspells. Ignores short names, because they may be
+/// names of ENUMs.
 pub(super) fn find_misspelled_type(name: &str) -> Option<&'static str> {
     let upper = name.to_ascii_uppercase();
     let all = TYPES.iter().flat_map(|(names, ..)| names.iter().copied());

@@ -590,7 +590,8 @@ impl Parser<'_> {
             .iter()
             .flat_map(|(n, unit)| {
                 let n = if sign == "-" { -n } else { *n };
-                // A day after the end of a month becomes the month's last day, as in PostgreSQL.
+                // If the resulting month has fewer days, the day becomes the month's last one, as
+                // in PostgreSQL.
                 let clamps_to_month_end = ["months", "years"].contains(unit);
                 let floor = clamps_to_month_end.then(|| hqdl_values::sql::quote_text("floor"));
                 std::iter::once(hqdl_values::sql::quote_text(&format!("{n:+} {unit}"))).chain(floor)

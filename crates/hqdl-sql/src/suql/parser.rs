@@ -98,7 +98,7 @@ pub(super) type TypedColumns = Option<Vec<(String, SqlType)>>;
 
 /// A table of a SELECT.
 pub(super) struct SuqlTable {
-    /// Name or alias; `None` if it has neither.
+    /// Name or alias; `None` if the table has neither.
     pub name: Option<String>,
     pub source: TableSource,
     pub columns: TypedColumns,
@@ -199,14 +199,14 @@ impl<'s> Parser<'s> {
         self.peek().is_some_and(|t| t.is_symbol(symbol))
     }
 
-    /// Consumes a keyword if it is next.
+    /// Consumes a keyword if it is next. Returns true if it was.
     pub fn eat_word(&mut self, word: &str) -> bool {
         let found = self.is_word(word);
         self.position += usize::from(found);
         found
     }
 
-    /// Consumes a sequence of keywords if it is next.
+    /// Consumes a sequence of keywords if it is next. Returns true if it was.
     pub fn eat_words(&mut self, words: &[&str]) -> bool {
         let found = words.iter().enumerate().all(|(n, w)| self.is_word_at(n, w));
         if found {
@@ -215,7 +215,7 @@ impl<'s> Parser<'s> {
         found
     }
 
-    /// Consumes a symbol if it is next.
+    /// Consumes a symbol if it is next. Returns true if it was.
     pub fn eat_symbol(&mut self, symbol: u8) -> bool {
         let found = self.is_symbol(symbol);
         self.position += usize::from(found);

@@ -49,7 +49,8 @@ const SPAN_PARTS: [&str; 8] =
     ["year", "quarter", "month", "day", "hour", "minute", "second", "epoch"];
 
 impl Parser<'_> {
-    /// Parses a function with keywords between its arguments.
+    /// Parses a function with keywords between its arguments. Returns `None` for a `trim` whose
+    /// arguments are separated by commas.
     pub fn parse_special_syntax(
         &mut self,
         token: Token,

@@ -1,4 +1,4 @@
-//! Functions of `AlloyDB`. The rest of a query is `PostgreSQL`'s syntax, as in SUQL.
+//! Functions of `AlloyDB`. The rest of a query uses `PostgreSQL`'s syntax, as in `SUQL`.
 
 use super::call::FunctionCall;
 use super::{ANSWER, BOOL, FLOAT, Functions, IS_TRUE, SENTIMENT, STR, SUMMARIZE_GROUP};

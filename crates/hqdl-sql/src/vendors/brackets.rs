@@ -2,7 +2,8 @@
 
 use crate::blendsql::lexer::{Lexeme, Token};
 
-/// Returns the index of the bracket that closes the bracket at the first token.
+/// Returns the index of the bracket that closes the bracket at the first token; 0 if the first
+/// token is not a bracket, and `None` if the bracket is not closed.
 pub(super) fn find_close(tokens: &[Token]) -> Option<usize> {
     let mut depth = 0_usize;
     tokens.iter().position(|token| {
@@ -31,7 +32,7 @@ pub(super) fn split_at_commas(tokens: &[Token]) -> Vec<&[Token]> {
 }
 
 /// Returns the tokens between brackets that enclose everything, such as `(…)` or `PROMPT(…)`.
-/// `word` is the word before the brackets.
+/// `word` is the word before the brackets. Returns `None` if there are no such brackets.
 pub(super) fn strip_brackets<'t>(
     sql: &str,
     tokens: &'t [Token],

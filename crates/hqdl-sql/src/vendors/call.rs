@@ -29,7 +29,8 @@ pub(super) struct FunctionArgument<'q> {
     pub tokens: &'q [Token],
 }
 
-/// Parses the call that begins at the `n`th token; also returns the index after it.
+/// Parses the call that begins at the `n`th token. Also returns the index of the token after the
+/// call.
 pub(super) fn parse_call<'q>(
     translator: Translator<'q>,
     tokens: &'q [Token],
@@ -212,7 +213,7 @@ impl<'q> FunctionCall<'q> {
         self.translator.translate_expression(self.require(argument, name)?.tokens)
     }
 
-    /// Returns a required prompt.
+    /// Returns the prompt in a required argument.
     fn require_prompt(
         &self,
         argument: Option<FunctionArgument<'q>>,

@@ -94,7 +94,7 @@ impl FlockPrompt {
     }
 }
 
-/// Reads a column's name and expression.
+/// Returns the expression of a context column, and its name if the query specifies one.
 fn read_column(
     call: &FunctionCall<'_>,
     fields: &ObjectFields,

@@ -10,7 +10,7 @@ use hqdl_values::sql::quote_text;
 /// Fields of an object: names in lower case, and the tokens of the values.
 pub(super) type ObjectFields = Vec<(String, Vec<Token>)>;
 
-/// Returns the elements of a list.
+/// Returns the elements of a list, or `None` for anything else.
 fn parse_list<'t>(sql: &str, tokens: &'t [Token]) -> Option<Vec<&'t [Token]>> {
     let inside = strip_brackets(sql, tokens, None, b'[')
         .or_else(|| strip_brackets(sql, tokens, Some("ARRAY"), b'['))
@@ -18,7 +18,7 @@ fn parse_list<'t>(sql: &str, tokens: &'t [Token]) -> Option<Vec<&'t [Token]>> {
     Some(split_at_commas(inside))
 }
 
-/// Returns the fields of an object.
+/// Returns the fields of an object, or `None` for anything else.
 pub(super) fn parse_object(sql: &str, tokens: &[Token]) -> Option<ObjectFields> {
     let fields = split_at_commas(strip_brackets(sql, tokens, None, b'{')?);
     let fields = fields.into_iter().map(|field| {
@@ -38,7 +38,7 @@ pub(super) fn parse_object(sql: &str, tokens: &[Token]) -> Option<ObjectFields> 
     fields.collect()
 }
 
-/// Returns the elements of a list of objects.
+/// Returns the elements of a list of objects, or `None` for anything else.
 pub(super) fn parse_objects(sql: &str, tokens: &[Token]) -> Option<Vec<ObjectFields>> {
     parse_list(sql, tokens)?.into_iter().map(|element| parse_object(sql, element)).collect()
 }
@@ -111,7 +111,7 @@ impl<'q> FunctionCall<'q> {
     }
 }
 
-/// Parses a label of a list.
+/// Parses a label of a list. Returns the label, and its description if it has one.
 fn parse_label(translator: Translator<'_>, element: &[Token]) -> Option<(String, Option<String>)> {
     let sql = translator.sql;
     if let Some(fields) = parse_object(sql, element) {
@@ -135,7 +135,8 @@ fn parse_label(translator: Translator<'_>, element: &[Token]) -> Option<(String,
     Some((translator.read_string(element)?, None))
 }
 
-/// Parses labels in a JSON text: a list, or an object with descriptions.
+/// Parses labels in a JSON text: a list of labels, or an object with the labels' descriptions.
+/// Returns each label, and its description if it has one.
 fn parse_json_labels(text: &str) -> Option<Vec<(String, Option<String>)>> {
     match serde_json::from_str(text).ok()? {
         serde_json::Value::Array(list) => {

@@ -45,9 +45,9 @@ pub enum Vendor {
 /// Writes the ingredient that replaces a call.
 type Rewrite = fn(&FunctionCall<'_>) -> Result<String, SqlError>;
 
-/// Question of a prompt without words.
+/// Question for a prompt that contains no text.
 const ANSWER: &str = "Answer this prompt.";
-/// Question of a condition without words.
+/// Question for a condition that contains no text.
 const IS_TRUE: &str = "Is this true?";
 /// Instruction to summarize a group.
 const SUMMARIZE_GROUP: &str = "Summarize the texts.";
@@ -60,7 +60,7 @@ const STR: &str = ", return_type='str'";
 
 /// Functions of an engine.
 struct Functions {
-    /// Name in lower case, example of a call, and how a call is rewritten.
+    /// Name in lower case, example of a call, and function that rewrites a call.
     rewritten: &'static [(&'static str, &'static str, Rewrite)],
     /// Prefixes of names that only AI functions have.
     prefixes: &'static [&'static str],
@@ -184,8 +184,8 @@ impl Translator<'_> {
         Ok(edits)
     }
 
-    /// Returns whether `AS (` or `AS [NOT] MATERIALIZED (` follows: `WITH ai_scores(id, x) AS (…)`
-    /// names a table and its columns.
+    /// Returns true if `AS (` or `AS [NOT] MATERIALIZED (` follows. In that case, the word before
+    /// it is not a function: `WITH ai_scores(id, x) AS (…)` declares a table and its columns.
     fn is_cte_body(self, rest: &[Token]) -> bool {
         let Some((first, rest)) = rest.split_first() else { return false };
         let is_hint =
@@ -264,7 +264,7 @@ impl Translator<'_> {
         token.lexeme == Lexeme::Text || token.lexeme == Lexeme::Quoted && has_double_quoted
     }
 
-    /// Returns the content of a single string.
+    /// Returns the content of the string if the tokens are a single string.
     fn read_string(self, tokens: &[Token]) -> Option<String> {
         let [one] = tokens else { return None };
         self.is_string(*one).then(|| one.unquoted_text(self.sql))
@@ -311,7 +311,7 @@ fn is_parameter(sql: &str, tokens: &[Token], n: usize) -> bool {
     token.lexeme == Lexeme::Parameter && !(is_after_value && token.text(sql).starts_with(':'))
 }
 
-/// Returns the example and the rewrite of a function.
+/// Returns the example and the rewrite of a function, if the engine has the function.
 fn find_rewrite(functions: &Functions, name: &str) -> Option<(&'static str, Rewrite)> {
     let found = functions.rewritten.iter().find(|(known, ..)| *known == name);
     found.map(|(_, example, rewrite)| (*example, *rewrite))

@@ -168,7 +168,7 @@ pub(super) fn write_question(
     }
 }
 
-/// Returns an expression for the text of all values.
+/// Returns an SQL expression that joins all values into one text; `None` if there are no values.
 pub(super) fn join_values(values: &[(&str, Option<&str>)]) -> Option<String> {
     if let [(value, _)] = values {
         return Some((*value).to_owned());

@@ -319,7 +319,7 @@ fn render_evidence(cell: &CellProvenance) -> Markup {
 }
 
 /// Marks quoted words in a text. Quotes that differ from the text in case or white space are shown
-/// after it.
+/// after the text.
 fn mark_quotes(text: &str, quotes: &[&str]) -> Markup {
     let find = |quote: &&str| text.find(*quote).map(|at| at..at + quote.len());
     let mut marks: Vec<std::ops::Range<usize>> = quotes.iter().filter_map(find).collect();

@@ -183,8 +183,8 @@ fn render_undo_form(path: &str, asked: &QueryPairs) -> Markup {
     } }
 }
 
-/// Handles `POST /specs/{spec}/doubts?table=…`: writes the value as an override, or removes it, and
-/// shows the next cell. Fails with 409 if the override is not the one that the page showed.
+/// Handles `POST /specs/{spec}/doubts?table=…`: sets or removes an override, and shows the next
+/// cell. Fails with 409 if the override is not the one that the page showed.
 pub(super) async fn store_override(
     State(state): State<HttpState>,
     Path(name): Path<String>,

@@ -1,4 +1,5 @@
-//! The thresholds of a column with a target: what each costs, and how many cells it gets right.
+//! The thresholds of a column with a target: their cost, and the share of cells that they get
+//! right.
 
 use maud::{Markup, html};
 use serde_json::Value as Json;
@@ -38,7 +39,7 @@ impl Threshold {
     }
 }
 
-/// Renders the cost and the expected agreement of each threshold of each calibrated column.
+/// Renders the thresholds of each calibrated column, with their cost and expected agreement.
 pub(super) fn render_frontiers(cascades: &Json) -> Markup {
     let cascades = cascades.as_array().map_or(&[][..], Vec::as_slice);
     let with_thresholds = cascades.iter().filter(|cascade| cascade["thresholds"][0].is_object());
@@ -81,7 +82,7 @@ fn render_frontier(cascade: &Json) -> Markup {
     }
 }
 
-/// Draws the thresholds by cost, or by the number of cells to ask if a cost is not known.
+/// Draws the thresholds by cost or, if a cost is not known, by the number of cells to ask for.
 fn draw_frontier(name: &str, share: &str, target: f64, thresholds: &[Threshold]) -> Markup {
     let has_costs = thresholds.iter().all(|threshold| threshold.cost_usd.is_some());
     let cost = |t: &Threshold| t.cost_usd.filter(|_| has_costs).unwrap_or(t.cells as f64);

@@ -80,7 +80,7 @@ fn read_views(spec: &Spec) -> Vec<(String, String)> {
     read().unwrap_or_default()
 }
 
-/// Returns whether a text contains a name as a whole word, in any case.
+/// Returns true if a text contains a name as a whole word, ignoring case.
 fn mentions_name(text: &str, name: &str) -> bool {
     let (text, name) = (text.to_lowercase(), name.to_lowercase());
     let is_word = |c: Option<char>| c.is_some_and(|c| c.is_alphanumeric() || c == '_');

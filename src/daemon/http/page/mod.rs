@@ -194,7 +194,7 @@ fn would_wrap(line: &str) -> bool {
     is_source_quote(line) && line.get(..marked).unwrap_or(line).chars().count() > NARROW_WIDTH
 }
 
-/// Redirects the browser after it has submitted a form.
+/// Returns a redirect for a browser that has submitted a form.
 fn redirect_to(path: &str) -> Response {
     (StatusCode::SEE_OTHER, [(header::LOCATION, path.to_owned())]).into_response()
 }
@@ -247,7 +247,7 @@ fn render_spec_tabs(name: &str, current: &str) -> Markup {
     } }
 }
 
-/// Renders the state of a spec as a word, so that it does not depend on colour.
+/// Renders the state of a spec as a word, so that it does not depend on color.
 fn render_state_badge(spec: &SpecStatus) -> Markup {
     html! { span class={ "badge " (spec.state_name()) } { (spec.state_name()) } }
 }
@@ -326,7 +326,7 @@ fn truncate_text(text: &str, chars: usize) -> String {
     }
 }
 
-/// Returns true if a value needs a wide column of a table.
+/// Returns true if a value needs a wide table column.
 fn needs_wide_column(text: &str) -> bool {
     text.chars().count() > 40
 }

@@ -67,8 +67,8 @@ impl ValueScale {
     }
 }
 
-/// Draws a chart with a y axis for `scale` and x-axis labels at the given coordinates. `unit` is the
-/// prefix of each y label.
+/// Draws a chart with a y axis for `scale` and x-axis labels at the given coordinates. `unit` is
+/// the prefix of each y label.
 pub(super) fn draw_chart(
     title: &str,
     unit: &str,

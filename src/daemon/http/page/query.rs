@@ -48,7 +48,7 @@ const MAX_LINES_AHEAD: usize = 64;
 /// Minimum time between two lines with rows.
 const ROWS_INTERVAL: Duration = Duration::from_millis(100);
 
-/// First characters of the fields that contain the query's parameters.
+/// Prefix of the names of the form fields that contain the query's parameters.
 const PARAMETER_PREFIX: &str = "param";
 
 /// Fields of the form.
@@ -66,7 +66,7 @@ pub(super) struct QueryForm {
     y: String,
     /// Question under which the query is saved as an example.
     title: String,
-    /// Values of the query's parameters, as SQL writes them; each name begins with
+    /// Values of the query's parameters as SQL literals, by field name. Each field name begins with
     /// [`PARAMETER_PREFIX`].
     #[serde(flatten)]
     parameters: BTreeMap<String, String>,
@@ -441,6 +441,7 @@ pub(super) fn render_schema_section(spec: &SpecStatus) -> Markup {
 }
 
 /// Returns an example query that asks one of the spec's questions about the rows of a table.
+/// Returns `None` if no source is a table or no question can be asked about the key alone.
 fn build_question_example(of: &Expansion) -> Option<String> {
     let table = of.sources.iter().find_map(|source| match &source.rows {
         SourceRows::Table(table) => Some(sql::quote_name(table)),

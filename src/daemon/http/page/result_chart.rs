@@ -47,8 +47,8 @@ impl ChartKind {
     }
 }
 
-/// The user's choice of a chart: its kind and the names of its columns. The column types determine
-/// the fields that are empty.
+/// The user's choice of a chart: its kind and the names of its columns. If a field is empty, the
+/// column types determine it.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct ChartChoice<'a> {
     pub(super) kind: &'a str,

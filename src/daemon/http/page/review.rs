@@ -81,8 +81,8 @@ pub(super) fn render_answer_forms(
     }
 }
 
-/// A sampled cell: positions of its row in the frame, of its column in the expansion, and of the
-/// column among the audited ones.
+/// Positions of a sampled cell: of its row in the frame, its column in the expansion, and its
+/// column among the audited columns.
 #[derive(Clone, Copy)]
 struct SampledCell {
     row: usize,
@@ -140,7 +140,8 @@ impl<'s> Review<'s> {
         (from.min(count)..count).find(is_open).or_else(|| (0..count).find(is_open))
     }
 
-    /// Returns the position of the cell to show.
+    /// Returns the position of the cell to show: the requested cell, or the first cell without a
+    /// truth.
     fn shown_position(&self, asked: &ReviewRequest) -> Option<usize> {
         asked.at.filter(|at| *at < self.cells.len()).or_else(|| self.find_next_unreviewed(0))
     }

@@ -151,7 +151,7 @@ fn render_price(spec: &SpecStatus, plan: &Plan, max_usd: f64) -> Markup {
     }
 }
 
-/// Renders the totals of the plan that a run without permission to spend has left.
+/// Renders the totals of the plan that a run left because it was not allowed to ask the model.
 fn render_stored_plan(plan: &Json) -> Markup {
     let totals = &plan["totals"];
     let usd = |part: &str| format_usd(totals["cost_usd"][part].as_f64().unwrap_or(0.0));

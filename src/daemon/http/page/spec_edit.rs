@@ -161,8 +161,8 @@ fn bug_refusal() -> HttpRefusal {
     HttpRefusal::bad_request("this is a bug in hqdl", "")
 }
 
-/// A spec's text can name any database and folder on the machine, so the daemon checks a submitted
-/// text only if it runs with `--edit`.
+/// Returns the refusal for a text that is submitted without `--edit`. The text of a spec can name
+/// any database and folder on the machine, so the daemon does not even check it.
 pub(super) fn read_only_refusal() -> HttpRefusal {
     HttpRefusal::new(
         StatusCode::FORBIDDEN,

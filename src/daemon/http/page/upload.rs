@@ -50,7 +50,7 @@ const UPLOAD_TIMEOUT: Duration = Duration::from_secs(3600);
 const READ_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum number of characters of a spec's name.
 const MAX_NAME: usize = 60;
-/// First characters of the directories of unfinished uploads.
+/// Prefix of the names of the directories of unfinished uploads.
 const TEMP_PREFIX: &str = ".hqdl-upload-";
 /// Age after which the directory of an unfinished upload is deleted.
 const MAX_TEMP_AGE: Duration = Duration::from_secs(24 * 3600);
@@ -136,7 +136,7 @@ fn create_temp_dir(folder: &Path, length: u64) -> Result<TempDir, HttpRefusal> {
     Ok(tempfile::Builder::new().prefix(TEMP_PREFIX).tempdir_in(folder).map_err(failed)?)
 }
 
-/// Fails if the disk would have less than [`MIN_FREE_BYTES`] after `bytes` more.
+/// Fails if `bytes` more bytes would leave less than [`MIN_FREE_BYTES`] of free disk space.
 fn check_free_space(folder: &Path, bytes: u64) -> Result<(), HttpRefusal> {
     let found = rustix::fs::statvfs(folder).map_err(|e| write_failure(folder, &e.into()))?;
     let free = found.f_bavail.saturating_mul(found.f_frsize);

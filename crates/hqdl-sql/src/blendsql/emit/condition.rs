@@ -3,7 +3,8 @@
 //!
 //! The SQL returns 1 if a condition is true, 0 if it is false or NULL, and 2 while it depends on a
 //! pending call. NOT is pushed down to the predicates, so two values and *pending* are enough.
-//! Where NULL and false must be distinguished, the condition is evaluated for both.
+//! Where NULL and false must be distinguished, the SQL tests separately whether the condition is
+//! true and whether it is false.
 
 use super::{Emitter, sql};
 use crate::blendsql::plan::ValueCondition;

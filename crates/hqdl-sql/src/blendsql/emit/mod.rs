@@ -1,14 +1,13 @@
-//! Writes SQL from the finished [plan](super::plan): the only module that formats SQL. Only the
-//! bytes of calls and of the conditions that contain them are replaced; the rest of the text is
-//! unchanged.
+//! Writes SQL from the finished [plan](super::plan). No other module formats SQL. Only the bytes of
+//! calls and of the conditions that contain calls are replaced; the rest of the text is unchanged.
 //!
 //! * Conditions with calls move into a scalar subquery at the end of WHERE that references every
 //!   table of the FROM clause. `SQLite` evaluates terms without subqueries first, and each term as
 //!   soon as all referenced tables are available.
 //! * AND, OR and NOT become CASE expressions. A truth value is 1, 0, or 2 if it depends on a
 //!   pending call.
-//! * A condition records its pending calls per row (`hq_close`); EXISTS and IN record those of all
-//!   their rows together (`hq_run`).
+//! * A condition records its pending calls per row (`hq_close`); EXISTS and IN record the pending
+//!   calls of all their rows together (`hq_run`).
 //! * If the query needs only its first rows, a different statement returns the rows one by one.
 
 pub mod bound;
@@ -30,8 +29,8 @@ use crate::blendsql::tree::{Body, Expr, ExprKind, Query, Span};
 /// A SELECT whose conditions contain calls. Its rows are recorded together.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConditionGroup {
-    /// Offset in the text, which identifies the SELECT: a different rewriting can number the
-    /// condition groups differently.
+    /// Offset in the text, which identifies the SELECT. The index does not, because a different
+    /// rewriting can number the condition groups differently.
     pub offset: usize,
     /// Number of conditions with calls.
     pub conditions: usize,
@@ -44,8 +43,8 @@ pub struct RewrittenQuery {
     pub sql: String,
     /// SELECTs that have conditions with calls.
     pub condition_groups: Vec<ConditionGroup>,
-    /// Maps the text offset of each condition with calls to the calls in those of its subqueries
-    /// that `SQLite` may run only once for many rows.
+    /// Maps the text offset of each condition with calls to the calls in its subqueries that
+    /// `SQLite` may run only once for many rows.
     pub predicates: HashMap<usize, Vec<usize>>,
     /// Rows needed from each group, by the index of the condition group.
     pub needed_rows: HashMap<usize, NeededRows>,
@@ -134,7 +133,8 @@ pub(crate) fn emit_query(
 }
 
 impl Emitter<'_> {
-    /// Returns the index of a SELECT in [`RewrittenQuery::condition_groups`] and adds it if needed.
+    /// Returns the index of a SELECT in [`RewrittenQuery::condition_groups`], adding the SELECT if
+    /// needed.
     fn find_or_add_condition_group(&mut self, offset: usize, conditions: usize) -> usize {
         let condition_groups = &mut self.out.condition_groups;
         // A SELECT that is written twice has a single entry.
@@ -264,7 +264,7 @@ fn replace_parts(sql: &str, span: &Span, mut parts: Vec<(Span, String)>) -> Stri
             continue;
         }
         text.push_str(&sql[at..part.start]);
-        // The replaced text may have been separated by its quotes or braces only.
+        // Only its quotes or braces may have separated the replaced text from a word next to it.
         let is_replaced = !part.is_empty();
         if is_replaced && text.ends_with(is_word) && new.starts_with(is_word) {
             text.push(' ');
@@ -314,7 +314,8 @@ pub fn column_sql(expr: &Expr, sql: &str) -> String {
     }
 }
 
-/// If a result column of a compound has the same text as an expression, returns the column's index.
+/// Returns the index of the result column of a compound that has the same text as an expression, if
+/// there is one. Ignores whitespace.
 fn find_result_column(sql: &str, expr: &Expr, query: &Query) -> Option<usize> {
     use crate::blendsql::scope::without_parens;
     match &query.body {

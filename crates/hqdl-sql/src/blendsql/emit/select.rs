@@ -104,8 +104,8 @@ impl Emitter<'_> {
         }
     }
 
-    /// Writes the values with calls of a SELECT: result columns, and terms of GROUP BY, WINDOW and
-    /// ORDER BY.
+    /// Writes the values of a SELECT that have calls: result columns, and terms of GROUP BY, WINDOW
+    /// and ORDER BY.
     fn write_values(&mut self, query: &Query, core: &SelectCore, parts: &mut Vec<(Span, String)>) {
         let outer_lookup_only = self.lookup_only;
         self.lookup_only |= self.complete_selects.contains(&core.span.start);
@@ -144,7 +144,8 @@ impl Emitter<'_> {
     ) {
         let mut more: Vec<String> = match combined {
             Some(text) => vec![text],
-            // If no condition has calls, no CASE guards the memberships.
+            // Without conditions with calls, there is no CASE that contains the memberships, so
+            // they become plain conditions.
             None => select.memberships.iter().map(|m| self.write_membership(m)).collect(),
         };
         let plain_of = |clause: ConditionClause| -> Vec<&Expr> {

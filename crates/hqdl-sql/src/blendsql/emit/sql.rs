@@ -1,4 +1,4 @@
-//! Generates the rewritten SQL: the only module that writes calls of the [runtime
+//! Generates the rewritten SQL. No other module writes calls of the [runtime
 //! functions](crate::blendsql::runtime) and the CASE expressions around them. The rules decide what
 //! to write; this module formats it.
 
@@ -139,7 +139,7 @@ pub(super) fn lookup_before_asking_sql(known: &str, asking: &str, of_row: bool) 
     )
 }
 
-/// Same as [`lookup_before_asking_sql`] for the value of a condition.
+/// Same as [`lookup_before_asking_sql`], but for the value of a condition instead of its truth.
 pub(super) fn lookup_value_before_asking_sql(holds: &str, fails: &str, asking: &str) -> String {
     let (holds, fails) = (lookup_truth_sql(holds, false), lookup_truth_sql(fails, false));
     format!("(CASE {holds} WHEN 1 THEN 1 ELSE CASE {fails} WHEN 1 THEN 0 ELSE {asking} END END)")

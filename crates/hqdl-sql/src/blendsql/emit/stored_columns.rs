@@ -30,7 +30,7 @@ pub struct PublishedColumn {
     pub key_sql: Vec<String>,
     /// Table of the query that contains all key columns; `None` if no single table does.
     pub query_table: Option<String>,
-    /// SQL of the value over the columns of the published table.
+    /// SQL expression that computes the value from the columns of the published table.
     pub value: String,
     /// Columns that the value uses; the value is unknown if any of these columns is NULL.
     pub value_columns: Vec<String>,
@@ -290,7 +290,7 @@ fn published_rows_sql(
     )
 }
 
-/// Returns the join condition. The first key column is compared by `=`, because a call about NULL
+/// Returns the join condition. The first key column is compared with `=`, because a call about NULL
 /// has no answer.
 fn key_condition_sql(column: &PublishedColumn, alias: &str, is_postgres: bool) -> String {
     let equality = if is_postgres { "IS NOT DISTINCT FROM" } else { "IS" };

@@ -103,7 +103,7 @@ pub(in crate::blendsql) const KEYWORDS: [(&str, Keyword); 40] = [
 ];
 
 /// Returns true if `[` after `keyword=` begins a list. In an SQL argument, `[` begins a quoted
-/// identifier instead. Keywords that only macros have may take SQL arguments.
+/// identifier instead. Keywords that exist only for macros may take SQL arguments.
 pub(in crate::blendsql) fn accepts_list(keyword: &str, is_macro: bool) -> bool {
     match find_keyword(keyword) {
         Some(Keyword::Value | Keyword::Context | Keyword::Left | Keyword::Right) => false,

@@ -62,7 +62,7 @@ impl QueryParser<'_> {
         })
     }
 
-    /// Returns the index of the call that begins with a token.
+    /// Returns the index of the call that begins with a token, if there is one.
     pub fn call_at(&self, token: Token) -> Option<usize> {
         // Calls begin with `{{` or with the name of a function.
         let can_begin = matches!(token.lexeme, Lexeme::Open | Lexeme::Word | Lexeme::Call);
@@ -75,7 +75,7 @@ impl QueryParser<'_> {
         self.token_at(self.at + count)
     }
 
-    /// Moves past the next token.
+    /// Moves past the next token and returns it.
     pub fn advance(&mut self) -> Option<Token> {
         let token = self.peek()?;
         self.at += 1;
@@ -121,14 +121,14 @@ impl QueryParser<'_> {
         self.peek_after(count).is_some_and(|t| t.is_symbol(symbol))
     }
 
-    /// Moves past a word if it is next.
+    /// Moves past a word if it is next. Returns true if it was.
     pub fn eat_word(&mut self, word: &str) -> bool {
         let found = self.is_word(word);
         self.at += usize::from(found);
         found
     }
 
-    /// Moves past a symbol if it is next.
+    /// Moves past a symbol if it is next. Returns true if it was.
     pub fn eat_symbol(&mut self, symbol: u8) -> bool {
         let found = self.is_symbol(symbol);
         self.at += usize::from(found);

@@ -21,7 +21,8 @@ use crate::blendsql::{Argument, SqlError, Subject};
 use crate::translated::Edits;
 use hqdl_values::sql::quote_name;
 
-/// Types of a cast `x::TYPE`. `SQLite` would cast to a DATE as to a number.
+/// Types that a cast `x::TYPE` may name. DATE is not among them, because `SQLite` would cast the
+/// value to a number.
 const CAST_TYPES: [&str; 11] = [
     "INT", "INTEGER", "BIGINT", "SMALLINT", "TEXT", "VARCHAR", "REAL", "FLOAT", "DOUBLE",
     "NUMERIC", "DECIMAL",
@@ -98,7 +99,7 @@ impl QueryParser<'_> {
         }
     }
 
-    /// Parses `JOIN {{LLMJoin(…)}}` after the words of the join: adds the joined table. If FROM
+    /// Parses `JOIN {{LLMJoin(…)}}` after the join's keywords, and adds the joined table. If FROM
     /// already contains both tables, adds the call to the condition of the preceding join.
     pub(super) fn parse_legacy_join(
         &mut self,
@@ -146,7 +147,8 @@ impl QueryParser<'_> {
         Ok(true)
     }
 
-    /// Parses `VALUES {{…}}` or `{{LLMQA(…)}}` as an entry of a FROM clause.
+    /// Parses `VALUES {{…}}` or `{{LLMQA(…)}}` as an entry of a FROM clause. Returns `None` if
+    /// neither is next.
     pub(super) fn parse_legacy_source(&mut self) -> Result<Option<FromSource>, SqlError> {
         let values = usize::from(self.is_word("VALUES"));
         let call = self.peek_after(values).and_then(|token| self.call_at(token));
@@ -214,8 +216,8 @@ impl QueryParser<'_> {
         Ok(Box::new(Query { with: vec![cte], ..rows }))
     }
 
-    /// Returns true if a `::` after the expression is a cast: of a call, or to one of the types
-    /// that `SQLite` casts to as other databases do.
+    /// Returns true if a `::` after the expression is a cast that earlier versions accepted: the
+    /// expression is a call, or the type is in `CAST_TYPES`.
     pub(super) fn is_legacy_cast(&self, left: &Expr) -> bool {
         let has_known_type = || {
             let word = self.peek_after(1);
@@ -243,7 +245,7 @@ impl QueryParser<'_> {
         }
     }
 
-    /// Returns the table that one side of a join names.
+    /// Returns the table that one side of a join names, or `None` if it is not a qualified column.
     fn find_join_table(&self, value: &Argument) -> Option<String> {
         match value {
             Argument::Column { table, .. } => table.clone(),

@@ -83,8 +83,8 @@ pub fn parse_query_with(sql: &str, syntax: Syntax<'_>) -> Result<ParsedQuery, Sq
     parse_tokens(sql, scanned, syntax, None).map(|(parsed, _)| parsed)
 }
 
-/// Parses the tokens of a query, which may also have the syntax of earlier versions. Returns the
-/// edits that replace this syntax. The tree matches `sql` only if there are no edits.
+/// Parses the tokens of a query, which may use the syntax of earlier versions. Returns the edits
+/// that replace this syntax. The tree matches `sql` only if there are no edits.
 pub(in crate::blendsql) fn parse_scanned_query(
     sql: &str,
     scanned: ScannedQuery,

@@ -39,7 +39,7 @@ const PATTERN_OPERATORS: [&str; 8] = ["!~~*", "!~~", "!~*", "!~", "~~*", "~~", "
 /// Binary operators that `SQLite` does not have, ordered so that no operator is a prefix of a later
 /// one.
 const BINARY_OPERATORS: [&str; 8] = ["@>", "<@", "&&", "#>>", "#>", "#-", "^@", "^"];
-/// Functions whose arguments are separated by words instead of commas, and those words.
+/// Functions whose arguments are separated by words instead of commas, with the separating words.
 const WORD_SEPARATED: [(&str, &[&str]); 5] = [
     ("extract", &["FROM"]),
     ("overlay", &["PLACING", "FROM", "FOR"]),
@@ -57,7 +57,7 @@ const MORE_OF_TYPE: [&str; 6] = ["PRECISION", "VARYING", "WITH", "WITHOUT", "TIM
 const LONG_TYPES: [&str; 4] = ["DOUBLE", "CHARACTER", "TIME", "TIMESTAMP"];
 
 impl QueryParser<'_> {
-    /// Returns the number of tokens of a literal that begins with its type.
+    /// Returns the number of tokens of the next literal if the literal begins with its type.
     pub(super) fn typed_literal_token_count(&self) -> Option<usize> {
         let is_text = self.peek_after(1).is_some_and(|t| t.lexeme == Lexeme::Text);
         if !is_text || !TYPES.iter().any(|word| self.is_word(word)) {
@@ -67,7 +67,7 @@ impl QueryParser<'_> {
         Some(if has_field { 3 } else { 2 })
     }
 
-    /// Returns the number of tokens of an operator that compares a text with a pattern.
+    /// Returns the number of tokens of the next operator if it compares a text with a pattern.
     pub(super) fn pattern_operator_length(&self) -> Option<usize> {
         let rest = self.sql.get(self.peek()?.start..self.text_end)?;
         let sign = PATTERN_OPERATORS.into_iter().find(|sign| rest.starts_with(sign));
@@ -157,7 +157,7 @@ impl QueryParser<'_> {
                     self.expect_word("ROW")?;
                 }
                 if self.eat_word("WITH") {
-                    // Ties can exceed the limit.
+                    // `WITH TIES` can return more rows than the limit.
                     self.expect_word("TIES")?;
                     limit = None;
                 } else {

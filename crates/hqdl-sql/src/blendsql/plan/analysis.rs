@@ -172,7 +172,7 @@ impl<'q> Analysis<'q> {
         is_correlated
     }
 
-    /// Returns true if a query references outer rows, or if that is unknown.
+    /// Returns true if a query references outer rows, or if this cannot be determined.
     pub fn may_be_correlated(&self, query: &Query, outer_scope: &Scope<'_>) -> bool {
         let mut scope = Some(outer_scope);
         while let Some(current) = scope {
@@ -493,8 +493,8 @@ fn count_predicates(expr: &Expr, depends_on_call: &dyn Fn(&Expr) -> bool) -> usi
     }
 }
 
-/// Returns the query of an EXISTS or IN that a single row decides, because more rows never change
-/// the result. For IN, the value of the rows must be known before any call is evaluated.
+/// Returns the query of an EXISTS or IN if a single row can decide the result, because further rows
+/// never change it. For IN, the value of the rows must be known before any call is evaluated.
 pub(crate) fn find_decisive_select<'e>(
     analysis: &Analysis<'_>,
     expr: &'e Expr,

@@ -1,4 +1,4 @@
-//! Columns that a condition references so that `SQLite` evaluates it for whole rows.
+//! Columns that a condition references so that `SQLite` evaluates the condition for whole rows.
 
 use crate::blendsql::plan::ScopeColumn;
 use crate::blendsql::plan::analysis::has_field;
@@ -17,7 +17,7 @@ pub(crate) fn join_barrier_for_tables(tables: &[Table], scope: &Scope<'_>) -> Ve
             let field = table.fields.as_ref()?.iter().find(|field| !field.is_from_call)?;
             return Some(ScopeColumn { table: table.name.clone(), column: field.name.clone() });
         }
-        // An unqualified name is unambiguous if no other table has it.
+        // An unqualified name is unambiguous if no other table has a column of this name.
         let fields = table.fields.as_ref()?;
         let is_unambiguous = |name: &str| {
             let has_column = |t: &&Table| has_field(t, name);

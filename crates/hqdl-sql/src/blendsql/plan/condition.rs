@@ -28,9 +28,9 @@ pub struct Parts {
 /// A predicate of a condition.
 #[derive(Debug, Clone)]
 pub struct Predicate {
-    /// The expression.
+    /// Expression whose truth value matters.
     pub expr: Expr,
-    /// Whether the condition must be true; otherwise it must be false.
+    /// Whether the predicate must be true; otherwise, it must be false.
     pub wanted: bool,
     /// Indices of the calls in the predicate, including calls in its subqueries.
     pub calls: Vec<usize>,

@@ -95,16 +95,16 @@ pub struct Conjunct {
 /// Clause that contains a condition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ConditionClause {
-    /// WHERE
+    /// The WHERE clause.
     Where,
-    /// ON of the FROM entry at this index.
+    /// The ON clause of the FROM entry at this index.
     Join(usize),
 }
 
 /// Stage at which a condition is evaluated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ConditionStage {
-    /// Where the query has it; only for a condition without calls.
+    /// In the clause that contains the condition; only for a condition without calls.
     InPlace,
     /// Immediately before the calls, for a condition without calls.
     BeforeCalls,
@@ -182,7 +182,7 @@ pub enum NeededPart {
     FirstRowsWithTies,
     /// All rows of the groups that have the most rows, or the fewest.
     WholeGroups {
-        /// Whether the groups are those with the most rows.
+        /// Whether the query needs the groups with the most rows instead of those with the fewest.
         largest: bool,
     },
 }
@@ -255,11 +255,12 @@ pub enum MemberRows {
 /// Rows of an EXISTS or IN that a single row can decide.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DecisiveRows {
-    /// Whether a passing row makes the condition true; otherwise it makes it false.
+    /// Whether a passing row makes the condition true; if not, a passing row makes the condition
+    /// false.
     pub makes_true: bool,
     /// Whether `SQLite` runs the query only once for all outer rows.
     pub runs_once: bool,
-    /// Left operand of an IN, if each outer row waits only for the inner rows that equal its
+    /// Left operand of an IN, if each outer row waits only for the inner rows that equal this
     /// operand.
     pub operand: Option<Span>,
 }
@@ -281,7 +282,7 @@ pub(crate) struct ValueCondition {
 pub struct SubqueryLimit {
     /// Start offset in the text.
     pub at: usize,
-    /// Indices of its calls.
+    /// Indices of the SELECT's calls.
     pub calls: Vec<usize>,
 }
 

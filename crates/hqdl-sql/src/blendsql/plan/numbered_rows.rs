@@ -16,14 +16,14 @@ pub(crate) struct NumberedRows<'s> {
     pub function: &'s Expr,
     /// Window of the function.
     pub window: &'s WindowSpec,
-    /// Greatest number that is used.
+    /// Highest row number that the SELECT uses.
     pub last: u64,
-    /// Whether the SELECT is the outermost SELECT, which reads its sources only once.
+    /// Whether the SELECT is the outermost one, which reads its sources only once.
     pub runs_once: bool,
 }
 
-/// Returns the rows of a source that a SELECT uses, if a condition of its WHERE restricts them to
-/// the first rows in a window's order.
+/// Returns the rows of a source that a SELECT uses, if a WHERE condition restricts them to the
+/// first rows in a window's order.
 pub(crate) fn find_numbered_rows<'s>(
     (core, item): (&SelectCore, &FromItem),
     source: &'s Query,

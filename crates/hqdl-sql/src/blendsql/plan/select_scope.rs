@@ -12,8 +12,8 @@ pub(crate) enum RowUse<'s> {
     All,
     /// The rows of an EXISTS, IN or scalar subquery, in the scope of the expression.
     Expr(&'s Expr, &'s Scope<'s>),
-    /// The rows are only counted, and their count is compared with a number. This many rows decide
-    /// the comparison.
+    /// The rows are only counted, and their count is compared with a number. Contains the number of
+    /// rows that decides the comparison.
     Counted(u64),
     /// The rows of an IN; only the truth value of the IN matters.
     Truth(&'s Expr, &'s Scope<'s>),

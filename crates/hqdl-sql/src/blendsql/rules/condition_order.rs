@@ -2,9 +2,9 @@
 //! evaluated first. The estimate uses observed outcomes.
 //!
 //! Precondition: only the truth of the conditions in an AND or OR matters, so that any order has
-//! the same meaning. A plain condition that may fail stays after the calls that precede it.
-//! A condition with calls in a subquery cannot be checked without making requests. If there is one,
-//! the conditions keep the order of the text.
+//! the same meaning. A plain condition that may fail stays after the calls that precede it. A
+//! condition with calls in a subquery cannot be checked without making requests. If there is such a
+//! condition, all conditions keep the order of the text.
 
 use crate::blendsql::ingredients::Subject;
 use crate::blendsql::plan::analysis::Analysis;

@@ -1,9 +1,9 @@
 //! Rule: conditions with calls are evaluated last, for the rows that all other conditions and joins
 //! keep.
 //!
-//! Precondition: the condition is in WHERE, or in an inner join if no join is RIGHT or FULL,
-//! because then it has the same meaning in WHERE. A plain condition that may fail stays after the
-//! calls that precede it, so that it is not evaluated for a row that the calls exclude.
+//! Precondition: the condition is in WHERE, or in an inner join of a SELECT without RIGHT and FULL
+//! JOIN, where it means the same as in WHERE. A plain condition that may fail stays after the calls
+//! that precede it, so that it is not evaluated for a row that the calls exclude.
 //!
 //! `SQLite` evaluates a condition as soon as all referenced columns are available, so the condition
 //! references every table. It cannot reference the tables that a view or subquery joins internally.
@@ -137,7 +137,7 @@ fn plan_outer_joins(select: &SelectScope<'_>, is_movable: bool) -> Vec<OuterJoin
 fn find_fences(planned: &SelectPlan, select: &SelectScope<'_>) -> Vec<SourceFence> {
     let SelectScope { core, query, .. } = *select;
     let has_calls = planned.conjuncts.iter().any(|c| c.stage.has_calls());
-    // With a LIMIT plan, the rows are already whole.
+    // With a LIMIT plan, the rows are already complete.
     let waits_for_rows = has_calls && planned.limit.as_ref().is_none_or(|f| f.is_grouped)
         || core.from.iter().any(|i| join_depends_on_call(i, select));
     let conditions = waits_for_rows.then(|| single_table_conditions(planned, select));

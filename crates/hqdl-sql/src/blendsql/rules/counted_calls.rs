@@ -87,7 +87,8 @@ fn reports_own_pending_calls(call: &Expr, select: &SelectScope<'_>) -> bool {
         && !analysis.references_hidden_calls(call, scope)
 }
 
-/// Returns the expression with calls that a count evaluates.
+/// Returns the expression that decides whether a count includes a row: the FILTER condition, or the
+/// only argument.
 fn counted_call(count: &Expr) -> Option<&Expr> {
     match &count.kind {
         ExprKind::Function { args, filter: Some(filter), .. } if args.is_empty() => Some(filter),
@@ -100,7 +101,7 @@ fn counted_call(count: &Expr) -> Option<&Expr> {
     }
 }
 
-/// Returns the condition under which a row counts.
+/// Returns the condition under which a count includes a row.
 fn counted_condition(count: &Expr, select: &SelectScope<'_>) -> Option<CountCondition> {
     let SelectScope { analysis, scope, .. } = *select;
     let call = counted_call(count)?;

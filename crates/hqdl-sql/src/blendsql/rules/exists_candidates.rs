@@ -1,5 +1,5 @@
 //! Rule: hqdl asks about the rows of an EXISTS or IN in batches, until one row is known to decide
-//! it.
+//! the result.
 //!
 //! Precondition: the query is a single SELECT with a condition that has calls. It has no LIMIT,
 //! OFFSET, WITH, groups, aggregate or window function, so its rows are independent. A single row

@@ -7,16 +7,16 @@
 //!   call asks about all rows together, and none is in a subquery or in a source. No join is RIGHT
 //!   or FULL, because in such a join `SQLite` also evaluates conditions for rows that are not
 //!   results.
-//! * Its result is one of the following. (a) Only `max` and `min` of one column in one direction,
+//! * The result is one of the following. (a) Only `max` and `min` of one column in one direction,
 //!   which need the first row by that column. (b) Comparisons of `count(*)` with a number, which
 //!   need at most one more row than that number. (c) Only grouping columns, which need any row of
-//!   the group. (d) The first rows of a LIMIT. (e) An arm of a UNION ALL with a LIMIT. (f) Numbers
-//!   of its rows by `row_number()` or `rank()`, of which the outer WHERE uses only the first. It
-//!   has no other window function and no LIMIT.
+//!   the group. (d) The first rows of a LIMIT. (e) An arm of a UNION ALL with a LIMIT. (f) Rows
+//!   numbered by `row_number()` or `rank()`, if the outer WHERE uses only the first numbers. In
+//!   case (f), the SELECT has no other window function and no LIMIT.
 //! * Grouping, order and results depend on no call and have no custom collation.
 //! * More than one row per group is needed only in the outermost query, or for (f) in one of its
-//!   sources, because these run once per pass. Another SELECT can run several times, and its rows
-//!   would be counted repeatedly.
+//!   sources, because both run only once per pass. Another SELECT can run several times, and its
+//!   rows would be counted repeatedly.
 //!
 //! Effect: a row whose conditions are undecided does not pass for now. A group is decided if enough
 //! of its rows pass and no undecided row precedes them, because the unknown rows then cannot change
@@ -127,8 +127,8 @@ pub(crate) fn check_conditions(
     Ok(())
 }
 
-/// Returns true if a FROM item is a table that is joined by an inner join, whose condition may have
-/// calls.
+/// Returns true if a FROM item is a table joined by an inner join. The condition of such a join may
+/// have calls.
 fn is_inner_table(item: &FromItem) -> bool {
     matches!(item.source, FromSource::Table { .. }) && item.join == JoinKind::Inner
 }
@@ -373,8 +373,8 @@ fn outer_columns(select: &SelectScope<'_>) -> Result<Vec<Span>, RefusalReason> {
         if let ExprKind::Call(n, args) = &e.kind
             && analysis.sites[*n].argument_sql.is_some()
         {
-            // The SQL of a call's key can reference more columns of an outer row than its
-            // arguments.
+            // The SQL of a call's key can reference more columns of an outer row than the call's
+            // arguments do.
             is_known &= args.iter().all(|arg| !references_outer_rows(arg, at, scope.depth));
         }
         let ExprKind::Column { table, column } = &e.kind else { return };

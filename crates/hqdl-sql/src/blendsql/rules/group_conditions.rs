@@ -1,5 +1,5 @@
-//! Rule: a condition of WHERE with calls that depends only on grouping columns is evaluated after
-//! the HAVING conditions without calls.
+//! Rule: a WHERE condition with calls that depends only on grouping columns is evaluated after the
+//! HAVING conditions without calls.
 //!
 //! Precondition: the SELECT has a GROUP BY and a HAVING condition without calls. No custom
 //! collation applies, because the model may answer differently about texts that are equal under it.
@@ -52,7 +52,7 @@ fn depends_only_on_group(expr: &Expr, select: &SelectScope<'_>) -> bool {
     let grouped: Vec<_> = core
         .group
         .iter()
-        // The model sees texts that are equal under a custom collation as different.
+        // The model may answer differently about texts that are equal under a custom collation.
         .filter(|g| !resolver.may_have_custom_collation(g, scope))
         .filter_map(|g| match &without_parens(g).kind {
             ExprKind::Column { table, column } => resolve(table.as_deref(), column, scope),

@@ -1,14 +1,14 @@
-//! Rule: if a SELECT returns only the groups with the most rows, or with the fewest, hqdl asks
-//! about the rows of a group only while it can be one of them.
+//! Rule: if a SELECT returns only the groups with the most rows, or with the fewest, hqdl stops
+//! asking about the rows of a group once the group cannot be returned.
 //!
 //! Precondition: the SELECT is the outermost one, has GROUP BY and LIMIT, and neither HAVING nor
-//! DISTINCT. Its ORDER BY begins with `count(*)`. Calls occur only in its conditions, with the
-//! precondition of [`first_of_group`](super::first_of_group). The groups depend on no call and have
-//! no custom collation.
+//! DISTINCT. Its ORDER BY begins with `count(*)`. Calls occur only in its conditions, which meet
+//! the precondition of [`first_of_group`](super::first_of_group). The groups depend on no call and
+//! have no custom collation.
 //!
-//! Effect: an undecided row does not pass for now. The number of a group's rows is at least the
-//! number of those that pass, and at most that number plus the undecided ones. If enough other
-//! groups certainly precede a group, it is not returned, whatever its undecided rows are. A pass is
+//! Effect: an undecided row does not pass for now. A group has at least as many rows as are known
+//! to pass, and at most that number plus the number of undecided rows. If enough other groups
+//! certainly precede a group, the group is not returned, whatever its undecided rows are. A pass is
 //! final once all other groups are decided. Groups with equal numbers do not precede each other, so
 //! the remaining terms of ORDER BY need not be known.
 

@@ -4,11 +4,11 @@
 //! Precondition:
 //!
 //! * The rows belong to the outermost SELECT, or to a standalone nested one (below).
-//! * The SELECT is not a compound and has no window function. LIMIT and OFFSET are numbers, or it
-//!   is DISTINCT.
-//! * No call affects the order. If it is DISTINCT, no result has a call and every ORDER BY term is
-//!   a result.
-//! * If it has groups, no call affects the grouping.
+//! * The SELECT is not a compound and has no window function. LIMIT and OFFSET are numbers, or the
+//!   SELECT is DISTINCT.
+//! * No call affects the order. If the SELECT is DISTINCT, no result has a call and every ORDER BY
+//!   term is a result.
+//! * If the SELECT has groups, no call affects the grouping.
 //! * No call in a condition is about all rows together, and no condition references a result by its
 //!   alias.
 //!
@@ -20,16 +20,17 @@
 //!
 //! The result does not depend on how often or in which order `SQLite` evaluates a condition. Ties
 //! are broken once, because the returned rows are the result. If a subquery in the FROM clause
-//! computes a value once, for the first row, all rows that reference it wait for it. Without an
-//! ORDER BY, more rows are read than needed before any request is made, because cached answers may
-//! complete the result.
+//! computes a value once, for the first row, all rows that reference the value wait for it. Without
+//! an ORDER BY, more rows are read than needed before any request is made, because cached answers
+//! may complete the result.
 //!
 //! A nested SELECT is standalone if it has a LIMIT, references no outer row and is not volatile. In
 //! addition, its sources have no calls, its rows are not groups, and each row reports its own
-//! pending calls. hqdl runs it separately when an iteration reaches it and needs its rows. After
-//! that its rows are *complete*: in its original position, a row that is not known to pass fails,
-//! and the query waits for no value. The remaining rows are the first ones, because everything
-//! before them is known. Without an ORDER BY, any rows that pass are valid.
+//! pending calls. When an iteration reaches the SELECT and needs its rows, hqdl runs the SELECT
+//! separately. After that, its rows are *complete*: in the original position of the SELECT, a row
+//! that is not known to pass fails, and the query waits for no value. The remaining rows are the
+//! first ones, because everything before them is known. Without an ORDER BY, any rows that pass are
+//! valid.
 
 use crate::blendsql::aggregates::{has_window, is_aggregate};
 use crate::blendsql::ingredients::Subject;
@@ -162,8 +163,8 @@ fn check_groups(select: &SelectScope<'_>) -> Result<(), RefusalReason> {
     Ok(())
 }
 
-/// Checks that DISTINCT compares only values that depend on no call, and that these include every
-/// ORDER BY term.
+/// Checks that DISTINCT compares only values that depend on no call, and that every ORDER BY term
+/// is among these values.
 fn check_distinct(select: &SelectScope<'_>, has_star: bool) -> Result<(), RefusalReason> {
     let SelectScope { analysis, query, core, scope, .. } = *select;
     let results = || core.columns.iter().filter_map(|c| c.expr.as_ref());

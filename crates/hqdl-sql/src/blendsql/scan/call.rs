@@ -124,7 +124,8 @@ fn add_named_values(named: Vec<Argument>, question: &mut String, values: &mut Ve
     }
 }
 
-/// Returns the options of each row as a value of the call.
+/// Returns the expression that computes each row's options, as a value of the call. Fails if the
+/// ingredient requires one list for all rows.
 fn row_list_value(ingredient: IngredientRef, span: &Range<usize>) -> Result<Argument, SqlError> {
     if ingredient.subject() == Subject::Value {
         return Ok(Argument::Sql(span.clone()));
@@ -433,7 +434,7 @@ pub(super) fn skip_question<'t>(sql: &str, tokens: &'t [Token]) -> &'t [Token] {
     }
 }
 
-/// Parses a positional value; NULL is a value.
+/// Parses a positional value. Unlike in other arguments, NULL counts as a value.
 fn parse_value(sql: &str, tokens: &[Token]) -> Result<Option<Argument>, SqlError> {
     Ok(argument::parse_argument(sql, tokens)?
         .or_else(|| Some(Argument::Sql(span_of_tokens(tokens)))))

@@ -101,7 +101,7 @@ impl Scanner<'_> {
         argument.keyword.and_then(|keyword| find_keyword(keyword.text(self.sql)))
     }
 
-    /// Returns the tokens of an argument as a value if they are an expression of SQL.
+    /// Returns an argument's tokens as a value if they are an SQL expression.
     fn macro_value(
         &self,
         argument: &WrittenArgument,
@@ -117,7 +117,7 @@ impl Scanner<'_> {
         argument::parse_argument(self.sql, tokens)
     }
 
-    /// Returns the options of an argument if they are a list for each row.
+    /// Returns the expression that computes an argument's options for each row, if there is one.
     fn row_list(&self, argument: &WrittenArgument) -> Option<Argument> {
         match choices::parse_choices(self.sql, &argument.tokens) {
             Ok(Some(Choices::RowList(span))) => Some(Argument::Sql(span)),

@@ -16,7 +16,7 @@ use crate::blendsql::tree::{
 use crate::blendsql::usage::groups::{GroupValues, picks_arbitrary_rows};
 use crate::blendsql::usage::{CallUsage, ColumnEquality, ComparedWith, SelectOutputs};
 
-/// Maximum nesting depth of recursive queries up to which the recursive arm is followed twice.
+/// Maximum nesting depth of a recursive query whose recursive arm is followed twice.
 const MAX_REPEATED_DEPTH: usize = 3;
 
 /// A table column with its possible values.
@@ -30,7 +30,7 @@ pub(in crate::blendsql) struct FlowField {
 #[derive(Debug)]
 pub(in crate::blendsql) struct NamedTable {
     pub name: Option<String>,
-    /// `None` if the columns are unknown.
+    /// Columns with their possible values; `None` if the columns are unknown.
     pub fields: Option<Vec<FlowField>>,
 }
 
@@ -348,7 +348,7 @@ impl<'q> FlowAnalysis<'q> {
         groups
     }
 
-    /// Returns the result column that a GROUP BY term refers to by number or alias.
+    /// Returns the result column that a GROUP BY term refers to by number or alias, if any.
     fn referenced_result_column<'c>(&self, core: &'c SelectCore, term: &Expr) -> Option<&'c Expr> {
         // The caller has found no column of the FROM clause, so aliases resolve as in ORDER BY.
         match resolve_term(term, Clause::Order, core, self.sql) {

@@ -399,7 +399,8 @@ impl FlowAnalysis<'_> {
         }
     }
 
-    /// Records the arguments of a call and the names that are visible to it.
+    /// Records the arguments of a call and the names that are visible to it. Returns the flow of
+    /// the call's answer.
     fn follow_call(&mut self, n: usize, args: &[Expr], names: &SelectNames<'_>) -> Flow {
         let mut keys = Vec::new();
         self.enclosing_calls.push(n);
@@ -492,7 +493,7 @@ fn available_columns(instances: &[usize], names: &SelectNames<'_>) -> Vec<Availa
     found
 }
 
-/// Returns the column of a call's options.
+/// Returns the column that provides a call's options, if there is one.
 fn options_column(call: &Call, names: &SelectNames<'_>) -> Option<OptionsColumn> {
     let Some(Choices::Column { table, column, .. }) = &call.options else { return None };
     if let Some((of, field)) = names.find_column(table.as_deref(), column) {

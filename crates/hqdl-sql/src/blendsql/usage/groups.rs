@@ -55,9 +55,9 @@ impl GroupValues<'_> {
         self.single_row_instances.extend(instances);
     }
 
-    /// Adds the columns with one value per group, which are the columns that joins equate with
-    /// GROUP BY columns, and the instances with one row per group, which are the tables with a
-    /// unique key among these columns. `tables` are the FROM instances with their tables.
+    /// Adds the columns that have one value per group, because joins equate them with GROUP BY
+    /// columns. Also adds the instances that have one row per group, because a unique key of their
+    /// table consists of such columns. `tables` are the FROM instances with their tables.
     ///
     /// All rows of a group agree in these columns under the columns' own collations, and no two
     /// rows of a table agree in a whole unique key.

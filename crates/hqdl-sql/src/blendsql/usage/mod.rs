@@ -2,9 +2,9 @@
 //! position.
 //!
 //! Answer types are inferred from *flows* (`flow.rs`). The flow of an expression is the set of its
-//! possible values. Names pass flows on: aliases, columns of subqueries and of common table
-//! expressions. If a value is compared, or occurs where a number or a truth value is required, the
-//! analysis records this for the calls in the value's flow.
+//! possible values. Aliases, and columns of subqueries and common table expressions, pass flows on.
+//! If a value is compared, or occurs where a number or a truth value is required, the analysis
+//! records this for the calls in the value's flow.
 //!
 //! The usage is recorded as if each value had its natural type in `SQLite`. A comparison with a
 //! column provides no type unless it is an ordering, because `SQLite` applies the column's affinity
@@ -46,7 +46,7 @@ pub enum ComparedWith {
     ComputedText,
     /// Any number.
     Number,
-    /// The answer is a LIMIT or OFFSET.
+    /// The answer is used as a LIMIT or OFFSET.
     Limit,
     /// TRUE, FALSE or the truth value of a condition.
     Truth,
@@ -134,8 +134,8 @@ pub struct CallUsage {
     pub equalities: Vec<ColumnEquality>,
     /// Lineages of the GROUP BY terms, if the call is evaluated per group.
     pub group_terms: Vec<Arc<Lineage>>,
-    /// Argument column with several values per group. `SQLite` would choose its value from an
-    /// arbitrary row.
+    /// Column in an argument that has several values per group. `SQLite` would choose its value
+    /// from an arbitrary row.
     pub ambiguous_column: Option<String>,
     /// Column that provides the call's options.
     pub options: Option<OptionsColumn>,

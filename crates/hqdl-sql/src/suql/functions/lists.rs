@@ -147,7 +147,8 @@ fn generate_series(v: &[ValueRef<'_>]) -> Result<Json> {
     Ok(all.into())
 }
 
-/// Parses the text form of an interval literal, such as `1 months 2 days`.
+/// Parses the text form of an interval literal, such as `1 months 2 days`. Returns `None` for any
+/// other text.
 fn parse_step(text: &str) -> Option<Span> {
     let mut span = Span::new();
     let words: Vec<&str> = text.split_whitespace().collect();

@@ -63,8 +63,8 @@ fn strip_prefix_ignore_case<'t>(text: &'t str, part: &str) -> Option<&'t str> {
     start.eq_ignore_ascii_case(part).then(|| &text[part.len()..])
 }
 
-/// Formats the first part of a format; returns the output and the rest of the format. Longer
-/// patterns are tried before their prefixes.
+/// Formats the first pattern of a format. Returns the output and the rest of the format, or `None`
+/// if the format does not begin with a pattern. Longer patterns are tried before their prefixes.
 fn format_part(at: DateTime, format: &str, is_padded: bool) -> Option<(String, &str)> {
     let hour = |h: i8| i64::from(if h % 12 == 0 { 12 } else { h % 12 });
     let week = at.date().iso_week_date();

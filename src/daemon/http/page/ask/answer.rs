@@ -31,7 +31,7 @@ pub(in crate::daemon::http) enum AskResult {
     Planned(Box<Planned>),
     /// The rows of a query.
     Answered(Box<AskAnswer>),
-    /// The database cannot answer the question, for this reason.
+    /// The database cannot answer the question; contains the reason.
     Declined(String),
     /// A failure, and the query that failed, if there is one.
     Failed { failure: Failure, sql: Option<String> },
@@ -157,7 +157,8 @@ impl AskJob {
         }
     }
 
-    /// Writes a query. Runs it at once if it costs nothing and the database is a local file.
+    /// Writes a query. Runs the query immediately if it costs nothing and the database is a local
+    /// file.
     fn write_query(&self, rewrites: bool) -> Result<AskResult, Failure> {
         #[expect(
             clippy::redundant_closure_for_method_calls,
@@ -339,7 +340,7 @@ fn describe_search(target: &Path, active: &ActiveSpec, meta: &Meta) -> Result<St
     Ok(ask::describe_search(&Database::open(target)?, &cards, meta))
 }
 
-/// Returns the cost of writing a query, in words.
+/// Returns a sentence with the cost of writing a query, if this request wrote the query.
 pub(super) fn describe_writing_cost(planned: &Planned) -> Option<String> {
     let usd = planned.writing_usd?;
     let cost = if usd > 0.0 { format_usd(usd) } else { "nothing".to_owned() };

@@ -498,8 +498,8 @@ impl<'f> AskPage<'f> {
         } }
     }
 
-    /// Renders the form that keeps the query as an example. A follow-up question must be written out
-    /// in full, because it cannot be understood without the earlier ones.
+    /// Renders the form that keeps the query as an example. A follow-up question must be written
+    /// out in full, because it cannot be understood without the earlier ones.
     fn render_keep_form(&self, turn: &Turn) -> Markup {
         let question = if self.turns.is_empty() { turn.question.as_str() } else { "" };
         html! { details { summary { "Keep as an example" }

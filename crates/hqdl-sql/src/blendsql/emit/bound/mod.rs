@@ -4,9 +4,9 @@
 //!
 //! For each SELECT with calls, one statement evaluates the calls over the SELECT's possible rows
 //! (`possible`). A subquery in an expression is evaluated in place, once per outer row. AND, OR,
-//! CASE, `iif` and `coalesce` skip a part only if their parts without calls allow it, as in a pass.
-//! LIMIT, EXISTS and IN skip nothing here. A call whose argument is an answer cannot be counted and
-//! is reported as unbounded.
+//! CASE, `iif` and `coalesce` skip an operand only if their operands without calls decide the
+//! result, as in a pass. LIMIT, EXISTS and IN skip nothing here. A call whose argument is an answer
+//! cannot be counted and is reported as unbounded.
 
 use std::collections::BTreeMap;
 
@@ -357,7 +357,7 @@ impl Probing<'_, '_> {
                 }
             }
         }
-        // If there is no column to wait for, `SQLite` evaluates a condition without columns first.
+        // Without a column to wait for, `SQLite` evaluates a condition without columns first.
         if !core.from.is_empty() && join_barrier(&open.frame.scope).is_empty() {
             let all = core.filter.iter().chain(moved.iter().copied()).flat_map(split_conjuncts);
             let scope = &open.frame.scope;
@@ -406,8 +406,8 @@ impl Probing<'_, '_> {
         Some(sql::probe_of_first_rows_sql(number, guard.last, &text))
     }
 
-    /// Marks the calls of a FROM clause with a join by name as unbounded. Such a join compares
-    /// answers before any inner condition has excluded a row.
+    /// Marks the calls of a FROM clause as unbounded if the clause contains a join by name. Such a
+    /// join compares answers before any inner condition has excluded a row.
     fn mark_joins_by_name_unbounded(&mut self, core: &SelectCore) {
         if core.from.iter().any(joins_by_name) {
             for item in &core.from {
@@ -607,6 +607,7 @@ fn can_be_flattened(item: &FromItem) -> bool {
 }
 
 /// Returns a row of NULLs that replaces a table of the FROM clause, with the byte range to replace.
+/// Returns `None` if the table cannot be replaced.
 fn null_row(table: &Table, core: &SelectCore) -> Option<(Span, String)> {
     let nulls = |f: &Field| format!("NULL AS {}", quote_name(&f.name));
     let row: Vec<String> = table.fields.as_ref()?.iter().map(nulls).collect();
@@ -638,7 +639,8 @@ fn probe_rows_sql(text: &str, rows: &str) -> String {
     format!("(SELECT total(hq_p) FROM (SELECT {text} AS hq_p{rows}))")
 }
 
-/// Returns an expression that evaluates all parts, with as little nesting as possible.
+/// Returns the sum of all parts as SQL, with as little nesting as possible; `None` if there are no
+/// parts.
 pub(in crate::blendsql::emit) fn sum_terms(mut parts: Vec<String>) -> Option<String> {
     while parts.len() > 1 {
         parts = parts
