@@ -116,6 +116,31 @@ fn live(project: &Project, sql: &str) {
     assert_eq!(routes[0]["route"], "ad-hoc", "{sql}\n{routes:#}");
 }
 
+/// A sign and a separator change a number, so a question with them is another question.
+#[test]
+fn a_number_of_a_question_has_its_sign_and_its_separator() {
+    let (project, _endpoint) = project();
+    let sql = |number: &str| {
+        format!(
+            "SELECT count(*) FROM circuits WHERE {{{{LLMMap('Are there more than {number} turns?', circuits.name)}}}}"
+        )
+    };
+    let expected = |condition: &str| {
+        project.query_rows(&format!("SELECT count(*) FROM llm_circuits WHERE {condition}"))
+    };
+    for (number, condition) in [
+        ("5", "turns > 5"),
+        ("-5", "turns > -5"),
+        ("5.5", "turns > 5.5"),
+        ("\u{2212}100", "turns > -100"),
+    ] {
+        stored(&project, &sql(number), &json!(expected(condition)));
+    }
+    for number in ["1,500", "nan", "5-6", "1.2.3", "inf"] {
+        live(&project, &sql(number));
+    }
+}
+
 #[test]
 fn a_value_is_traced_to_the_columns_it_consists_of() {
     let (project, _endpoint) = project();

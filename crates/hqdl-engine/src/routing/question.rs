@@ -3,15 +3,23 @@
 
 use hqdl_spec::{Binding, Column, SLOTS};
 
-/// Normalizes a question for comparison: lower case, words and slots only.
+/// Normalizes a question for comparison: lower case, words and slots only. A number is one word, with
+/// its sign and its separators, because -5 and 5 are different questions, and so are 1.5 and 15.
 #[must_use]
 pub fn normalize_question(question: &str) -> Vec<String> {
-    question
-        .to_lowercase()
-        .split(|c: char| !(c.is_alphanumeric() || c == '{' || c == '}'))
-        .filter(|w| !w.is_empty())
-        .map(str::to_owned)
-        .collect()
+    let text: Vec<char> = question.to_lowercase().chars().collect();
+    let is_digit = |at: usize| text.get(at).is_some_and(char::is_ascii_digit);
+    let belongs = |at: usize, c: char| match c {
+        '{' | '}' => true,
+        '-' | '\u{2212}' => {
+            is_digit(at + 1) && at.checked_sub(1).is_none_or(|n| text[n].is_whitespace())
+        }
+        '.' | ',' => is_digit(at + 1) && at.checked_sub(1).is_some_and(is_digit),
+        _ => c.is_alphanumeric(),
+    };
+    let chars = text.iter().enumerate();
+    let words: String = chars.map(|(at, c)| if belongs(at, *c) { *c } else { ' ' }).collect();
+    words.replace('\u{2212}', "-").split_whitespace().map(str::to_owned).collect()
 }
 
 /// Value of a binding's slot in a question.
@@ -115,8 +123,17 @@ fn parse_slot(
 ) -> Option<SlotValue> {
     match slot {
         "{number}" => {
-            let joined = filled.join(".");
-            joined.parse::<f64>().ok().map(|_| SlotValue::Number(joined))
+            // A comma separates thousands or decimals, depending on who wrote it.
+            let [number] = filled else { return None };
+            let is_plain = number.bytes().all(|b| b.is_ascii_digit() || b == b'.' || b == b'-');
+            number.parse::<f64>().ok().filter(|_| is_plain)?;
+            // A second minus sign before a negative number would begin a comment.
+            let is_negative = number.starts_with('-');
+            Some(SlotValue::Number(if is_negative {
+                format!("({number})")
+            } else {
+                number.clone()
+            }))
         }
         "{date}" => {
             let joined = filled.join("-");

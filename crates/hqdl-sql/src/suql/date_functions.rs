@@ -250,14 +250,15 @@ impl TimeSpan {
                 let (hours, minutes) = (whole()?, whole()?);
                 let seconds: f64 = parts.next()?.parse().ok()?;
                 let micros = (seconds * 1e6).round() as i64;
-                span.micros = sign * ((hours * 60 + minutes) * 60_000_000 + micros);
+                let minutes = hours.checked_mul(60)?.checked_add(minutes)?;
+                span.micros = minutes.checked_mul(60_000_000)?.checked_add(micros)? * sign;
                 continue;
             }
             let n: i64 = word.parse().ok()?;
             match words.next()?.trim_end_matches('s') {
-                "year" => span.months += n * 12,
-                "mon" | "month" => span.months += n,
-                "day" => span.days += n,
+                "year" => span.months = span.months.checked_add(n.checked_mul(12)?)?,
+                "mon" | "month" => span.months = span.months.checked_add(n)?,
+                "day" => span.days = span.days.checked_add(n)?,
                 _ => return None,
             }
         }
@@ -276,10 +277,11 @@ impl TimeSpan {
             "minute" => (micros / 60_000_000 % 60) as f64,
             "second" => (micros % 60_000_000) as f64 / 1e6,
             // Intervals are compared by this length.
-            "length" => (months * 30 + days) as f64 * 86_400.0 + micros as f64 / 1e6,
+            "length" => (months as f64 * 30.0 + days as f64) * 86_400.0 + micros as f64 / 1e6,
             "epoch" => {
                 let years = (months / 12) as f64 * 365.25 * 86_400.0;
-                years + (months % 12 * 30 + days) as f64 * 86_400.0 + micros as f64 / 1e6
+                let days = (months % 12 * 30) as f64 + days as f64;
+                years + days * 86_400.0 + micros as f64 / 1e6
             }
             _ => return None,
         })

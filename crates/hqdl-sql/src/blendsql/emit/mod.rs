@@ -19,6 +19,7 @@ mod value;
 
 use std::collections::HashMap;
 
+use crate::blendsql::lexer::{self, Brackets};
 use crate::blendsql::parse::ParsedQuery;
 use crate::blendsql::plan::analysis::{is_legacy_column, needs_rewrite, reachable_calls};
 use crate::blendsql::plan::call_site::CallSite;
@@ -323,9 +324,22 @@ fn find_result_column(sql: &str, expr: &Expr, query: &Query) -> Option<usize> {
             find_result_column(sql, expr, left).or_else(|| find_result_column(sql, expr, right))
         }
         Body::Core(core) => core.columns.iter().position(|c| {
-            let text = |e: &Expr| sql[e.span.clone()].split_whitespace().collect::<String>();
-            c.expr.as_ref().is_some_and(|e| text(without_parens(e)) == text(without_parens(expr)))
+            let is_same = |e: &Expr| {
+                read_words(&sql[without_parens(e).span.clone()])
+                    == read_words(&sql[without_parens(expr).span.clone()])
+            };
+            c.expr.as_ref().is_some_and(is_same)
         }),
         Body::Values(..) => None,
     }
+}
+
+/// Returns the tokens of an expression, without the space between them.
+fn read_words(sql: &str) -> Vec<&str> {
+    let (mut words, mut at) = (Vec::new(), 0);
+    while let Ok(Some(token)) = lexer::next_token(sql, at, Brackets::List) {
+        words.push(token.text(sql));
+        at = token.end;
+    }
+    words
 }
