@@ -126,7 +126,7 @@ fn a_number_of_a_question_has_its_sign_and_its_separator() {
         )
     };
     let expected = |condition: &str| {
-        project.query_rows(&format!("SELECT count(*) FROM llm_circuits WHERE {condition}"))
+        project.query_rows(&format!("SELECT count(*) FROM circuits_expanded WHERE {condition}"))
     };
     for (number, condition) in [
         ("5", "turns > 5"),

@@ -334,8 +334,11 @@ fn eight_processes_keep_to_one_limit() {
         ])
     };
     let spec = |n: usize| if n == 0 { "specs/x.toml" } else { "specs/y.toml" };
-    let running: Vec<RunningCommand> =
-        (0..8).map(|n| start(spec(n), &format!("id % 8 = {n}"))).collect();
+    // The process with the strict limit comes first, because its limit applies while it runs.
+    let start_one = |n: usize| start(spec(n), &format!("id % 8 = {n}"));
+    let mut running: Vec<RunningCommand> = vec![start_one(0)];
+    endpoint.wait_for(1);
+    running.extend((1..8).map(start_one));
     // Sixty requests take six seconds, on a machine with enough capacity.
     let began = Instant::now();
     while endpoint.request_count() < 60 {
