@@ -64,6 +64,11 @@ search = { values = "SELECT body FROM docs", k = 1 }
 type = "text"
 
 [[ingredient]]
+name = "Old"
+question = "{thing}"
+arguments = ["thing", "other"]
+
+[[ingredient]]
 name = "Nearest"
 question = "Which title fits {thing}?"
 arguments = ["thing"]
@@ -83,7 +88,9 @@ questions = ["Where is it from?", { ask = "Is it from {value}?", sql = "origin =
 const THINGS: &str = "CREATE TABLE t (name TEXT, day TEXT);
      INSERT INTO t VALUES ('apple', '2024-01-05'), ('chair', '2024-02-01 10:00'), ('plum', '2024-03-09');
      CREATE TABLE docs (title TEXT, body TEXT);
-     INSERT INTO docs VALUES ('a', 'Apples are red.'), ('b', 'Plums are blue.'), ('c', NULL)";
+     INSERT INTO docs VALUES ('a', 'Apples are red.'), ('b', 'Plums are blue.'), ('c', NULL);
+     CREATE TABLE words (word TEXT);
+     INSERT INTO words VALUES ('x'), ('plums')";
 
 /// Starts an endpoint that answers with the question and the model's name.
 fn endpoint() -> Endpoint {
@@ -136,6 +143,26 @@ fn an_ingredient_of_a_spec_asks_its_question() {
         ("Translate(name, 'French')", "What is {value} in French?"),
         ("Translate(language='It''s', thing=name)", "What is {value} in It's?"),
         ("Translate(name, day)", "What is {value} in {value_2}?"),
+        // A question that is only a slot shows the value.
+        ("Old(name, day)", "{value}"),
+        ("Old('What is it?', name)", "What is it?"),
+        // Braces in an example are no slot.
+        (
+            "LLMMap('What is {}?', name, examples={'a {}': 'b'})",
+            r#"What is {value}? Examples: "a {}" has the answer "b"."#,
+        ),
+        (
+            "LLMMap('Which?', name, example_outputs=('{}', 'b'))",
+            "Which? Answers look like these: {}; b.",
+        ),
+        (
+            "LLMMap('What is ' || day || ' {}?', name, examples={'a {}': 'b'})",
+            r#"What is {value_2} {value}? Examples: "a {}" has the answer "b"."#,
+        ),
+        (
+            "LLMQA('Who?', (SELECT name FROM t), examples={'a {}': 'b'})",
+            r#"Who? Examples: "a {}" has the answer "b"."#,
+        ),
         ("Translate('t::name', 'Greek')", "What is {value} in Greek?"),
         ("Translate({{Translate(name, 'Latin')}}, 'Greek',)", "What is {value} in Greek?"),
     ] {
@@ -372,6 +399,13 @@ fn an_ingredient_of_a_spec_searches_for_the_value_or_the_question() {
     let found = rows(&project, filled);
     let first: Json = serde_json::from_str(found[0][0].as_str().unwrap()).unwrap();
     assert_eq!(first["rows"], json!([["plums"]]), "the value is the first context");
+    // The question is about all values of a column whose table the query does not read.
+    let unread = rows(&project, "SELECT {{Lookup('What are {} like?', words.word)}}");
+    let first: Json = serde_json::from_str(unread[0][0].as_str().unwrap()).unwrap();
+    assert_eq!(first["rows"], json!([["x"], ["plums"]]));
+    let shown = endpoint.received_requests().last().unwrap().question.rows[0].context.clone();
+    let shown: String = shown.iter().map(ToString::to_string).collect();
+    assert!(shown.contains("Plums are blue."), "{shown}");
     let explained = project.run_hqdl(&["explain", "--spec", "specs/x.toml", filled]);
     assert!(explained.stdout.contains("'words'"), "{}", explained.stdout);
 }
@@ -397,6 +431,23 @@ fn a_column_answers_only_the_question_that_it_lists() {
         assert!(explained.stdout.contains(why), "{call}: {}", explained.stdout);
     }
     assert_eq!(endpoint.request_count(), 0);
+}
+
+/// One list and a list for each row treat the same answer alike.
+#[test]
+fn an_answer_is_compared_with_the_options_of_a_row_before_it_is_converted() {
+    let endpoint = Endpoint::start_answering(|_, _| "Yes".into());
+    let project = project(&endpoint);
+    for options in ["('Yes', 'No')", "json_array('Yes', 'No')"] {
+        let ask = |more: &str| format!("{{{{LLMMap('Ripe?', t.name, options={options}{more})}}}}");
+        for (sql, expected) in [
+            (format!("SELECT DISTINCT {} FROM t", ask(", return_type='bool'")), json!([[1]])),
+            (format!("SELECT DISTINCT {}::boolean FROM t", ask("")), json!([[1]])),
+            (format!("SELECT DISTINCT {} FROM t", ask("")), json!([["Yes"]])),
+        ] {
+            assert_eq!(rows(&project, &sql), expected, "{sql}");
+        }
+    }
 }
 
 #[test]

@@ -178,3 +178,91 @@ fn all_spellings_of_a_key_share_one_context() {
     assert!(shown.as_array().unwrap().iter().any(|row| row[1] == first[0][0]), "{shown}");
     assert_eq!(endpoint.cells_since(0).len(), 2);
 }
+
+const HEROES_SPEC: &str = r#"
+[database]
+path = "../data.sqlite"
+[model]
+provider = "openai"
+name = "gpt-4o-mini"
+base_url = "{base_url}"
+api_key_env = "HQDL_TEST_KEY"
+price = { input = 1.0, output = 2.0 }
+[[expansion]]
+name = "llm"
+source = "hero"
+key = ["name"]
+context = ["note"]
+[[expansion.column]]
+name = "publisher"
+questions = ["Which publisher?", { ask = "Is it from {value}?", sql = "publisher = {value}" }]
+[[expansion.column]]
+name = "gender"
+questions = ["Which gender?"]
+[[expansion.column]]
+name = "year"
+type = "integer"
+questions = ["Which year?"]
+"#;
+
+/// Starts an endpoint that knows the first two columns as `Marvel`, and as years 1999.
+fn start_heroes(tables: &str) -> (Endpoint, Project) {
+    let endpoint = Endpoint::start_answering(|column, _| match column.data_type.as_str() {
+        "integer" => json!(1999),
+        _ => json!("Marvel"),
+    });
+    let project = Project::new(&endpoint, tables, HEROES_SPEC);
+    (endpoint, project)
+}
+
+/// A row that several passes ask about repeats its context in each of them, and the row with the
+/// longest key may have a short context. Digits have more tokens than words of the same length.
+#[test]
+fn the_maximum_cost_counts_the_context_of_each_request() {
+    let words = "replace(hex(zeroblob(400)), '00', ' word')";
+    let digits = "replace(hex(zeroblob(400)), '00', ' 7 4')";
+    let query = "SELECT name FROM hero WHERE {{LLMMap('Which publisher?', hero.name)}} = 'Marvel'
+        AND {{LLMMap('Which gender?', hero.name)}} = 'Marvel'
+        AND {{LLMMap('Which year?', hero.name)}} = 1999";
+    for notes in [words.to_owned(), format!("iif(value = 3, {digits}, {words})")] {
+        let tables = format!(
+            "CREATE TABLE hero (name TEXT PRIMARY KEY, note TEXT);
+            INSERT INTO hero VALUES (replace(hex(zeroblob(30)), '0', 'A'), 'x');
+            WITH RECURSIVE n(value) AS (SELECT 1 UNION ALL SELECT value + 1 FROM n LIMIT 40)
+            INSERT INTO hero SELECT 'h' || value, {notes} FROM n"
+        );
+        for rows_per_request in ["1", "20"] {
+            let (endpoint, project) = start_heroes(&tables);
+            let run = |command: &str| {
+                let flags = ["--spec", "specs/x.toml", "--json", "--rows-per-request"];
+                let args = [&[command], &flags[..], &[rows_per_request, query]].concat();
+                project.run_hqdl(&args).expect_exit_code(0).lines[0].clone()
+            };
+            let explained = run("explain");
+            let result = run("query");
+            assert_eq!(result["rows"].as_array().map(Vec::len), Some(41));
+            for figure in ["input_tokens", "cost_usd", "requests"] {
+                let [bound, used] =
+                    [&explained[figure], &result["meta"][figure]].map(|n| n.as_f64().unwrap());
+                assert!(bound >= used && used > 0.0, "{figure}: {explained:#} {result:#}");
+            }
+            assert!(endpoint.request_count() > 6);
+        }
+    }
+}
+
+#[test]
+fn a_bound_question_reads_the_published_values() {
+    let (endpoint, project) = start_heroes(
+        "CREATE TABLE hero (name TEXT PRIMARY KEY, note TEXT);
+        INSERT INTO hero VALUES ('Storm', 'weather'), ('Rogue', 'powers');",
+    );
+    project.run_materialize(&[]).expect_exit_code(0);
+    let before = endpoint.request_count();
+    let sql = "SELECT name FROM hero WHERE {{LLMMap('Is it from Marvel?', hero.name)}} ORDER BY 1";
+    let args = ["query", "--spec", "specs/x.toml", "--json", sql];
+    let result = project.run_hqdl(&args).expect_exit_code(0).lines[0].clone();
+    assert_eq!(result["rows"], json!([["Rogue"], ["Storm"]]));
+    assert_eq!(result["meta"]["values_asked"], 0, "{result:#}");
+    assert_eq!(endpoint.request_count(), before);
+}

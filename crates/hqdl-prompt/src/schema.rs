@@ -64,7 +64,8 @@ pub(super) fn cells_schema(requested: &[&Column]) -> Json {
     let mut chars_left = MAX_ENUM_CHARS;
     let mut properties = serde_json::Map::new();
     for column in requested {
-        let type_name = column.kind.json_type();
+        // An option of a row is a text of its list, whatever its type.
+        let type_name = column.one_of.map_or_else(|| column.kind.json_type(), |_| "string");
         let mut item_schema = json!({ "type": type_name });
         if let Some(list) = column.values.as_ref().filter(|l| !l.open && type_name == "string") {
             let chars: usize = list.values.iter().map(String::len).sum();

@@ -97,8 +97,8 @@ impl Checker {
         if let Some(text) = self.container_part.and_then(&key_part) {
             return restrict_to_text(text, answer);
         }
-        if let Some(json) = self.list_part.and_then(&key_part) {
-            return self.restrict_to_list(json, answer);
+        if let Some(list) = self.list_part {
+            return self.restrict_to_list(key_part(list), answer);
         }
         let read_date = || {
             let year = key_part(self.year_part?)?;
@@ -111,16 +111,21 @@ impl Checker {
         read_date().unwrap_or(answer)
     }
 
-    /// Checks an answer against the elements of a JSON list, as if they were the column's values.
-    fn restrict_to_list(&self, json: &str, answer: Answer) -> Answer {
-        let items: Vec<Json> = serde_json::from_str(json).unwrap_or_default();
-        let values: Vec<String> = items
-            .iter()
-            .filter_map(|item| Value::from_json(item).canonical_text().map(Cow::into_owned))
-            .collect();
-        let list = ValueList { hash: ListHash::new(&values), values, open: false };
-        let index = ValueIndex::new(&list, &BTreeMap::new());
-        let listed = Self { value_index: Some(index), list_part: None, ..self.clone() };
+    /// Checks an answer, which is still a text, against the elements of a JSON list, as if they were
+    /// the column's values. Without a list, the answer only needs the column's type.
+    fn restrict_to_list(&self, json: Option<&str>, answer: Answer) -> Answer {
+        let mut listed = Self { list_part: None, ..self.clone() };
+        if let Some(json) = json {
+            let items: Vec<Json> = serde_json::from_str(json).unwrap_or_default();
+            let values: Vec<Value> = items.iter().map(Value::from_json).collect();
+            if self.data_type == Type::Text {
+                listed.data_type = Type::of_options(&values);
+            }
+            let texts = values.iter().filter_map(|value| value.canonical_text());
+            let texts: Vec<String> = texts.map(Cow::into_owned).collect();
+            let list = ValueList { hash: ListHash::new(&texts), values: texts, open: false };
+            listed.value_index = Some(ValueIndex::new(&list, &BTreeMap::new()));
+        }
         match (&answer.raw, &answer.value) {
             (Some(raw), _) if self.is_many => listed.check_items(&split_stored_items(raw)),
             (Some(raw), _) => listed.check_text(raw),
@@ -448,7 +453,9 @@ impl Checker {
         if is_refusal(text) {
             return Answer::without_value(State::Refused, raw.to_owned());
         }
-        match Self::parse_value(self.data_type, text) {
+        // A list for each row is compared with the text, so that `complete_from_key` converts it.
+        let data_type = if self.list_part.is_some() { Type::Text } else { self.data_type };
+        match Self::parse_value(data_type, text) {
             None => Answer::without_value(State::Invalid, raw.to_owned()),
             Some((value, None)) => Answer::ok(CellValue::One(value)),
             Some((value, Some(note))) => {

@@ -3,6 +3,8 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::value::Value;
+
 /// The type of a column's values.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
@@ -132,6 +134,18 @@ impl Type {
     #[must_use]
     pub fn postgres_type(self) -> &'static str {
         self.properties().postgres_type
+    }
+
+    /// Returns the type of an answer that is one of these options.
+    #[must_use]
+    pub fn of_options(options: &[Value]) -> Self {
+        let all_integers = options.iter().all(|v| matches!(v, Value::Integer(_)));
+        let all_numbers = options.iter().all(|v| matches!(v, Value::Integer(_) | Value::Real(_)));
+        match (options, all_integers, all_numbers) {
+            ([], ..) | (_, _, false) => Self::Text,
+            (_, true, _) => Self::Integer,
+            (_, false, true) => Self::Real,
+        }
     }
 
     /// Returns the type of a value in a JSON schema.

@@ -135,7 +135,7 @@ fn look_up_known_answers(
     let names = ["value".to_owned()];
     let mut calls = Calls::default();
     let option_values = question.options.map(<[Value]>::to_vec);
-    let text = fill_slots(question.text, &names);
+    let text = fill_slots(question.text.trim(), &names);
     let mut column_spec =
         build_ad_hoc_column(&text, question.data_type, option_values, question.is_list, &names);
     if let Some(kind) = question.value_kind {

@@ -5,6 +5,7 @@
 use std::ops::Range;
 use std::slice;
 
+use super::argument::span_of_tokens;
 use super::ingredients::{
     AnswerFunction, EmbedFunction, IngredientRef, SimilarityFunction, SummaryFunction,
 };
@@ -90,11 +91,20 @@ impl Scanner<'_> {
             return self.build_macro_function(call, (word, paren), arguments.collect()).map(Some);
         }
         let return_type = match (ingredient.name(), arguments.as_slice()) {
+            ("answer", [_, _, tokens]) if answer_arguments::is_substring(self.sql, tokens) => {
+                let message = "`answer` cannot check that its answer is a part of the text";
+                let error =
+                    SqlError::new(span_of_tokens(tokens), message, "not a type of `answer`");
+                return Err(
+                    error.with_help("write {{LLMMap('question', text, return_type='substring')}}")
+                );
+            }
             ("answer", [_, _, tokens]) => answer_arguments::parse_return_type(self.sql, tokens)?,
             _ => None,
         };
         let (values, question) = self.function_arguments(ingredient, &arguments, &span)?;
-        Ok(Some(Call { question, values, return_type, ..call }))
+        let instructions_start = question.len();
+        Ok(Some(Call { question, instructions_start, values, return_type, ..call }))
     }
 
     /// Splits a function's arguments into the values and the question.

@@ -68,6 +68,9 @@ pub struct Call {
     pub span: Range<usize>,
     /// The question or, for a join, its criteria, which may be empty.
     pub question: String,
+    /// Byte offset in `question` of the instructions to the model, such as examples, in which `{}`
+    /// is no placeholder.
+    pub instructions_start: usize,
     /// Whether the question is an expression, whose values are among `values`.
     pub is_question_computed: bool,
     /// Arguments other than the question. Map: the value asked about, then context columns. Answer:
@@ -111,6 +114,7 @@ impl Call {
             ingredient,
             span: 0..0,
             question: String::new(),
+            instructions_start: 0,
             is_question_computed: false,
             values: Vec::new(),
             options: None,

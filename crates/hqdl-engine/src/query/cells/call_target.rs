@@ -84,6 +84,8 @@ pub struct ValueConversion {
     pub prefers_integer: bool,
     /// Whether texts that spell numbers become numbers, because the query implies no type.
     pub is_untyped: bool,
+    /// Whether numbers become texts, because the query states that the answer is a text.
+    pub is_text: bool,
     /// Regular expression that the value must match.
     pub regex: Option<Arc<regex::Regex>>,
     /// Words for yes and no, in this order, that replace a truth value; `None` if the call returns
@@ -100,6 +102,9 @@ impl ValueConversion {
         match value {
             Sql::Real(r) if self.prefers_integer && r.fract() == 0.0 && r.abs() < 9e15 => {
                 Sql::Integer(*r as i64)
+            }
+            Sql::Integer(_) | Sql::Real(_) if self.is_text => {
+                self.convert(&Sql::Text(text_to_match(value)))
             }
             Sql::Integer(truth @ (0 | 1)) if self.yes_no_words.is_some() => {
                 let word =

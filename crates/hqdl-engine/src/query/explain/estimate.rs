@@ -133,13 +133,8 @@ impl Engine<'_, '_> {
     ) -> Result<(), QueryError> {
         let values = demands.len() as u64;
         bound.value_count += values;
-        // Estimate additional requests with the entity that has the longest key.
-        let length =
-            |n: usize| target.missing_row(n).row.key.iter().map(|v| v.to_string().len()).sum();
-        let entities = || group_by_entity(demands).map(|demands| demands[0].entity());
-        let longest: Option<(usize, usize)> = entities().map(|n| (length(n), n)).max();
         let columns: BTreeSet<usize> = demands.iter().map(|demand| demand.column()).collect();
-        let count = entities().count() as u64;
+        let count = group_by_entity(demands).count() as u64;
         let batched = self.estimate_request_usage(target, demands, rows, bound)?;
         bound.add_usage(&batched, 1);
         let requests = match batching {
@@ -147,7 +142,10 @@ impl Engine<'_, '_> {
             Batching::Partial => max_partial_requests(count, columns.len(), rows),
             Batching::Never => values,
         };
-        if let (true, Some((_, entity))) = (requests > batched.requests, longest) {
+        // Estimate additional requests with the entity that has the longest key and context.
+        if requests > batched.requests
+            && let Some(entity) = self.find_longest_entity(target, demands)
+        {
             let mut largest = Usage::default();
             for column in columns {
                 let demand = Demand::new(demands[0].target(), entity, column);
@@ -162,8 +160,38 @@ impl Engine<'_, '_> {
         Ok(())
     }
 
+<<<<<<< HEAD
     /// Returns the maximum usage of the requests for sorted demands that one model answers, with
     /// `rows` rows per request.
+=======
+    /// Returns the entity whose key and context have the most tokens, for the model that answers
+    /// the first demand.
+    fn find_longest_entity(&self, target: &TargetExpansion, demands: &[Demand]) -> Option<usize> {
+        let models = self.request.choose_models(&target.expansion);
+        let model = target.requirements.first_model(demands.first()?.column());
+        let tokenizer = Tokenizer::for_model(&models.choices()[model].tokenizer);
+        let text = |entity: usize| {
+            let row = target.missing_row(entity).row;
+            row.key.iter().chain(&row.context).map(ToString::to_string).collect::<String>()
+        };
+        let entities = group_by_entity(demands).map(|demands| demands[0].entity());
+        let mut by_length: Vec<(usize, usize)> = entities.map(|n| (text(n).len(), n)).collect();
+        by_length.sort_unstable_by(|a, b| b.cmp(a));
+        let mut longest = None;
+        for (bytes, entity) in by_length {
+            // A text has at most as many tokens as bytes, so all further texts are shorter.
+            if longest.is_some_and(|(tokens, _)| tokens >= bytes as u64) {
+                break;
+            }
+            let tokens = tokenizer.count_tokens(&text(entity));
+            longest = longest.max(Some((tokens, entity)));
+        }
+        longest.map(|(_, entity)| entity)
+    }
+
+    /// Returns the usage of requests for sorted demands that one model answers, with `rows` rows
+    /// per request.
+>>>>>>> w/fixa
     fn estimate_request_usage(
         &self,
         target: &TargetExpansion,

@@ -23,11 +23,14 @@ impl<'t> MacroNode<'t> {
         // slot.
         let mut edits = Edits::default();
         let mut names: Vec<String> = Vec::new();
+        // Without a search, a first argument that is not a text is a value that the question shows.
+        let has_question = own.search.is_some() || given[0].literal_content(self.text).is_some();
+        let subject = if has_question { own.subject_position() } else { 0 };
         let literal = |at: usize| {
-            let is_asked_about = own.of == AskedOf::Values && at == own.subject_position();
+            let is_asked_about = own.of == AskedOf::Values && at == subject;
             (!is_asked_about).then(|| given[at].literal_content(self.text)).flatten()
         };
-        if own.of == AskedOf::Values && own.subject_position() > 0 && literal(0).is_none() {
+        if own.of == AskedOf::Values && subject > 0 && literal(0).is_none() {
             return Err(self.missing_argument_error("a text as its question"));
         }
         let shown = (0..given.len()).filter(|at| literal(*at).is_none()).count();
@@ -75,11 +78,13 @@ impl<'t> MacroNode<'t> {
         if let Some(search) = &own.search {
             let is_last_removed =
                 self.written.arguments.last().is_some_and(|last| edits.covers(&last.full_span()));
-            for (value, query) in extra.iter().filter_map(|v| Some((v, self.unread_column(v)?))) {
-                edits.replace(value.span(), query);
+            for value in &extra {
+                if let Some([table, column]) = self.unread_column(value) {
+                    edits.replace(value.span(), format!("(SELECT {column} FROM {table})"));
+                }
             }
             let text = match own.of {
-                AskedOf::Values => self.value_sql(given[own.subject_position()]),
+                AskedOf::Values => self.value_sql(given[subject]),
                 AskedOf::Rows => self.fill_question(&question, &extra),
             };
             self.add_search(&mut edits, search, (own.of, text), is_last_removed);
@@ -124,14 +129,19 @@ impl<'t> MacroNode<'t> {
         Ok((given, extra))
     }
 
+<<<<<<< HEAD
     /// Returns a query for the values of a column, or `None` if the outer query already reads the
     /// column's table.
     fn unread_column(&self, value: &WrittenArgument) -> Option<String> {
+=======
+    /// Returns the table of an argument and its column as SQL if the query does not read the table.
+    fn unread_column(&self, value: &WrittenArgument) -> Option<[String; 2]> {
+>>>>>>> w/fixa
         let (table, column) = value.column_names(self.text)?;
         let is_read =
             self.scope.find_source(&table).is_some() || self.scope.find_alias(&table).is_some();
-        let (table, column) = (sql::quote_name(&table), sql::quote_name(&column));
-        (!is_read).then(|| format!("(SELECT {table}.{column} FROM {table})"))
+        let [table, column] = [table, column].map(|name| sql::quote_name(&name));
+        (!is_read).then(|| [table.clone(), format!("{table}.{column}")])
     }
 
     /// Returns SQL for a question with values in place of its `{}`.
@@ -140,7 +150,10 @@ impl<'t> MacroNode<'t> {
         let mut parts = vec![EditText::from(sql::quote_text(texts.next().unwrap_or_default()))];
         for (text, value) in texts.zip(values) {
             parts.push(match self.unread_column(value) {
-                Some(query) => query.into(),
+                // The question is about all values of the column.
+                Some([table, column]) => {
+                    format!("(SELECT group_concat({column}, ', ') FROM {table})").into()
+                }
                 None => EditText::concat(["(".into(), self.value_sql(value), ")".into()]),
             });
             parts.push(sql::quote_text(text).into());

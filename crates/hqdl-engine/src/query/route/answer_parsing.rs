@@ -10,7 +10,7 @@ use hqdl_spec::{Column, Type, ValueList};
 use hqdl_sql::blendsql::ingredients::{AnswerFunction, Ingredient};
 use hqdl_sql::blendsql::parse::ParsedQuery;
 use hqdl_sql::blendsql::usage::{CallUsage, ComparedWith, Key};
-use hqdl_sql::blendsql::{Call, Quantifier, Subject, yes_no};
+use hqdl_sql::blendsql::{Call, Choices, Quantifier, Subject, yes_no};
 use hqdl_values::format::regex_reason;
 use hqdl_values::key::{ColumnIdentity, ListHash};
 use hqdl_values::value::Value;
@@ -113,13 +113,11 @@ pub(in crate::query) fn answer_type(
         return declared_type.scalar;
     }
     if let Some(values) = values {
-        let all_integers = values.iter().all(|v| matches!(v, Value::Integer(_)));
-        let all_numbers = values.iter().all(|v| matches!(v, Value::Integer(_) | Value::Real(_)));
-        return match (all_integers, all_numbers) {
-            (true, _) if !values.is_empty() => Type::Integer,
-            (_, true) if !values.is_empty() => Type::Real,
-            _ => Type::Text,
-        };
+        return Type::of_options(values);
+    }
+    // Each row has options of its own; the checker derives their type.
+    if matches!(call.options, Some(Choices::RowList(_))) {
+        return Type::Text;
     }
     if usage.compared_with.contains(&ComparedWith::Truth) || is_yes_no(call, usage) {
         return Type::Boolean;
@@ -220,9 +218,20 @@ pub(in crate::query) fn yes_no_words(call: &Call, usage: &CallUsage) -> Option<[
     Some(yes_no)
 }
 
+<<<<<<< HEAD
 /// Replaces each `{}` in a question with the name of the value that it refers to.
+=======
+/// Returns the question of a call with names in place of its `{}`.
+pub(in crate::query) fn fill_call_question(call: &Call, names: &[String]) -> String {
+    let (question, instructions) =
+        call.question.split_at_checked(call.instructions_start).unwrap_or((&call.question, ""));
+    (fill_slots(question, names) + instructions).trim().to_owned()
+}
+
+/// Replaces each `{}` in a question with the name of the value it refers to.
+>>>>>>> w/fixa
 pub(in crate::query) fn fill_slots(question: &str, names: &[String]) -> String {
-    let mut text = question.trim().to_owned();
+    let mut text = question.to_owned();
     let mut names = names.iter();
     while let Some(at) = text.find("{}") {
         let Some(name) = names.next() else { break };

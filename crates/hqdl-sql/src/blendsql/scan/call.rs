@@ -31,7 +31,7 @@ pub(in crate::blendsql) fn build_call(sql: &str, scanned: ScannedCall) -> Result
         collected.add_argument(sql, ingredient, argument, question_is_named)?;
     }
     let empty_span = scanned.name.end..scanned.close.end;
-    let question = match collected.question {
+    let mut question = match collected.question {
         Some(question) if ingredient.is_question_optional() || !question.trim().is_empty() => {
             question
         }
@@ -44,9 +44,6 @@ pub(in crate::blendsql) fn build_call(sql: &str, scanned: ScannedCall) -> Result
             ));
         }
     };
-    // Instructions to the model affect the answer. Append them to the question, so that they are
-    // part of the call's identity.
-    let mut question = collected.appended.iter().fold(question, |q, more| format!("{q} {more}"));
     let mut positional = collected.values.into_iter();
     let left = collected.left.or_else(|| {
         if ingredient.accepts_keyword(Keyword::Left) { positional.next() } else { None }
@@ -64,6 +61,10 @@ pub(in crate::blendsql) fn build_call(sql: &str, scanned: ScannedCall) -> Result
     })?;
     let is_question_computed = !collected.question_values.is_empty();
     add_named_values(collected.question_values, &mut question, &mut values);
+    // Instructions to the model affect the answer. Append them to the question, so that they are
+    // part of the call's identity.
+    let instructions_start = question.len();
+    let question = collected.appended.iter().fold(question, |q, more| format!("{q} {more}"));
     if let Some(Choices::RowList(span)) = &collected.options {
         values.push(row_list_value(ingredient, span)?);
     }
@@ -97,6 +98,7 @@ pub(in crate::blendsql) fn build_call(sql: &str, scanned: ScannedCall) -> Result
         ingredient,
         span: scanned.open.start..scanned.end,
         question,
+        instructions_start,
         is_question_computed,
         values,
         options: collected.options,

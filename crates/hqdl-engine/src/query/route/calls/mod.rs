@@ -16,7 +16,7 @@ use crate::query::request::Request;
 use crate::query::request::error::QueryError;
 use crate::query::result::query_result::{Route, RouteKind};
 use crate::query::route::answer_parsing::{
-    answer_regex, answer_type, build_ad_hoc_column, fill_slots, format_item_count,
+    answer_regex, answer_type, build_ad_hoc_column, fill_call_question, format_item_count,
     is_ordered_number, is_untyped, merge_usages, required_item_count, returns_list,
 };
 use crate::query::route::call_options::{ValueListProvider, read_options};
@@ -234,7 +234,7 @@ impl Calls {
                 n => format!("value_{n}"),
             })
             .collect();
-        let mut question = fill_slots(&call.question, &names) + &format_item_count(call);
+        let mut question = fill_call_question(call, &names) + &format_item_count(call);
         let row_list = matches!(call.options, Some(Choices::RowList(_)));
         let list_name = names.last().filter(|_| row_list);
         if let Some(name) = list_name {
@@ -266,11 +266,11 @@ impl Calls {
         }
         let at = self.add_column(target, column);
         self.record_question(target, at, usage);
-        let prefers_integer =
-            call.return_type.or(usage.stated_type).is_none() && data_type == Type::Real;
+        let stated_type = call.return_type.or(usage.stated_type);
         let conversion = ValueConversion {
-            prefers_integer,
+            prefers_integer: stated_type.is_none() && (row_list || data_type == Type::Real),
             is_untyped,
+            is_text: row_list && stated_type.is_some_and(|stated| stated.scalar == Type::Text),
             regex: answer_regex(call)?,
             item_count: required_item_count(call),
             yes_no_words: None,
@@ -296,7 +296,7 @@ impl Calls {
         let contexts: Vec<String> =
             (1..=call.values.len()).map(|n| format!("context_{n}")).collect();
         let contexts = if contexts.len() == 1 { vec!["context".to_owned()] } else { contexts };
-        let question = fill_slots(&call.question, &contexts) + &format_item_count(call);
+        let question = fill_call_question(call, &contexts) + &format_item_count(call);
         let key = vec!["rows".to_owned()];
         let mut column =
             build_ad_hoc_column(&question, data_type, values, returns_list(call), &key);
@@ -318,6 +318,7 @@ impl Calls {
         let conversion = ValueConversion {
             prefers_integer,
             is_untyped,
+            is_text: false,
             regex: answer_regex(call)?,
             item_count: required_item_count(call),
             yes_no_words: None,
