@@ -476,6 +476,13 @@ fn errors_have_a_position() {
             "expected a column or an expression before this",
             "write {{LLMMap('it''s old?', t.column)}}",
         ),
+        (
+            "SELECT {{LLMMap('Is it''s ' || c || ' in {}?')}}",
+            "`LLMMap` has no value to ask about",
+            ")",
+            "expected a column or an expression before this",
+            "write {{LLMMap('Is it''s ' || … || ' in {}?', t.column)}}",
+        ),
         ("SELECT {{LLMMap('q', ())}}", "`()` is empty", "()", "expected a value", ""),
         (
             "SELECT {{LLMMap('q',, c)}}",

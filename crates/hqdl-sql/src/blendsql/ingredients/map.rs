@@ -2,6 +2,7 @@
 
 use super::{Arguments, Ingredient, Keyword, Subject};
 use crate::blendsql::SqlError;
+use crate::blendsql::scan::call::SLOT;
 
 /// The ingredient `{{LLMMap('question', value, context…)}}`.
 pub struct LlmMap;
@@ -41,6 +42,10 @@ impl Ingredient for LlmMap {
 
 /// Shortens a question for a help message.
 fn shorten_question(question: &str) -> String {
+    if question.contains(SLOT) {
+        let texts = question.split(SLOT).step_by(2).map(|text| text.replace('\'', "''"));
+        return texts.collect::<Vec<_>>().join("' || … || '");
+    }
     let line = question.lines().next().unwrap_or_default();
     if line == question && line.chars().count() <= 40 {
         return line.replace('\'', "''");

@@ -378,7 +378,7 @@ impl CallParts {
 }
 
 /// Mark around the number of a value that a question names, until the value's position is known.
-const SLOT: char = '\u{0}';
+pub(in crate::blendsql) const SLOT: char = '\u{0}';
 
 /// Splits tokens at `||` outside of all brackets.
 fn split_concatenation(tokens: &[Token]) -> Vec<&[Token]> {
