@@ -442,7 +442,7 @@ fn errors_have_a_position() {
             "write the question as a text in single quotes: '…'",
         ),
         (
-            "SELECT {{LLMMap('q' || c, d)}}",
+            "SELECT {{LLMQA('q' || c, d)}}",
             "the question is an expression",
             "'q' || c",
             "expected one text",
