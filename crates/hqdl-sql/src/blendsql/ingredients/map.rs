@@ -2,7 +2,9 @@
 
 use super::{Arguments, Ingredient, Keyword, Subject};
 use crate::blendsql::SqlError;
-use crate::blendsql::scan::call::SLOT;
+
+/// Mark around the number of a value that a question names, until the value's position is known.
+pub(in crate::blendsql) const SLOT: char = '\u{0}';
 
 /// The ingredient `{{LLMMap('question', value, context…)}}`.
 pub struct LlmMap;
