@@ -410,6 +410,23 @@ fn an_ingredient_of_a_spec_searches_for_the_value_or_the_question() {
     assert!(explained.stdout.contains("'words'"), "{}", explained.stdout);
 }
 
+#[test]
+fn the_query_of_a_search_may_end_with_a_comment_and_has_one_column() {
+    let endpoint = Endpoint::start_answering(|_, row| {
+        row.context.first().or(row.key.get(1)).cloned().unwrap_or_default()
+    });
+    let project_with = |values: &str| {
+        let spec = SPEC.replace("SELECT body FROM docs", values);
+        Project::new(&endpoint, THINGS, &spec)
+    };
+    let sql = "SELECT {{Born('When?', name)}} AS x FROM t LIMIT 1";
+    let found = rows(&project_with("SELECT body FROM docs -- all of them"), sql);
+    assert_eq!(found, json!([[r#"["Apples are red."]"#]]));
+    let ended = query(&project_with("SELECT title, body FROM docs"), sql).expect_exit_code(2);
+    let message = "the query in `search.values` returns 2 columns";
+    assert!(ended.stderr.contains(message), "{}", ended.stderr);
+}
+
 /// A column does not answer a question that has other examples, or whose list or text is different
 /// for each row.
 #[test]

@@ -5,6 +5,17 @@ use std::ops::Range;
 use super::lexer::{Lexeme, Token, unquote};
 use super::{Argument, SqlError};
 
+/// Types of a cast `x::TYPE`. `SQLite` would cast to a DATE as to a number.
+const CAST_TYPES: [&str; 11] = [
+    "INT", "INTEGER", "BIGINT", "SMALLINT", "TEXT", "VARCHAR", "REAL", "FLOAT", "DOUBLE",
+    "NUMERIC", "DECIMAL",
+];
+
+/// Returns true if the token is the type of a cast. It is then not the column of `table::column`.
+pub(super) fn is_cast_type(sql: &str, token: Token) -> bool {
+    CAST_TYPES.iter().any(|name| token.is_word(sql, name))
+}
+
 /// Returns the byte range from the first token to the last.
 pub(super) fn span_of_tokens(tokens: &[Token]) -> Range<usize> {
     match (tokens.first(), tokens.last()) {
@@ -107,7 +118,10 @@ pub(super) fn parse_legacy_column(sql: &str, tokens: &[Token]) -> Option<(String
             parse_column_string(&text.unquoted_text(sql))
         }
         [table, colons, column]
-            if is_name(*table) && colons.lexeme == Lexeme::Colons && is_name(*column) =>
+            if is_name(*table)
+                && colons.lexeme == Lexeme::Colons
+                && is_name(*column)
+                && !is_cast_type(sql, *column) =>
         {
             Some((table.unquoted_text(sql), column.unquoted_text(sql)))
         }

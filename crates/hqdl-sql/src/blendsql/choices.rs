@@ -82,7 +82,12 @@ fn parse_column(sql: &str, layers: usize, tokens: &[Token]) -> Option<(Option<St
         [name] if is_name(*name) && !(layers > 0 && name.lexeme == Lexeme::Quoted) => {
             parse_named_value(sql, *name).is_none().then(|| (None, name.unquoted_text(sql)))
         }
-        [table, dot, column] if is_name(*table) && dot.is_symbol(b'.') && is_name(*column) => {
+        // Options are not a cast: `t::text` is a column.
+        [table, dot, column]
+            if is_name(*table)
+                && (dot.is_symbol(b'.') || dot.lexeme == Lexeme::Colons)
+                && is_name(*column) =>
+        {
             Some((Some(table.unquoted_text(sql)), column.unquoted_text(sql)))
         }
         _ => None,

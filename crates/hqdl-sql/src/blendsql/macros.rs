@@ -4,7 +4,9 @@
 use std::ops::Range;
 
 use super::ReturnType;
-use super::argument::{begins_query, is_name, span_of_tokens, split_legacy_column, strip_parens};
+use super::argument::{
+    begins_query, is_cast_type, is_name, span_of_tokens, split_legacy_column, strip_parens,
+};
 use super::ingredients::{AnswerFunction, IngredientRef, LlmMap, LlmQa, Subject};
 use super::lexer::{Lexeme, Token};
 
@@ -133,7 +135,8 @@ impl WrittenArgument {
             [table, sign, column]
                 if is_name(*table)
                     && is_name(*column)
-                    && (sign.is_symbol(b'.') || sign.lexeme == Lexeme::Colons) =>
+                    && (sign.is_symbol(b'.')
+                        || sign.lexeme == Lexeme::Colons && !is_cast_type(sql, *column)) =>
             {
                 Some((table.unquoted_text(sql), column.unquoted_text(sql)))
             }

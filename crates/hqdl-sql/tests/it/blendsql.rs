@@ -374,8 +374,8 @@ fn nested_calls_can_be_masked_in_place() {
 #[test]
 fn errors_have_a_position() {
     let all = "the ingredients are `LLMMap`, `LLMQA`, `LLMValidate`, `LLMJoin` and `LLMReduce`";
-    let list = "options are a list ('a', 'b'), a column t.c, or a query (SELECT …)";
-    let literals = "list texts, numbers, True, False or NULL; options are a list ('a', 'b'), a column t.c, or a query (SELECT …)";
+    let list = "options are a list ('a', 'b'), a column t.c, a query (SELECT …), or for each row search(…)";
+    let literals = "list texts, numbers, True, False or NULL; options are a list ('a', 'b'), a column t.c, a query (SELECT …), or for each row search(…)";
     let types = "the types are str, int, float, bool, date, and lists such as list[str]";
     let forms = "write '{2}', '{1,3}', '{1,}', '+', '*' or '?'";
     // Query, message, text under the caret, label and help.
@@ -442,7 +442,7 @@ fn errors_have_a_position() {
             "write the question as a text in single quotes: '…'",
         ),
         (
-            "SELECT {{LLMMap('q' || c, d)}}",
+            "SELECT {{LLMQA('q' || c, d)}}",
             "the question is an expression",
             "'q' || c",
             "expected one text",
@@ -475,6 +475,13 @@ fn errors_have_a_position() {
             ")",
             "expected a column or an expression before this",
             "write {{LLMMap('it''s old?', t.column)}}",
+        ),
+        (
+            "SELECT {{LLMMap('Is it''s ' || c || ' in {}?')}}",
+            "`LLMMap` has no value to ask about",
+            ")",
+            "expected a column or an expression before this",
+            "write {{LLMMap('Is it''s ' || … || ' in {}?', t.column)}}",
         ),
         ("SELECT {{LLMMap('q', ())}}", "`()` is empty", "()", "expected a value", ""),
         (

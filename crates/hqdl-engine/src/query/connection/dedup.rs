@@ -32,7 +32,7 @@ pub fn register_dedup_functions(
     connection.create_scalar_function(TRIGRAMS_FUNCTION, 2, flags | is_pure, move |ctx| {
         let texts = (ctx.get_raw(0).as_str()?, ctx.get_raw(1).as_str()?);
         let mut trigrams = trigrams.lock().unwrap_or_else(PoisonError::into_inner);
-        Ok(trigrams.compute_similarity(texts.0, texts.1))
+        Ok(trigrams.compute_similarity(texts.0, texts.1).unwrap_or_default())
     })?;
     connection.create_scalar_function(TRIMMED_FUNCTION, 1, flags | is_pure, |ctx| {
         let value = match ctx.get_raw(0) {
@@ -191,10 +191,10 @@ pub(in crate::query) struct TrigramCache {
 const MAX_CACHED: usize = 100_000;
 
 impl TrigramCache {
-    /// Returns the share of trigrams that two texts have in common, from 0 to 1. As in
-    /// `PostgreSQL`'s `pg_trgm`, each word is in lower case, padded with two spaces before and one
-    /// space after.
-    pub(in crate::query) fn compute_similarity(&mut self, a: &str, b: &str) -> f64 {
+    /// Returns the share of trigrams that two texts have in common, from 0 to 1; `None` if a text
+    /// has no letters or digits, and thus no trigrams. As in `PostgreSQL`'s `pg_trgm`, each word is
+    /// in lower case, padded with two spaces before and one space after.
+    pub(in crate::query) fn compute_similarity(&mut self, a: &str, b: &str) -> Option<f64> {
         if self.by_text.len() > MAX_CACHED {
             self.by_text.clear();
         }
@@ -206,7 +206,7 @@ impl TrigramCache {
         let (a, b) = (&self.by_text[a], &self.by_text[b]);
         let common = count_common(a, b);
         let all = a.len() + b.len() - common;
-        if all == 0 { 0.0 } else { common as f64 / all as f64 }
+        (!a.is_empty() && !b.is_empty()).then(|| common as f64 / all as f64)
     }
 }
 
@@ -266,11 +266,13 @@ mod tests {
 
     #[test]
     fn trigrams_are_those_of_pg_trgm() {
-        let per_mille =
-            |a, b| (TrigramCache::default().compute_similarity(a, b) * 1000.0).round().to_string();
+        let per_mille = |a, b| {
+            let similarity = TrigramCache::default().compute_similarity(a, b)?;
+            Some((similarity * 1000.0).round().to_string())
+        };
         // SELECT similarity('word', 'two words')
-        assert_eq!(per_mille("word", "two words"), "364");
-        assert_eq!(per_mille("word", "Word"), "1000");
-        assert_eq!(per_mille("", "!"), "0");
+        assert_eq!(per_mille("word", "two words").as_deref(), Some("364"));
+        assert_eq!(per_mille("word", "Word").as_deref(), Some("1000"));
+        assert_eq!(per_mille("word", "!"), None);
     }
 }

@@ -127,6 +127,9 @@ pub(in crate::query) fn restore_ingredient_names(message: &str) -> String {
         let ingredient = match table {
             "ranked" => "LLMTopK",
             "values" => NEAREST,
+            "searched" => SEARCH,
+            "spec_values" => "search.values",
+            "spellings" => "LLMDedup",
             _ => "LLMReduce",
         };
         return format!("the query in `{ingredient}` returns {count} columns");
@@ -335,7 +338,8 @@ impl SqliteMessage<'_> {
         if is_table && self.span.is_none() {
             return "a view that the query reads refers to it: correct the view".to_owned();
         }
-        if !is_table && misspelt.eq_ignore_ascii_case("INTERVAL") {
+        let nearest = find_nearest(misspelt, known.iter().map(String::as_str));
+        if !is_table && nearest.is_none() && misspelt.eq_ignore_ascii_case("INTERVAL") {
             return POSTGRES_SYNTAX.to_owned();
         }
         if misspelt.contains(['“', '”', '‘', '’']) {
@@ -369,7 +373,7 @@ impl SqliteMessage<'_> {
                 return format!("it is a column of `{owner}`, which must be in FROM");
             }
         }
-        match (find_nearest(misspelt, known.iter().map(String::as_str)), table) {
+        match (nearest, table) {
             (Some(name), _) => format!("did you mean `{name}`?"),
             (None, Some((table, _))) if database.table_columns(table).is_some() => {
                 format!("`{table}` has the columns {}", format_first_names(&known))

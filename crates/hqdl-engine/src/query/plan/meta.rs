@@ -107,7 +107,7 @@ impl Engine<'_, '_> {
             }
             if let Some(min_similarity) = join.min_similarity {
                 let note = format!(
-                    "{} with a trigram similarity below {min_similarity} did not match without a question (exact=true asks about them)",
+                    "{} with a trigram similarity below {min_similarity} did not match without a question (leave out `block` to ask about them)",
                     count_noun(join_pairs.dissimilar_count, "pair")
                 );
                 report.add_note(join.call_number, &note);

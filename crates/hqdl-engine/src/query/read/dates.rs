@@ -3,7 +3,7 @@
 
 use jiff::civil::{Date, Weekday};
 use jiff::tz::TimeZone;
-use jiff::{Timestamp, ToSpan};
+use jiff::{Span, Timestamp, ToSpan};
 
 use crate::query::read::arguments::MacroNode;
 use crate::query::request::error::QueryError;
@@ -63,8 +63,8 @@ impl MacroNode<'_> {
     }
 }
 
-/// Returns the period that a text names. `this …` ends today, `last …` covers complete units, and
-/// `q1` to `q4` name the latest such quarter that has begun.
+/// Returns the period that a text names. `ytd` ends today, the other periods are complete, and a
+/// quarter is the latest one of this name that has begun.
 fn find_period(text: &str, today: Date) -> Option<Period> {
     let lower = text.to_lowercase();
     let words: Vec<&str> = lower.split_whitespace().collect();
@@ -78,7 +78,11 @@ fn find_period(text: &str, today: Date) -> Option<Period> {
             let first = if first > today { first.checked_sub(1.year()).ok()? } else { first };
             Some((first, first.checked_add(3.months()).ok()?.yesterday().ok()?))
         }
-        ["this", unit] => Some((first_of_unit(unit, today)?, today)),
+        ["this", unit] => {
+            let first = first_of_unit(unit, today)?;
+            let next = first.checked_add(span_of_units(unit, 1)?).ok()?;
+            Some((first, next.yesterday().ok()?))
+        }
         ["last", unit] => last_units(unit, 1, today),
         ["last", count, units] => {
             last_units(units.strip_suffix('s')?, count.parse().ok().filter(|n| *n > 0)?, today)
@@ -90,14 +94,21 @@ fn find_period(text: &str, today: Date) -> Option<Period> {
 /// Returns the period of the `count` complete units before the unit that contains today.
 fn last_units(unit: &str, count: i64, today: Date) -> Option<Period> {
     let end = first_of_unit(unit, today)?;
-    let span = match unit {
-        "day" => i32::try_from(count).ok()?.days(),
-        "week" => i32::try_from(count).ok()?.weeks(),
-        "month" => i32::try_from(count).ok()?.months(),
-        "quarter" => i32::try_from(count.checked_mul(3)?).ok()?.months(),
-        _ => i16::try_from(count).ok()?.years(),
-    };
-    Some((end.checked_sub(span).ok()?, end.yesterday().ok()?))
+    Some((end.checked_sub(span_of_units(unit, count)?).ok()?, end.yesterday().ok()?))
+}
+
+/// Returns `None` if the unit is unknown, or if the span is longer than jiff allows.
+fn span_of_units(unit: &str, count: i64) -> Option<Span> {
+    let span = Span::new();
+    match unit {
+        "day" => span.try_days(count),
+        "week" => span.try_weeks(count),
+        "month" => span.try_months(count),
+        "quarter" => span.try_months(count.checked_mul(3)?),
+        "year" => span.try_years(count),
+        _ => return None,
+    }
+    .ok()
 }
 
 /// Returns the first day of the unit that contains a day. A week begins on Monday.
@@ -129,12 +140,14 @@ mod tests {
             ("today", "2024-02-29", "2024-02-29 2024-02-29"),
             ("Yesterday", "2024-03-01", "2024-02-29 2024-02-29"),
             // 2024-03-01 is a Friday.
-            ("this week", "2024-03-01", "2024-02-26 2024-03-01"),
+            ("this week", "2024-03-01", "2024-02-26 2024-03-03"),
+            ("this month", "2024-02-10", "2024-02-01 2024-02-29"),
+            ("this year", "2024-05-31", "2024-01-01 2024-12-31"),
             ("last week", "2024-03-01", "2024-02-19 2024-02-25"),
             ("last 2 weeks", "2024-03-01", "2024-02-12 2024-02-25"),
             ("last month", "2024-03-31", "2024-02-01 2024-02-29"),
             ("last  3 months", "2024-01-15", "2023-10-01 2023-12-31"),
-            ("this quarter", "2024-05-31", "2024-04-01 2024-05-31"),
+            ("this quarter", "2024-05-31", "2024-04-01 2024-06-30"),
             ("last quarter", "2024-01-01", "2023-10-01 2023-12-31"),
             ("q2", "2024-05-31", "2024-04-01 2024-06-30"),
             ("q4", "2024-05-31", "2023-10-01 2023-12-31"),
@@ -148,5 +161,11 @@ mod tests {
         {
             assert_eq!(period(text, "2024-05-31"), None, "{text}");
         }
+        for text in ["days", "weeks", "months", "quarters", "years"] {
+            for count in ["9999999", "2147483647", "9223372036854775807"] {
+                assert_eq!(period(&format!("last {count} {text}"), "2024-05-31"), None, "{text}");
+            }
+        }
+        assert_eq!(period("last 32000 years", "2024-05-31"), None);
     }
 }

@@ -56,10 +56,10 @@ impl MacroNode<'_> {
         };
         let block = self.block_condition(threshold, block, exact, has_embeddings)?;
         let values = match self.value_source(of.unwrap_or(value))? {
-            ValueSource::Query(query) => EditText::concat([
-                "(WITH hq_values(hq_value) AS ".into(),
+            ValueSource::Query(query, _) => EditText::concat([
+                "(WITH hq_spellings(hq_value) AS ".into(),
                 query,
-                format!(" SELECT DISTINCT {TRIMMED_FUNCTION}(hq_value) AS v FROM hq_values WHERE {TRIMMED_FUNCTION}(hq_value) IS NOT NULL)").into(),
+                format!(" SELECT DISTINCT {TRIMMED_FUNCTION}(hq_value) AS v FROM hq_spellings WHERE {TRIMMED_FUNCTION}(hq_value) IS NOT NULL)").into(),
             ]),
             ValueSource::Column { column, table } => format!(
                 "(SELECT DISTINCT {TRIMMED_FUNCTION}({column}) AS v FROM {table} WHERE {TRIMMED_FUNCTION}({column}) IS NOT NULL)"

@@ -30,8 +30,9 @@ pub(super) const SEARCH_USAGE: (&str, &str) = (
 
 /// Source of the values that a call compares.
 pub(super) enum ValueSource {
-    /// A query in parentheses.
-    Query(EditText),
+    /// A query in parentheses, and the name of its table. The name appears in the message of
+    /// `SQLite` about a query that returns several columns.
+    Query(EditText, &'static str),
     /// A column and its table.
     Column { column: String, table: String },
 }
@@ -40,14 +41,15 @@ impl ValueSource {
     /// Returns the values that a spec names: a query, or `table.column`.
     pub(super) fn from_search(search: &SearchTable) -> Self {
         let query = match search.column() {
-            None => format!("({})", search.values.trim()),
+            // The query may end with a comment.
+            None => format!("({}\n)", search.values.trim()),
             Some((table, column)) => {
                 let (table, column) = (sql::quote_name(table), sql::quote_name(column));
                 // Qualify the column, because SQLite reads an unknown double-quoted name as a text.
                 format!("(SELECT {table}.{column} FROM {table})")
             }
         };
-        Self::Query(query.into())
+        Self::Query(query.into(), "hq_spec_values")
     }
 
     /// Returns a query for the `k` values that match a text best, as a JSON list.
@@ -71,12 +73,12 @@ impl ValueSource {
     /// `hq_value`.
     fn aggregate_sql(&self, aggregate: EditText) -> EditText {
         match self {
-            Self::Query(query) => EditText::concat([
-                "(WITH hq_values(hq_value) AS ".into(),
+            Self::Query(query, name) => EditText::concat([
+                format!("(WITH {name}(hq_value) AS ").into(),
                 query.clone(),
                 " SELECT ".into(),
                 aggregate,
-                " FROM (SELECT DISTINCT hq_value FROM hq_values))".into(),
+                format!(" FROM (SELECT DISTINCT hq_value FROM {name}))").into(),
             ]),
             Self::Column { column, table } => EditText::concat([
                 "(SELECT ".into(),
@@ -158,7 +160,9 @@ impl MacroNode<'_> {
     /// Returns the values that an argument names: a column or a query.
     pub(super) fn value_source(&self, values: &WrittenArgument) -> Result<ValueSource, QueryError> {
         if let Some(query) = values.query_span(self.text) {
-            return Ok(ValueSource::Query(query.into()));
+            let is_search = self.written.name.is_word(self.text, SEARCH);
+            let name = if is_search { "hq_searched" } else { "hq_values" };
+            return Ok(ValueSource::Query(query.into(), name));
         }
         if let Some((table, column)) = values.column_names(self.text) {
             let table = match self.scope.find_source(&table) {

@@ -164,7 +164,7 @@ fn parse_header(sql: &str, item: &[Token], dialect: Dialect) -> Option<SourceHea
     let text = sql.get(first.start..last.end)?;
     let names_column = item.iter().enumerate().all(|(n, token)| match n % 2 {
         0 => matches!(token.lexeme, Lexeme::Word | Lexeme::Quoted | Lexeme::Name),
-        _ => token.is_symbol(b'.') || token.lexeme == Lexeme::Colons && dialect == Dialect::Sqlite,
+        _ => token.is_symbol(b'.'),
     });
     if names_column || has_alias(sql, item, dialect) {
         return Some(SourceHeader::FromSqlite);
@@ -225,7 +225,8 @@ fn has_alias(sql: &str, item: &[Token], dialect: Dialect) -> bool {
     is_name && operand
 }
 
-/// Returns the question of a call in braces: its first text, or its `question` argument.
+/// Returns the question of a call in braces: its first text, or its `question` argument. A question
+/// that is computed from several texts is returned as written.
 fn call_question(sql: &str, call: &[Token]) -> Option<String> {
     let [_, name, paren, arguments @ ..] = call else { return None };
     // Calls of the spec's own ingredients, and captions, contain no question.
@@ -236,14 +237,30 @@ fn call_question(sql: &str, call: &[Token]) -> Option<String> {
     if !is_known || !paren.is_symbol(b'(') || name.eq_ignore_ascii_case("LLMJoin") {
         return None;
     }
-    let renamed = arguments.windows(3).find_map(|three| match three {
-        [keyword, equals, text] if keyword.is_word(sql, "question") && equals.is_symbol(b'=') => {
-            Some(text)
+    let renamed = arguments.windows(3).position(|three| match three {
+        [keyword, equals, text] => {
+            keyword.is_word(sql, "question")
+                && equals.is_symbol(b'=')
+                && matches!(text.lexeme, Lexeme::Text | Lexeme::Quoted)
         }
-        _ => None,
+        _ => false,
     });
-    let text = renamed.or(arguments.first())?;
-    let text =
-        matches!(text.lexeme, Lexeme::Text | Lexeme::Quoted).then(|| text.unquoted_text(sql))?;
+    let question = arguments.get(renamed.map_or(0, |keyword| keyword + 2)..)?;
+    let text = question.first().filter(|t| matches!(t.lexeme, Lexeme::Text | Lexeme::Quoted))?;
+    let text = if question.get(1).is_some_and(|next| next.is_symbol(b'|')) {
+        let mut depth = 0_usize;
+        let last = question.iter().take_while(|token| {
+            match token.lexeme {
+                Lexeme::Symbol(b'(' | b'[' | b'{') | Lexeme::Open => depth += 1,
+                Lexeme::Symbol(b')' | b']' | b'}') | Lexeme::Close if depth == 0 => return false,
+                Lexeme::Symbol(b')' | b']' | b'}') | Lexeme::Close => depth -= 1,
+                _ => {}
+            }
+            depth > 0 || !token.is_symbol(b',')
+        });
+        sql.get(text.start..last.last()?.end)?.to_owned()
+    } else {
+        text.unquoted_text(sql)
+    };
     Some(text).filter(|text| !text.trim().is_empty())
 }

@@ -3,6 +3,9 @@
 use super::{Arguments, Ingredient, Keyword, Subject};
 use crate::blendsql::SqlError;
 
+/// Mark around the number of a value that a question names, until the value's position is known.
+pub(in crate::blendsql) const SLOT: char = '\u{0}';
+
 /// The ingredient `{{LLMMap('question', value, context…)}}`.
 pub struct LlmMap;
 
@@ -41,6 +44,10 @@ impl Ingredient for LlmMap {
 
 /// Shortens a question for a help message.
 fn shorten_question(question: &str) -> String {
+    if question.contains(SLOT) {
+        let texts = question.split(SLOT).step_by(2).map(|text| text.replace('\'', "''"));
+        return texts.collect::<Vec<_>>().join("' || … || '");
+    }
     let line = question.lines().next().unwrap_or_default();
     if line == question && line.chars().count() <= 40 {
         return line.replace('\'', "''");

@@ -16,6 +16,7 @@ pub use answer::{AnswerFunction, SummaryFunction};
 pub use join::LlmJoin;
 pub use keyword::Keyword;
 pub use map::LlmMap;
+pub(in crate::blendsql) use map::SLOT;
 pub use qa::LlmQa;
 pub use reduce::LlmReduce;
 pub use validate::LlmValidate;

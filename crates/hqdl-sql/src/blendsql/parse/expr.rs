@@ -237,7 +237,7 @@ impl QueryParser<'_> {
             Infix::Cast => {
                 let colons = self.previous_token_end() - 2;
                 let type_name = self.read_server_type()?;
-                self.replace_legacy_cast(&left, colons, &type_name);
+                self.replace_legacy_cast(&left, colons, &type_name)?;
                 ExprKind::Cast(Box::new(left), type_name)
             }
         })

@@ -12,6 +12,8 @@
 //! | `FROM (…) AS t(a, b)`, `FROM VALUES {{…}} AS t(a, b)` | `FROM (WITH t_(a, b) AS (…) SELECT * FROM t_) AS t` |
 //! | `{{…}}::INT`, `t.x::INT` | `CAST({{…}} AS INT)`, `CAST(t.x AS INT)` |
 
+use crate::blendsql::argument::is_cast_type;
+use crate::blendsql::lexer::Lexeme;
 use crate::blendsql::parse::cursor::{LegacySyntax, QueryParser};
 use crate::blendsql::tree::{
     Body, Cte, Expr, ExprKind, FromItem, FromSource, JoinKind, Query, ResultColumn, SelectCore,
@@ -20,13 +22,6 @@ use crate::blendsql::tree::{
 use crate::blendsql::{Argument, SqlError, Subject};
 use crate::translated::Edits;
 use hqdl_values::sql::quote_name;
-
-/// Types that a cast `x::TYPE` may name. DATE is not among them, because `SQLite` would cast the
-/// value to a number.
-const CAST_TYPES: [&str; 11] = [
-    "INT", "INTEGER", "BIGINT", "SMALLINT", "TEXT", "VARCHAR", "REAL", "FLOAT", "DOUBLE",
-    "NUMERIC", "DECIMAL",
-];
 
 impl LegacySyntax {
     /// Writes text before and after a node. Outer nodes are completed after inner nodes, so the
@@ -219,16 +214,28 @@ impl QueryParser<'_> {
     /// Returns true if a `::` after the expression is a cast that earlier versions accepted: the
     /// expression is a call, or the type is in `CAST_TYPES`.
     pub(super) fn is_legacy_cast(&self, left: &Expr) -> bool {
-        let has_known_type = || {
-            let word = self.peek_after(1);
-            word.is_some_and(|word| CAST_TYPES.iter().any(|name| word.is_word(self.sql, name)))
-        };
+        let has_known_type = || self.peek_after(1).is_some_and(|word| is_cast_type(self.sql, word));
         let is_call = matches!(left.kind, ExprKind::Call(..));
         self.legacy.is_some() && (is_call || !self.is_server && has_known_type())
     }
 
-    /// Replaces the cast of a call; `colons` is the offset of the `::`.
-    pub(super) fn replace_legacy_cast(&mut self, left: &Expr, colons: usize, type_name: &str) {
+    /// Replaces a cast; `colons` is the offset of the `::`. Fails if a subscript follows directly,
+    /// which `SQLite` would read as an alias.
+    pub(super) fn replace_legacy_cast(
+        &mut self,
+        left: &Expr,
+        colons: usize,
+        type_name: &str,
+    ) -> Result<(), SqlError> {
+        let end = self.previous_token_end();
+        let subscript = self.peek().filter(|next| {
+            next.start == end && next.lexeme == Lexeme::Name && self.text(*next).starts_with('[')
+        });
+        if let Some(subscript) = subscript.filter(|_| self.legacy.is_some() && !self.is_server) {
+            let message = "a cast cannot have a subscript";
+            return Err(SqlError::new(subscript.span(), message, "SQLite has no arrays")
+                .with_help("for a name of the result column, write AS before it"));
+        }
         let is_call = matches!(left.kind, ExprKind::Call(..));
         if self.legacy.is_some() && (is_call || !self.is_server) {
             let span = self.span_from(colons);
@@ -237,6 +244,7 @@ impl QueryParser<'_> {
                 legacy.edits.insert_first(left.span.start, "CAST(".to_owned());
             }
         }
+        Ok(())
     }
 
     fn add_legacy_edit(&mut self, span: Span, text: String) {

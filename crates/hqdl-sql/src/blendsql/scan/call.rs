@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use crate::blendsql::argument::{self, span_of_tokens};
 use crate::blendsql::ingredients::keyword::{KEYWORDS, find_keyword};
-use crate::blendsql::ingredients::{Arguments, IngredientRef, Keyword, Subject};
+use crate::blendsql::ingredients::{Arguments, IngredientRef, Keyword, SLOT, Subject};
 use crate::blendsql::lexer::{Lexeme, Token};
 use crate::blendsql::macros::WrittenArgument;
 use crate::blendsql::scan::ScannedCall;
@@ -379,9 +379,6 @@ impl CallParts {
         Ok(())
     }
 }
-
-/// Mark around the number of a value that a question names, until the value's position is known.
-const SLOT: char = '\u{0}';
 
 /// Splits tokens at `||` outside of all brackets.
 fn split_concatenation(tokens: &[Token]) -> Vec<&[Token]> {

@@ -58,13 +58,14 @@ pub struct JoinPairs {
 }
 
 impl JoinPairs {
-    /// Returns true if the texts of a pair are too dissimilar to ask the model about the pair. Such
-    /// a pair is recorded as not matching.
+    /// Returns true if the texts of a pair are too dissimilar for the model to be asked about it.
+    /// The pair does not match then. Equal values, and values without trigrams, are never too
+    /// dissimilar.
     fn exclude_dissimilar_pair(&mut self, left: (&Value, &[u8]), right: (&Value, &[u8])) -> bool {
         let Some(min_similarity) = self.min_similarity else { return false };
         let text = |value: &Value| value.canonical_text().map(Cow::into_owned).unwrap_or_default();
         let similarity = self.trigrams.compute_similarity(&text(left.0), &text(right.0));
-        if similarity >= min_similarity {
+        if similarity.is_none_or(|similarity| similarity >= min_similarity) {
             return false;
         }
         self.dissimilar_count += 1;
