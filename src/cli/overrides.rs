@@ -68,6 +68,9 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
                 }
             };
             let Session { spec, database, .. } = open_spec(spec)?;
+            if *unknown {
+                overrides::check_no_value(&spec, table, column)?;
+            }
             override_cell(&spec, &database, (table, key, column, value), note, *force)?;
             Ok(report_change(output_options, "set", "set", &spec.overrides_path()))
         }

@@ -309,7 +309,7 @@ impl SpecState {
             timeout,
             spend,
             keep_other_tables: is_contested
-                && matches!(cause, Cause::Files | Cause::Retry | Cause::NewDay),
+                && matches!(cause, Cause::Files | Cause::Retry | Cause::NewDay | Cause::OtherRun),
         };
         if let Some(requested) = self.requested_runs.pop_front() {
             // A client's request counts as approval.

@@ -83,7 +83,8 @@ pub struct OverrideArguments {
     pub key: Vec<String>,
     /// Name of the column.
     pub column: String,
-    /// The value; `|` separates the values of a list, and `?` sets the cell to no value.
+    /// The value; `|` separates the values of a list, and `?` sets the cell to no value, unless the
+    /// column's value list contains it.
     pub value: String,
     /// Reason for the override, and where the value comes from.
     pub note: String,

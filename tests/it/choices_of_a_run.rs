@@ -187,6 +187,25 @@ fn an_override_shows_its_note_and_the_answer_of_the_model() {
 }
 
 #[test]
+fn a_listed_question_mark_is_a_value_and_never_means_no_value() {
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "json");
+    project.edit_spec("\"Green\"]", "\"Green\", \"?\"]");
+    let set = |words: &[&str]| {
+        let key = ["override", "set", "specs/x.toml", "llm", "Zed", "Zed Zedsson"];
+        project.run_hqdl(&[&key, words].concat())
+    };
+    let refused = set(&["eye_color", "--unknown"]).expect_exit_code(2).stderr;
+    assert!(refused.contains("cannot be set to no value"), "{refused}");
+    assert!(!project.path("specs/x.overrides.csv").exists());
+    set(&["eye_color", "?"]).expect_exit_code(0);
+    set(&["motto", "--unknown"]).expect_exit_code(0);
+    project.run_materialize(&[]).expect_exit_code(0);
+    let published = "SELECT eye_color, motto FROM llm WHERE name = 'Zed'";
+    assert_eq!(project.query_rows(published), [[json!("?"), Json::Null]]);
+}
+
+#[test]
 fn prompts_can_be_printed_before_a_run() {
     let endpoint = truthful_endpoint();
     let project = heroes_project(&endpoint, "json");

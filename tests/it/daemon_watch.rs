@@ -544,18 +544,25 @@ fn a_deleted_copy_is_recreated_without_requests() {
     daemon.post("/v1/query", &none).expect_status(400);
 }
 
-/// Two daemons with different caches publish the same tables: after a few runs, one of them reports
-/// it and leaves the tables unchanged, until a client requests a run.
+/// Two daemons with different caches publish the same tables, from the same spec or from two
+/// checkouts of it: after a few runs, one of them reports it and leaves the tables unchanged, until
+/// a client requests a run.
 #[test]
 fn daemons_with_different_caches_do_not_replace_each_others_tables_forever() {
-    for output in ["", "\noutput = \"../copy.sqlite\""] {
+    let copy = "\noutput = \"../copy.sqlite\"";
+    for (output, specs) in [("", "specs"), (copy, "specs"), ("", "checkout")] {
         let endpoint = truthful_endpoint();
         let project = heroes_project(&endpoint, "csv");
         let text = project.spec_text();
         project.write_spec(&text.replace("data.sqlite\"", &format!("data.sqlite\"{output}")));
+        if specs != "specs" {
+            std::fs::create_dir(project.path(specs)).unwrap();
+            std::fs::copy(project.path("specs/x.toml"), project.path(specs).join("x.toml"))
+                .unwrap();
+        }
         let first = Daemon::start(&project, &[]);
         first.wait_until_idle("complete");
-        let second = Daemon::start(&project, &["--cache", "other"]);
+        let second = Daemon::start(&project, &["--cache", "other", "--specs", specs]);
         let reports = |daemon: &Daemon| {
             let held = daemon.spec_status()["held"].clone();
             held.as_str().is_some_and(|why| why.contains("publishes `llm`"))
@@ -586,4 +593,49 @@ fn daemons_with_different_caches_do_not_replace_each_others_tables_forever() {
         wait_until("the other reports it", || reports(other));
         assert_ne!(journal(&inputs()), journal(&before));
     }
+}
+
+/// The plan of a spec that waits for approval is renewed after a run of another spec. This run
+/// leaves the tables of another cache unchanged, too.
+#[test]
+fn a_renewed_plan_does_not_replace_the_tables_of_another_cache() {
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "csv");
+    let publish = || project.run_materialize(&["--cache", "other"]).expect_exit_code(0);
+    publish();
+    std::fs::copy(project.path("data.sqlite"), project.path("y.sqlite")).unwrap();
+    let other_spec = project.spec_text().replace("data.sqlite", "y.sqlite");
+    let other_spec = other_spec.replace("motto", "slogan");
+    std::fs::write(project.path("specs/y.toml"), other_spec).unwrap();
+    let journal = || {
+        let sql = "SELECT inputs ->> 'journal' FROM hqdl_object WHERE name = 'llm'";
+        project.query_rows(sql)
+    };
+    let before = journal();
+    let daemon = Daemon::start(&project, &["--no-spend"]);
+    let find = |name: &str| {
+        let specs = daemon.status()["specs"].as_array().cloned().unwrap_or_default();
+        specs.into_iter().find(|spec| spec["name"] == name).unwrap_or_default()
+    };
+    wait_until("both wait for approval", || {
+        ["x", "y"].iter().all(|name| {
+            let spec = find(name);
+            spec["held"].as_str().is_some_and(|why| why.contains("missing"))
+                && spec["run"].is_null()
+        })
+    });
+    assert_ne!(journal(), before, "the first run replaces the tables");
+    publish();
+    wait_until("it is reported", || {
+        find("x")["held"].as_str().is_some_and(|why| why.contains("publishes `llm`"))
+    });
+    assert_eq!(journal(), before);
+    let last_run = || {
+        let runs = daemon.status()["runs"].as_array().cloned().unwrap_or_default();
+        runs.into_iter().find(|run| run["spec"] == "x").unwrap_or_default()
+    };
+    daemon.post("/v1/runs", &json!({ "spec": "y", "wait": true })).expect_status(200);
+    wait_until("the plan of x is renewed", || last_run()["cause"] == "run of another spec");
+    wait_until("the run has ended", || find("x")["run"].is_null());
+    assert_eq!(journal(), before);
 }

@@ -6,6 +6,7 @@ use std::process::Command;
 
 use rusqlite::Connection;
 
+use hqdl::init::csv_import::create_database;
 use hqdl_testkit::endpoint::Endpoint;
 use hqdl_testkit::project::{
     CommandResult, check_complete, heroes_project, query_rows, truthful_endpoint,
@@ -154,6 +155,46 @@ fn csv_files_become_a_database_beside_them() {
     let db = Connection::open(at("data.sqlite")).unwrap();
     let sql = "SELECT group_concat(name) FROM (SELECT name FROM sqlite_schema ORDER BY 1)";
     assert_eq!(query_rows(&db, sql).unwrap()[0][0], "a,b");
+}
+
+#[test]
+fn equal_column_names_of_a_csv_file_become_unique() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("wide.csv");
+    // Comparing each candidate with all names would take hours for the largest table.
+    let mut header = vec!["a"; 1997];
+    header.splice(2..2, ["A", "a_3", ""]);
+    std::fs::write(&file, header.join(",") + "\n").unwrap();
+    let (database, notes) = create_database(&file, std::slice::from_ref(&file)).unwrap();
+    let db = Connection::open(database).unwrap();
+    let sql = "SELECT name FROM pragma_table_info('wide')";
+    let names: Vec<String> =
+        query_rows(&db, sql).unwrap().iter().map(|r| r[0].as_str().unwrap().to_owned()).collect();
+    assert_eq!(names[..7], ["a", "a_2", "A_3", "a_3_2", "column_5", "a_4", "a_5"]);
+    assert_eq!((names.len(), notes.len()), (2000, 1999));
+}
+
+#[test]
+fn a_csv_file_in_utf_16_is_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("cities.csv");
+    let little: fn(u16) -> [u8; 2] = u16::to_le_bytes;
+    for (to_bytes, is_complete) in [(little, true), (u16::to_be_bytes, true), (little, false)] {
+        let text = "\u{feff}name\nMünchen\n東京 🗼\n";
+        let mut bytes: Vec<u8> = text.encode_utf16().flat_map(to_bytes).collect();
+        if !is_complete {
+            bytes.push(b'x');
+        }
+        std::fs::write(&file, &bytes).unwrap();
+        let created = create_database(&file, std::slice::from_ref(&file));
+        assert_eq!(created.is_ok(), is_complete, "{created:?}");
+        let Ok((database, _)) = created else { continue };
+        let db = Connection::open(&database).unwrap();
+        let rows = query_rows(&db, "SELECT name FROM cities").unwrap();
+        assert_eq!(rows, [["München"], ["東京 🗼"]]);
+        drop(db);
+        std::fs::remove_file(database).unwrap();
+    }
 }
 
 #[test]

@@ -6,10 +6,18 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use hqdl::database::output::OutputTarget;
 use hqdl::database::parquet_format::file::reader::{FileReader, SerializedFileReader};
 use hqdl::database::parquet_format::record::Field;
+use hqdl::database::publish::Publication;
+use hqdl::database::published_state::PublishedState;
+use hqdl::overrides::Overrides;
+use hqdl::session::{Cache, Session, SpecOverrides};
+use hqdl::spec::UncheckedSpec;
 use serde_json::{Value as Json, json};
 
 use hqdl_testkit::endpoint::Endpoint;
@@ -242,6 +250,65 @@ fn files_of_others_are_kept() {
     let failed = project.run_materialize(&["--output", "expanded/"]).expect_exit_code(2);
     assert!((failed.stdout + &failed.stderr).contains("llm_power.parquet exists"));
     assert_eq!(fs::read(folder.join("llm_power.parquet")).unwrap(), b"mine");
+}
+
+/// A run checks the folder again when it publishes, because another spec may have published since.
+#[test]
+fn a_run_does_not_replace_a_folder_that_another_spec_took_meanwhile() {
+    let released = Arc::new(AtomicBool::new(false));
+    let is_released = Arc::clone(&released);
+    let endpoint = Endpoint::start_with(move |column, key| {
+        while column == "slogan" && !is_released.load(Ordering::SeqCst) {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        true_value(column, key)
+    });
+    let project = heroes_project(&endpoint, "json");
+    project.run_materialize(&[]).expect_exit_code(0);
+    let asked = endpoint.request_count();
+    let spec = project.spec_text().replace("llm", "other").replace("motto", "slogan");
+    fs::write(project.path("specs/y.toml"), spec).unwrap();
+    let other = project.start_hqdl(&["materialize", "specs/y.toml", "--output", "expanded/"]);
+    endpoint.wait_for(asked + 1);
+    publish(&project);
+    released.store(true, Ordering::SeqCst);
+    let failed = other.wait_for_exit();
+    let text = failed.stdout + &failed.stderr;
+    assert!(failed.code != 0 && text.contains("another spec"), "{text}");
+    assert_eq!(names(&project), set(FILES));
+    assert_eq!(rows(&project, "expanded/llm.parquet").len(), 10);
+    // The answers are kept.
+    let asked = endpoint.request_count();
+    let words = ["materialize", "specs/y.toml", "--output", "others/"];
+    project.run_hqdl(&words).expect_exit_code(0);
+    assert_eq!(endpoint.request_count(), asked);
+}
+
+#[test]
+fn a_failed_commit_leaves_no_temporary_file() {
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "json");
+    publish(&project);
+    project.edit_spec("data.sqlite\"", "data.sqlite\"\noutput = \"../expanded/\"");
+    let unchecked = UncheckedSpec::read(&project.path("specs/x.toml")).unwrap();
+    let Session { spec, database, .. } =
+        Session::open(unchecked, &SpecOverrides::default(), Cache::Temporary).unwrap();
+    let target = OutputTarget::inspect(&database, spec.output.as_deref()).unwrap();
+    let destination = target.open_target(&database).unwrap();
+    let publication = Publication::begin(destination.database(), &spec).unwrap();
+    destination.refresh().unwrap();
+    let expansion = &spec.expansions[0];
+    let written = publication.open_tables(expansion, false).unwrap().finish(None);
+    let position = ("another journal".to_owned(), 1);
+    let state = PublishedState::current(&spec, 0, "m", &Overrides::default(), position);
+    publication.finish_expansion(&spec, &written, &state, &mut |_| Vec::new()).unwrap();
+    // The first file is renamed, and the second cannot be.
+    let blocked = project.path("expanded/llm.parquet");
+    fs::remove_file(&blocked).unwrap();
+    fs::create_dir(&blocked).unwrap();
+    assert!(names(&project).iter().any(|name| name.contains(".part")));
+    publication.commit().unwrap_err();
+    assert_eq!(names(&project), set(FILES));
 }
 
 #[test]

@@ -268,10 +268,7 @@ impl PublishTarget for ParquetFolder {
     }
 
     fn check_names(&self, _db: &Database, spec: &Spec) -> Result<(), StoreError> {
-        let spec_path = spec.full_path();
-        if let Some(of) = self.manifest.specs().find(|s| *s != spec_path && Path::new(s).exists()) {
-            return Err(StoreError::OtherSpec { path: self.path.clone(), of: of.to_owned() });
-        }
+        self.check_owner(spec)?;
         let list_tables = |e: &Expansion| {
             e.columns
                 .iter()
@@ -287,11 +284,14 @@ impl PublishTarget for ParquetFolder {
     fn begin<'t>(
         &'t self,
         db: &'t Database,
+        spec: &Spec,
     ) -> Result<Box<dyn TargetTransaction + 't>, StoreError> {
         let lock = self.lock()?;
         // Another process may have published since the folder was opened.
         let manifest = Manifest::read(&self.path)?.unwrap_or_default();
         let folder = Self { path: self.path.clone(), manifest };
+        // Files that are not part of this publication are removed.
+        folder.check_owner(spec)?;
         Ok(Box::new(FolderPublication { folder, db, _lock: lock, files: RefCell::default() }))
     }
 
@@ -319,6 +319,15 @@ impl PublishTarget for ParquetFolder {
 }
 
 impl ParquetFolder {
+    /// Fails if another spec, which still exists, publishes into the folder.
+    fn check_owner(&self, spec: &Spec) -> Result<(), StoreError> {
+        let spec_path = spec.full_path();
+        match self.manifest.specs().find(|s| *s != spec_path && Path::new(s).exists()) {
+            Some(of) => Err(StoreError::OtherSpec { path: self.path.clone(), of: of.to_owned() }),
+            None => Ok(()),
+        }
+    }
+
     /// Fails if a file of this name exists that hqdl did not write.
     fn check_replaceable(&self, name: &str) -> Result<(), StoreError> {
         let path = self.path.join(name);
@@ -419,14 +428,14 @@ impl TargetTransaction for FolderPublication<'_> {
         self.write_provenance(local)?;
         let objects = self.read_objects(local).map_err(|e| self.db.store_error_for(&e))?;
         let mut files = BTreeMap::new();
-        for (name, file) in std::mem::take(self.files.get_mut()) {
-            let path = self.folder.path.join(&name);
-            if let Some((temporary, lock)) = file.temporary {
-                drop(lock);
-                std::fs::rename(&temporary, &path)
+        for (name, file) in self.files.get_mut() {
+            if let Some((temporary, _)) = &file.temporary {
+                let path = self.folder.path.join(name);
+                std::fs::rename(temporary, &path)
                     .map_err(|error| StoreError::File { path, error })?;
+                file.temporary = None;
             }
-            files.insert(name, file.entry);
+            files.insert(name.clone(), file.entry.clone());
         }
         for name in self.folder.manifest.files.keys().filter(|name| !files.contains_key(*name)) {
             let path = self.folder.path.join(name);

@@ -64,11 +64,11 @@ impl<'db> Publication<'db> {
     /// Begins the publication. Drops the tables of expansions that are no longer in the spec.
     ///
     /// # Errors
-    /// Returns [`StoreError`] if the database is locked or read-only.
+    /// Returns [`StoreError`] if the database is locked or read-only, or belongs to another spec.
     pub fn begin(db: &'db Database, spec: &Spec) -> Result<Self, StoreError> {
         let error = |e: rusqlite::Error| db.store_error_for(&e);
         let connection = db.connection();
-        let target = db.target.begin(db)?;
+        let target = db.target.begin(db, spec)?;
         // With foreign keys enabled, dropping a table would delete the user's rows that refer to
         // it, even though the table is recreated in the same transaction.
         connection.execute_batch("PRAGMA foreign_keys = OFF").map_err(error)?;

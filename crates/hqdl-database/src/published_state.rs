@@ -100,6 +100,17 @@ impl Database {
         serde_json::from_str(&text).ok()
     }
 
+    /// Returns the id of the journal that the values of an expansion's published table came from,
+    /// whichever spec published it; `None` if there is no such table, or its journal is not known.
+    #[must_use]
+    pub fn published_journal(&self, expansion: &str) -> Option<String> {
+        if !self.is_created_by_hqdl(expansion) {
+            return None;
+        }
+        let sql = "SELECT inputs ->> 'journal' FROM hqdl_object WHERE name = ?1 AND type = 'table'";
+        self.connection().query_row(sql, [expansion], |row| row.get(0)).ok()?
+    }
+
     /// Returns the published expansions that are no longer in the spec.
     ///
     /// # Errors

@@ -129,6 +129,7 @@ impl PublishTarget for SqliteFile {
     fn begin<'t>(
         &'t self,
         db: &'t Database,
+        _spec: &Spec,
     ) -> Result<Box<dyn TargetTransaction + 't>, StoreError> {
         Ok(Box::new(FilePublication { db }))
     }

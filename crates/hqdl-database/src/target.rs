@@ -148,9 +148,13 @@ pub(crate) trait PublishTarget: fmt::Debug + Send + Sync {
         Ok(())
     }
 
-    /// Begins a publication, and excludes other publishers until it ends.
-    fn begin<'t>(&'t self, db: &'t Database)
-    -> Result<Box<dyn TargetTransaction + 't>, StoreError>;
+    /// Begins a publication of a spec, and excludes other publishers until it ends. Fails if the
+    /// target belongs to another spec.
+    fn begin<'t>(
+        &'t self,
+        db: &'t Database,
+        spec: &Spec,
+    ) -> Result<Box<dyn TargetTransaction + 't>, StoreError>;
 
     /// Removes the given objects of a spec and their bookkeeping. If `is_last` is true, removes all
     /// of hqdl's objects. Returns true if nothing of the target is left.

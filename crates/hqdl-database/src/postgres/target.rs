@@ -67,6 +67,7 @@ impl PublishTarget for DatabaseServer {
     fn begin<'t>(
         &'t self,
         db: &'t Database,
+        _spec: &Spec,
     ) -> Result<Box<dyn TargetTransaction + 't>, StoreError> {
         let publication = self.begin_publishing()?;
         // Another process may have published since the database was opened.

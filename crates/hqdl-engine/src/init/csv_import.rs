@@ -1,5 +1,6 @@
 //! Creates a database from CSV files, one table per file, for users who have no database yet.
 
+use std::collections::{HashMap, HashSet};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
@@ -156,15 +157,15 @@ fn import_file(db: &Connection, file: &Path) -> Result<Vec<String>, CsvProblem> 
         (describe_error(&e), hint)
     };
     let header = reader().headers().map_err(invalid_record)?.clone();
-    let names = make_names_unique(&header);
-    if names.is_empty() {
+    if header.is_empty() {
         return Err(("it has no header line with column names".to_owned(), HEADER_HINT));
     }
-    if names.len() > MAX_COLUMNS {
+    if header.len() > MAX_COLUMNS {
         let message =
-            format!("it has {} columns; a SQLite table has at most {MAX_COLUMNS}", names.len());
+            format!("it has {} columns; a SQLite table has at most {MAX_COLUMNS}", header.len());
         return Err((message, "split the file, or remove columns"));
     }
+    let names = make_names_unique(&header);
     let mut kinds = vec![FieldKind::Unknown; names.len()];
     for record in reader().records() {
         let record = record.map_err(invalid_record)?;
@@ -211,9 +212,10 @@ fn read_text(file: &Path) -> Result<String, CsvProblem> {
         }
     };
     let (pairs, rest) = bytes.as_chunks::<2>();
-    let units: Vec<u16> = pairs.iter().map(|pair| from_bytes(*pair)).collect();
-    let text = String::from_utf16(&units).ok().filter(|_| rest.is_empty());
-    text.ok_or_else(|| ("it is not complete UTF-16 text".to_owned(), UTF_16_HINT))
+    let units = pairs.iter().map(|pair| from_bytes(*pair));
+    let text: Option<String> = char::decode_utf16(units).collect::<Result<_, _>>().ok();
+    text.filter(|_| rest.is_empty())
+        .ok_or_else(|| ("it is not complete UTF-16 text".to_owned(), UTF_16_HINT))
 }
 
 /// Returns the line number and the reason of an error.
@@ -236,14 +238,18 @@ fn detect_delimiter(text: &str) -> u8 {
 /// Returns unique column names.
 fn make_names_unique(header: &csv::StringRecord) -> Vec<String> {
     let mut names: Vec<String> = Vec::new();
+    // SQLite ignores the case of ASCII letters in names.
+    let mut used: HashSet<String> = HashSet::new();
+    let mut last_suffixes: HashMap<String, usize> = HashMap::new();
     for (n, field) in header.iter().enumerate() {
         let field = field.trim();
         let preferred =
             if field.is_empty() { format!("column_{}", n + 1) } else { field.to_owned() };
         let mut name = preferred.clone();
-        let mut suffix = 1;
-        while names.iter().any(|existing| existing.eq_ignore_ascii_case(&name)) {
-            suffix += 1;
+        // All smaller suffixes of this name are in use.
+        let suffix = last_suffixes.entry(preferred.to_ascii_lowercase()).or_insert(1);
+        while !used.insert(name.to_ascii_lowercase()) {
+            *suffix += 1;
             name = format!("{preferred}_{suffix}");
         }
         names.push(name);

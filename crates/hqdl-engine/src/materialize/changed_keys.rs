@@ -131,16 +131,16 @@ impl<'w> Materializer<'w> {
         expansion: &Expansion,
         journal: &str,
     ) -> Result<bool, FactsError> {
-        let Some(state) = published.published_state(&self.spec, &expansion.name) else {
-            return Ok(true);
-        };
-        let has_last_completion = match published.bucket_snapshot(expansion) {
+        let published_journal = published.published_journal(&expansion.name);
+        if published_journal.as_deref() != Some(journal) {
+            return Ok(false);
+        }
+        match published.bucket_snapshot(expansion) {
             Some(BucketSnapshot { last_completion: (id, description), .. }) => {
-                self.describe_completion(id)? == description
+                Ok(self.describe_completion(id)? == description)
             }
-            None => true,
-        };
-        Ok(state.journal == journal && has_last_completion)
+            None => Ok(true),
+        }
     }
 
     /// Returns the name of a published table that comes from another cache, if there is one.
@@ -152,9 +152,7 @@ impl<'w> Materializer<'w> {
         let Some(published) = target.previous_database(self.database) else { return Ok(None) };
         let journal = self.facts.history().journal_id()?;
         let is_from_other_cache = |expansion: &&Expansion| {
-            published
-                .published_state(&self.spec, &expansion.name)
-                .is_some_and(|state| state.journal != journal)
+            published.published_journal(&expansion.name).is_some_and(|other| other != journal)
         };
         let found = self.spec.expansions.iter().find(is_from_other_cache);
         Ok(found.map(|expansion| expansion.name.as_str()))

@@ -5,8 +5,8 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use super::{
-    OverrideLine, Overrides, OverridesError, explain_rejection, find_entities, is_no_value,
-    read_lines, write_lines,
+    NO_VALUE, OverrideLine, Overrides, OverridesError, explain_rejection, find_entities,
+    is_no_value, read_lines, write_lines,
 };
 use crate::checker::Checker;
 use crate::{Column, Expansion, Spec};
@@ -64,6 +64,12 @@ pub enum OverrideEditError {
         /// Candidate values, for the error message.
         suggestion: String,
     },
+    /// No override can set the column to no value.
+    #[error("`{column}` cannot be set to no value: its value list contains `{NO_VALUE}`")]
+    NoValue {
+        /// Name of the column.
+        column: String,
+    },
     /// The override does not exist.
     #[error("{} has no override of {cell}", path.display())]
     NotFound {
@@ -91,6 +97,9 @@ impl OverrideEditError {
                 "check the key; for a row that does not exist yet pass --force".to_owned()
             }
             Self::Value { suggestion, .. } => suggestion.clone(),
+            Self::NoValue { .. } => format!(
+                "remove `{NO_VALUE}` from the list; to set the value `{NO_VALUE}`, pass it instead of --unknown"
+            ),
             Self::NotFound { .. } => "`hqdl override list SPEC` lists them".to_owned(),
             Self::File(error) => error.hint().to_owned(),
         }
@@ -164,6 +173,21 @@ pub fn find_objections<E>(
         Some(position) => objections.extend(check_value(&expansion.columns[position], value)),
     }
     Ok(objections)
+}
+
+/// Checks that an override can set a cell of a column to no value, if the spec has the column.
+///
+/// # Errors
+/// [`OverrideEditError::NoValue`] if [`NO_VALUE`] is a value of the column.
+pub fn check_no_value(spec: &Spec, table: &str, column: &str) -> Result<(), OverrideEditError> {
+    let expansion = spec.expansions.iter().find(|e| creates_table(e, table));
+    let found = expansion.and_then(|e| e.columns.get(e.find_column(column)?));
+    match found {
+        Some(column) if !is_no_value(column, NO_VALUE) => {
+            Err(OverrideEditError::NoValue { column: column.name.clone() })
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Checks a new value of a column. Returns the reason if the column does not allow it.

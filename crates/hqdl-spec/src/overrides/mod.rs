@@ -19,7 +19,9 @@ use hqdl_values::csv::csv_reason;
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
-pub use self::edit::{OverrideEditError, find_objections, remove_override, set_override};
+pub use self::edit::{
+    OverrideEditError, check_no_value, find_objections, remove_override, set_override,
+};
 use crate::checker::Checker;
 use crate::{Expansion, Spec};
 use hqdl_values::cell::{CellValue, State};

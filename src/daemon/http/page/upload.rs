@@ -18,7 +18,7 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use maud::{Markup, html};
 use tempfile::{TempDir, TempPath};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Mutex, mpsc, watch};
 
 use super::super::query::run_blocking;
 use super::super::reply::HttpRefusal;
@@ -42,6 +42,8 @@ const MIN_FREE_BYTES: u64 = 256 * MEGABYTE;
 const SPACE_CHECK_BYTES: u64 = 8 * MEGABYTE;
 /// Maximum number of chunks that wait to be written.
 const MAX_CHUNKS_AHEAD: usize = 4;
+/// Maximum size of a CSV file, which the import reads into memory, in bytes.
+const MAX_CSV_BYTES: u64 = 256 * MEGABYTE;
 /// Time limit for the next chunk of an upload.
 const CHUNK_TIMEOUT: Duration = Duration::from_secs(30);
 /// Time limit for an upload.
@@ -106,12 +108,8 @@ async fn create_spec(
     let received = tokio::time::timeout(UPLOAD_TIMEOUT, receiving).await;
     let uploaded = received.map_err(|_| timeout_refusal())??;
     let (client_guard, interrupt) = state.context.clients.begin_work();
-    let lock = Arc::clone(&state.edits).lock_owned().await;
-    let create = move || {
-        let created = uploaded.create_spec(&temp, &folder, interrupt);
-        drop((lock, temp));
-        created
-    };
+    let edits = Arc::clone(&state.edits);
+    let create = move || uploaded.create_spec(&temp, &folder, &edits, interrupt);
     let (name, spec_file, notes) = run_blocking(permit, client_guard, create).await?;
     let _ = state.context.events.send(DaemonEvent::FilesChanged(vec![spec_file])).await;
     Ok((name, notes))
@@ -158,6 +156,16 @@ fn check_size(bytes: u64, max_bytes: u64) -> Result<(), HttpRefusal> {
     }
     let message = format!("the upload is larger than {} MB", max_bytes / MEGABYTE);
     let hint = "copy the file into the folder of the specs, run `hqdl init` there, or start the daemon with a larger --max-upload";
+    Err(HttpRefusal::new(StatusCode::PAYLOAD_TOO_LARGE, message, hint))
+}
+
+/// Fails if a file that begins with `head` is a CSV file of more than [`MAX_CSV_BYTES`].
+fn check_csv_size(head: &[u8], bytes: u64) -> Result<(), HttpRefusal> {
+    if bytes <= MAX_CSV_BYTES || head.starts_with(SQLITE_MAGIC) {
+        return Ok(());
+    }
+    let message = format!("the CSV file is larger than {} MB", MAX_CSV_BYTES / MEGABYTE);
+    let hint = "import it into a SQLite database and upload that, or copy the file into the folder of the specs and run `hqdl init` there";
     Err(HttpRefusal::new(StatusCode::PAYLOAD_TOO_LARGE, message, hint))
 }
 
@@ -276,14 +284,15 @@ fn write_chunks(
     while let Some(chunk) = chunks.blocking_recv() {
         bytes += chunk.len() as u64;
         check_size(bytes, max_bytes)?;
+        if head.len() < SQLITE_MAGIC.len() {
+            head.extend_from_slice(&chunk[..chunk.len().min(SQLITE_MAGIC.len())]);
+        }
+        check_csv_size(&head, bytes)?;
         if bytes - checked >= SPACE_CHECK_BYTES {
             check_free_space(folder, 0)?;
             checked = bytes;
         }
         file.write_all(&chunk).map_err(|e| write_failure(folder, &e))?;
-        if head.len() < SQLITE_MAGIC.len() {
-            head.extend_from_slice(&chunk[..chunk.len().min(SQLITE_MAGIC.len())]);
-        }
     }
     file.sync_all().map_err(|e| write_failure(folder, &e))?;
     Ok(head.starts_with(SQLITE_MAGIC))
@@ -302,11 +311,13 @@ fn make_spec_name(text: &str) -> String {
 
 impl Uploaded {
     /// Creates the spec and moves it with its database into `folder`. Returns the spec's name, its
-    /// file, and notes for the user.
+    /// file, and notes for the user. Locks `edits` only while it moves the files, because the
+    /// import can take minutes.
     fn create_spec(
         self,
         temp: &TempDir,
         folder: &Path,
+        edits: &Mutex<()>,
         interrupt: watch::Receiver<bool>,
     ) -> Result<(String, PathBuf, Vec<String>), HttpRefusal> {
         check_name_is_free(folder, &self.name)?;
@@ -320,6 +331,9 @@ impl Uploaded {
             file.sync_all()
         };
         write_spec().map_err(|e| write_failure(&spec_file, &e))?;
+        let _lock = edits.blocking_lock();
+        // Another upload may have taken the name in the meantime.
+        check_name_is_free(folder, &self.name)?;
         let place = |from: PathBuf, end: &str| -> Result<PathBuf, HttpRefusal> {
             let to = folder.join(format!("{}.{end}", self.name));
             let placed =
@@ -362,6 +376,9 @@ impl Uploaded {
             let message = format!("{} is a spreadsheet or an archive", self.file_name);
             return Err(HttpRefusal::bad_request(message, "export the spreadsheet as CSV first"));
         }
+        // The size of the upload was not known before, if it arrived in chunks.
+        let bytes = csv.metadata().map_err(|e| write_failure(&csv, &e))?.len();
+        check_free_space(temp.path(), bytes)?;
         let imported = csv_import::create_database(&csv, std::slice::from_ref(&csv));
         let (database, notes) = imported.map_err(|e| {
             // Name the user's file instead of the copy.
@@ -453,7 +470,7 @@ fn render_upload(state: &HttpState, outcome: &Markup) -> Page {
                         input name="name" maxlength=(MAX_NAME) autocomplete="off"; }
                     label { "File, at most " (max_bytes / MEGABYTE) " MB"
                         input type="file" name="file" required accept=".csv,.tsv,.txt,.sqlite,.sqlite3,.db"; }
-                    p.small.quiet { "CSV: UTF-8, with the column names in the first line." }
+                    p.small.quiet { "CSV: UTF-8, at most " (max_bytes.min(MAX_CSV_BYTES) / MEGABYTE) " MB, with the column names in the first line." }
                     div.row.controls {
                         button.main { "Upload" }
                         button.cancel type="button" hidden { "Cancel" }
@@ -467,4 +484,25 @@ fn render_upload(state: &HttpState, outcome: &Markup) -> Page {
             (outcome)
         },
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Only a CSV file is read into memory.
+    #[test]
+    fn a_large_csv_file_is_refused_before_it_is_written() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("upload");
+        let (chunks, received) = mpsc::channel(1);
+        chunks.try_send(Bytes::from(vec![b'x'; MAX_CSV_BYTES as usize + 1])).unwrap();
+        drop(chunks);
+        let file = File::create_new(&path).unwrap();
+        let refused = write_chunks(received, file, folder.path(), u64::MAX).unwrap_err();
+        assert_eq!(refused.status, StatusCode::PAYLOAD_TOO_LARGE);
+        assert_eq!(path.metadata().unwrap().len(), 0);
+        assert!(check_csv_size(SQLITE_MAGIC, MAX_CSV_BYTES + 1).is_ok());
+        assert!(check_csv_size(b"a,b", MAX_CSV_BYTES).is_ok());
+    }
 }
