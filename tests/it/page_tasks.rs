@@ -237,7 +237,7 @@ fn an_import_does_not_block_other_edits() {
     let project = heroes_project(&endpoint, "json");
     let daemon = Daemon::start(&project, &["--edit", "--no-spend"]);
     daemon.wait_until_idle("waiting");
-    let numbers: String = (0..1_500_000).map(|n| format!("{n},{n}\n")).collect();
+    let numbers = (0..1_500_000).map(|n| format!("{n},{n}\n")).collect::<Vec<_>>().concat();
     let numbers = format!("a,b\n{numbers}");
     let is_importing = || {
         let folders = std::fs::read_dir(project.path("specs")).unwrap().map(Result::unwrap);

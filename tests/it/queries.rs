@@ -271,8 +271,7 @@ fn arguments_without_effect_are_reported() {
     let (_endpoint, project) = project();
     let sql = "SELECT {{LLMMap('Is it old?', hero.name, batch_size=5, searcher=x)}}, \
                {{LLMQA('Who?', (SELECT name FROM hero), max_tokens=9)}} FROM hero WHERE id < 3";
-    let told =
-        ["`batch_size`, `searcher` has no effect here", "`max_tokens` has no effect"];
+    let told = ["`batch_size`, `searcher` has no effect here", "`max_tokens` has no effect"];
     let explained =
         project.run_hqdl(&["explain", "--spec", "specs/x.toml", sql]).expect_exit_code(0).stdout;
     let json = project

@@ -121,7 +121,7 @@ impl Checker {
             if self.data_type == Type::Text {
                 listed.data_type = Type::of_options(&values);
             }
-            let texts = values.iter().filter_map(|value| value.canonical_text());
+            let texts = values.iter().filter_map(Value::canonical_text);
             let texts: Vec<String> = texts.map(Cow::into_owned).collect();
             let list = ValueList { hash: ListHash::new(&texts), values: texts, open: false };
             listed.value_index = Some(ValueIndex::new(&list, &BTreeMap::new()));

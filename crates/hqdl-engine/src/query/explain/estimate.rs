@@ -160,10 +160,6 @@ impl Engine<'_, '_> {
         Ok(())
     }
 
-<<<<<<< HEAD
-    /// Returns the maximum usage of the requests for sorted demands that one model answers, with
-    /// `rows` rows per request.
-=======
     /// Returns the entity whose key and context have the most tokens, for the model that answers
     /// the first demand.
     fn find_longest_entity(&self, target: &TargetExpansion, demands: &[Demand]) -> Option<usize> {
@@ -189,9 +185,8 @@ impl Engine<'_, '_> {
         longest.map(|(_, entity)| entity)
     }
 
-    /// Returns the usage of requests for sorted demands that one model answers, with `rows` rows
-    /// per request.
->>>>>>> w/fixa
+    /// Returns the maximum usage of the requests for sorted demands that one model answers, with
+    /// `rows` rows per request.
     fn estimate_request_usage(
         &self,
         target: &TargetExpansion,

@@ -129,14 +129,8 @@ impl<'t> MacroNode<'t> {
         Ok((given, extra))
     }
 
-<<<<<<< HEAD
-    /// Returns a query for the values of a column, or `None` if the outer query already reads the
-    /// column's table.
-    fn unread_column(&self, value: &WrittenArgument) -> Option<String> {
-=======
     /// Returns the table of an argument and its column as SQL if the query does not read the table.
     fn unread_column(&self, value: &WrittenArgument) -> Option<[String; 2]> {
->>>>>>> w/fixa
         let (table, column) = value.column_names(self.text)?;
         let is_read =
             self.scope.find_source(&table).is_some() || self.scope.find_alias(&table).is_some();

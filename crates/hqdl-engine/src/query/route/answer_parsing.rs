@@ -218,9 +218,6 @@ pub(in crate::query) fn yes_no_words(call: &Call, usage: &CallUsage) -> Option<[
     Some(yes_no)
 }
 
-<<<<<<< HEAD
-/// Replaces each `{}` in a question with the name of the value that it refers to.
-=======
 /// Returns the question of a call with names in place of its `{}`.
 pub(in crate::query) fn fill_call_question(call: &Call, names: &[String]) -> String {
     let (question, instructions) =
@@ -229,7 +226,6 @@ pub(in crate::query) fn fill_call_question(call: &Call, names: &[String]) -> Str
 }
 
 /// Replaces each `{}` in a question with the name of the value it refers to.
->>>>>>> w/fixa
 pub(in crate::query) fn fill_slots(question: &str, names: &[String]) -> String {
     let mut text = question.to_owned();
     let mut names = names.iter();
