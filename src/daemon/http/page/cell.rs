@@ -83,7 +83,8 @@ pub(super) async fn show_cell(
                 input type="hidden" name="column" value=(column);
                 @for part in &key { input type="hidden" name="key" value=(part); }
                 p { label { "Value " input name="value" value=(value) size="50" list="values" autocomplete="off"; }
-                    @if many { " (several, with " code { "|" } " between them; " } @else { " (" } code { (NO_VALUE) } " for no value)" }
+                    @if many { " (several, with " code { "|" } " between them)" }
+                    @if !list.iter().any(|v| v == NO_VALUE) { " (" code { (NO_VALUE) } " for no value)" } }
                 @if !list.is_empty() {
                     datalist id="values" { @for value in list { option value=(value) {} } }
                     p.quiet.values { @if many { "Any of " } @else { "One of " } (list.len()) ":"
