@@ -510,7 +510,7 @@ impl FolderPublication<'_> {
                 let temporary = temporary_path(&path);
                 let _ = std::fs::remove_file(&temporary);
                 let file = create_locked_file(&temporary)?;
-                let written = self.write_file(&file, content, select, declared, local);
+                let written = Self::write_file(&file, content, select, declared, local);
                 let written =
                     written.and_then(|rows| Ok((rows, read_footer(&temporary)?))).map_err(|e| {
                         let _ = std::fs::remove_file(&temporary);
@@ -527,7 +527,6 @@ impl FolderPublication<'_> {
     }
 
     fn write_file(
-        &self,
         file: &File,
         content: &str,
         select: &str,
