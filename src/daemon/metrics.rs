@@ -76,7 +76,7 @@ impl Histogram {
 }
 
 impl Metrics {
-    /// Counts a client's request.
+    /// Records the duration of an HTTP request, by route and status.
     pub(super) fn count_request(&self, route: &'static str, status: u16, took: Duration) {
         let mut http_seconds = self.http_seconds.lock().unwrap_or_else(PoisonError::into_inner);
         http_seconds.entry((route, status)).or_default().add(took);

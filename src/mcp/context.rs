@@ -205,7 +205,7 @@ impl ServerContext {
             "is_complete": is_short,
             "expansions": self.spec.expansions.iter().map(expansion).collect::<Vec<_>>(),
             "examples": self.spec.ask.examples.iter().map(example).collect::<Vec<_>>(),
-            "calls": ask::describe_dialect(&self.spec),
+            "calls": ask::build_call_instructions(&self.spec),
             "spending": self.ledger.describe(),
         }))
     }

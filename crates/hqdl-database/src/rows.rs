@@ -262,7 +262,7 @@ impl<'e> ExpansionWriter<'e> {
     ///
     /// # Errors
     /// Returns [`StoreError`] if rows cannot be read or deleted.
-    pub fn delete_missing_rows(
+    pub fn delete_obsolete_rows(
         &mut self,
         buckets: Option<&BTreeSet<usize>>,
         keys: &HashSet<i64>,

@@ -196,7 +196,8 @@ impl<'p> EventReader<'p> {
         prompt.runaway_reason(&self.draft.content)
     }
 
-    /// Handles the end of the body.
+    /// Returns the reply after the last byte. If the stream ended early, returns the part that was
+    /// received, marked as truncated, or an error if nothing was received.
     fn finish_body(mut self) -> Result<Reply, ModelError> {
         if self.is_events != Some(true) {
             let json: Json = serde_json::from_slice(&self.buffer)

@@ -143,7 +143,7 @@ impl Checker {
     /// Returns the words of an answer that are not on the list and about which no model has
     /// decided.
     #[must_use]
-    pub fn unlisted_words(&self, answer: &Answer) -> Vec<String> {
+    pub fn find_unlisted_words(&self, answer: &Answer) -> Vec<String> {
         let (Some(index), Some(decisions)) = (&self.value_index, self.decisions()) else {
             return Vec::new();
         };

@@ -82,12 +82,12 @@ pub(crate) fn estimate_count_with_cache(
     let (mut estimate, mut below, mut above) = (known as f64, 0.0, 0.0);
     for class in classes() {
         let (low, high) = bounds.bound_class(class, alpha);
-        let center = estimate_class(class);
+        let center = estimate_positives(class);
         estimate += center;
         below += (center - low as f64).powi(2);
         above += (high as f64 - center).powi(2);
     }
-    let (least, most) = bound_by_sampled_rows(&whole);
+    let (least, most) = bound_count_from_sample(&whole);
     let low = (estimate - below.sqrt() - 1e-9).ceil().max(least);
     let high = (estimate + above.sqrt() + 1e-9).floor().min(most);
     Some((Interval { estimate, low, high }, CountMethod::TwoClasses))
@@ -111,7 +111,7 @@ fn bound_strata(bounds: &mut BoundCache, strata: &[Class], alpha: f64) -> Option
         }
         let share = alpha / sampled_strata as f64;
         let (low, high) = bounds.bound_class(stratum, share);
-        sum.estimate += estimate_class(stratum);
+        sum.estimate += estimate_positives(stratum);
         sum.low += low as f64;
         sum.high += high as f64;
     }
@@ -127,12 +127,12 @@ fn merge_classes(classes: &CountStratum) -> Class {
     }
 }
 
-fn estimate_class(class: &Class) -> f64 {
+fn estimate_positives(class: &Class) -> f64 {
     class.size as f64 * class.positives as f64 / class.sampled as f64
 }
 
 /// Returns the minimum and maximum count that are consistent with the sampled rows.
-fn bound_by_sampled_rows(strata: &[Class]) -> (f64, f64) {
+fn bound_count_from_sample(strata: &[Class]) -> (f64, f64) {
     let positives: u64 = strata.iter().map(|s| s.positives).sum();
     let others: u64 = strata.iter().map(|s| s.size - (s.sampled - s.positives)).sum();
     (positives as f64, others as f64)

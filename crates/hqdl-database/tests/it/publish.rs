@@ -91,7 +91,7 @@ fn publish(db: &Database, spec: &Spec, rows: &Rows, commits: bool) {
         tables.write_row(&Row { key: key.clone(), context: Vec::new() }, &shown(cells)).unwrap();
     }
     let keys: HashSet<i64> = rows.keys().map(|key| hash_key(key)).collect();
-    tables.delete_missing_rows(None, &keys, None).unwrap();
+    tables.delete_obsolete_rows(None, &keys, None).unwrap();
     let written = tables.finish(None);
     let now = PublishedState::current(spec, 0, "m", &Overrides::default(), ("j".to_owned(), 1));
     let mut origins = |ids: &[i64]| vec![CompletionProvenance::default(); ids.len()];

@@ -91,7 +91,7 @@ pub fn describe_tables(
 
 /// Returns instructions on the calls that a query may contain, for a model that writes SQL.
 #[must_use]
-pub fn describe_dialect(spec: &Spec) -> String {
+pub fn build_call_instructions(spec: &Spec) -> String {
     build_instructions(&spec.ingredients, spec.embeddings.is_some())
 }
 
@@ -703,7 +703,7 @@ mod tests {
     use super::{describe_relaxation, select_source};
 
     #[test]
-    fn a_relaxation_names_all_that_changed() {
+    fn a_relaxation_note_mentions_every_change() {
         let query = |rest: &str| format!("SELECT a FROM t WHERE {rest}");
         let before = query("b = 'x' AND c > 240 AND d = 'it''s'");
         for (after, expected) in [

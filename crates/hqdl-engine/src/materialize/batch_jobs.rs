@@ -38,8 +38,8 @@ pub struct ImportResult {
     pub columns: Vec<ColumnUsageEntry>,
 }
 
-/// If an imported request failed, leaves its cells missing, so that the next run requests them
-/// again.
+/// Sink for imports: leaves the cells of a failed request missing, so that the next run asks for
+/// them again.
 struct LeaveMissing<'f>(&'f Facts);
 
 impl UnansweredSink for LeaveMissing<'_> {

@@ -290,7 +290,7 @@ impl<'b, 'w> CoverageBuilder<'b, 'w> {
             return;
         }
         let checker = self.materializer.requirements[self.n].checker(column);
-        let unlisted = checker.map(|c| c.unlisted_words(answer)).unwrap_or_default();
+        let unlisted = checker.map(|c| c.find_unlisted_words(answer)).unwrap_or_default();
         for word in unlisted.into_iter().filter(|w| w.len() <= MAX_WORD_BYTES) {
             let words = self.unlisted_values.entry(column).or_default();
             words.entry(word.to_lowercase()).or_insert(word);

@@ -282,10 +282,10 @@ impl<'w> Materializer<'w> {
         }
         if let Some(changed) = coverage.keys.changed.as_ref().filter(|_| is_partial) {
             if tables.row_count() != buckets.published_rows() {
-                tables.delete_missing_rows(None, &differences.keys, Some(changed))?;
+                tables.delete_obsolete_rows(None, &differences.keys, Some(changed))?;
             }
         } else if !differences.buckets.is_empty() {
-            tables.delete_missing_rows(Some(&differences.buckets), &differences.keys, None)?;
+            tables.delete_obsolete_rows(Some(&differences.buckets), &differences.keys, None)?;
         }
         Ok(Some((counts, buckets)))
     }
@@ -322,7 +322,7 @@ impl<'w> Materializer<'w> {
                     Ok::<(), rusqlite::Error>(())
                 })
                 .map_err(|e| self.database.store_error_for(&e))?;
-            tables.delete_missing_rows(None, &keys, None)?;
+            tables.delete_obsolete_rows(None, &keys, None)?;
         }
         Ok((counts, buckets))
     }

@@ -85,13 +85,16 @@ impl DailySpending {
                 "SELECT coalesce(sum(cost_usd), 0.0) FROM reservation WHERE reserved_at >= ?1",
             )?
             .query_row([&self.date], |r| r.get(0))?;
-        Ok(self.usd + reserved_usd + reserved_since(&c, &self.date)?.usd)
+        Ok(self.usd + reserved_usd + sum_costs_reserved_since(&c, &self.date)?.usd)
     }
 }
 
 /// Returns the worst-case cost of all requests in flight that were sent at or after the time
 /// `then`.
-pub(crate) fn reserved_since(c: &Connection, then: &str) -> rusqlite::Result<SpentAmount> {
+pub(crate) fn sum_costs_reserved_since(
+    c: &Connection,
+    then: &str,
+) -> rusqlite::Result<SpentAmount> {
     sum_reserved_costs(c, "p.sent_at >= ?1", &then)
 }
 

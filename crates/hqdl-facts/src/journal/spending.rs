@@ -9,7 +9,7 @@ use crate::history::Spending;
 use crate::ids::RunId;
 use crate::journal::Journal;
 use crate::journal::answers::read_lossy_text;
-use crate::journal::reservations::{reserved_since, sum_reserved_costs};
+use crate::journal::reservations::{sum_costs_reserved_since, sum_reserved_costs};
 use hqdl_database::current_timestamp;
 use hqdl_values::usage::SpentAmount;
 
@@ -77,7 +77,7 @@ impl Spending for Journal {
 
     fn reserved_cost_today(&self) -> Result<SpentAmount, FactsError> {
         let today = current_timestamp().get(..10).unwrap_or_default().to_owned();
-        self.with_snapshot(|c| reserved_since(c, &today))
+        self.with_snapshot(|c| sum_costs_reserved_since(c, &today))
     }
 
     fn hourly_spending(&self, since: &str) -> Result<Vec<HourlySpending>, FactsError> {

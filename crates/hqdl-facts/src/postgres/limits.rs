@@ -129,8 +129,8 @@ impl ServerLimits {
         )
     }
 
-    /// Sends the remaining messages and waits briefly for their delivery.
-    pub(super) fn flush_messages(&self) {
+    /// Stops the sender after it has sent the remaining messages; waits at most two seconds for it.
+    pub(super) fn stop_sender(&self) {
         let (done, delivered) = oneshot::channel();
         self.lock_state().queues.clear();
         if self.messages.send(LimiterMessage::End(done)).is_ok() {

@@ -368,7 +368,7 @@ impl Drop for PostgresStore {
                 .link
                 .block_on(async { drop(tokio::time::timeout(patience, commits).await) });
         }
-        self.limits.flush_messages();
+        self.limits.stop_sender();
         self.server.link.block_on(self.server.end_own_session());
     }
 }

@@ -1,5 +1,6 @@
-//! Protocols of the providers' APIs: how to write a request, and how to read its reply, its rate
-//! limits and its batches. There is one file per protocol, and one line in `PROTOCOLS`.
+//! The providers' API protocols: building requests, and parsing replies, rate limits and batch
+//! results. Each protocol has a file and an entry in `PROTOCOLS`; its Batch API may be in a separate
+//! `_batches` file.
 
 mod anthropic;
 mod anthropic_batches;

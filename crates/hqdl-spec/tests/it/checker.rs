@@ -551,7 +551,7 @@ values = {{ list = ["Washington", "Oregon"] }}
         let outside: Vec<&&str> = items.iter().filter(|i| **i != "Oregon").collect();
         if said.state == State::NotInList || said.has_omitted_values() {
             assert_eq!(
-                checker.unlisted_words(&said),
+                checker.find_unlisted_words(&said),
                 outside.into_iter().copied().collect::<Vec<_>>()
             );
         }
@@ -559,7 +559,7 @@ values = {{ list = ["Washington", "Oregon"] }}
     // A list stored as text by earlier versions was one item, too.
     let unify = column("unify = true");
     let before = Answer::without_value(State::NotInList, "Washington, D.C.".to_owned());
-    assert_eq!(unify.unlisted_words(&before), ["Washington, D.C."]);
+    assert_eq!(unify.find_unlisted_words(&before), ["Washington, D.C."]);
     assert!(unify.recheck_answer(&before).is_none());
     unify.decisions().unwrap().add_decision("Washington, D.C.", Some("Oregon".to_owned()));
     let again = unify.recheck_answer(&before).unwrap();

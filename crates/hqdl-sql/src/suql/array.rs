@@ -90,7 +90,7 @@ impl Parser<'_> {
                 let expr = TypedSql::from_template(&template, vec![operand, array.text], span);
                 return Ok(Some(TypedSql { precedence: SPECIAL, ..expr.with_boolean_type() }));
             }
-            if let Some(inside) = array_literal_elements(&array) {
+            if let Some(inside) = parse_array_elements(&array) {
                 let template = format!("{{}} {in_operator} ({{}})");
                 let expr = TypedSql::from_template(&template, vec![operand, inside], span);
                 return Ok(Some(TypedSql { precedence: SPECIAL, ..expr.with_boolean_type() }));
@@ -111,7 +111,7 @@ impl Parser<'_> {
 }
 
 /// Returns the elements of a non-empty `ARRAY[…]`, or `None` for any other expression.
-fn array_literal_elements(array: &TypedSql) -> Option<Vec<SourceFragment>> {
+fn parse_array_elements(array: &TypedSql) -> Option<Vec<SourceFragment>> {
     let [SourceFragment::Generated(first, _), inside @ .., SourceFragment::Generated(last, _)] =
         array.text.as_slice()
     else {

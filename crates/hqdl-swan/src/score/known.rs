@@ -29,8 +29,8 @@ pub(crate) fn describe_fault(fault: &str, difference: &str) -> String {
     }
 }
 
-/// Runs the questions' queries on the true values. Skips queries that ask the model about anything
-/// but the generated columns.
+/// Returns the queries whose result is wrong even on the true values, with the difference. Skips
+/// queries that ask the model about anything but the generated columns.
 ///
 /// # Errors
 /// [`SwanError`] if the true values cannot be read, or the temporary database cannot be written.

@@ -136,7 +136,7 @@ pub(super) async fn reject_route(headers: HeaderMap, uri: Uri) -> Response {
 type QueryPairs = Vec<(String, String)>;
 type ShownPage = Result<Page, ErrorPage>;
 
-/// Returns a complete page.
+/// Wraps `content` in the page layout: head, navigation and scripts.
 fn render_page(title: &str, content: &Markup) -> Page {
     Page(html! {
         (DOCTYPE)

@@ -95,7 +95,8 @@ impl Reductions {
         Arc::clone(self.parts.entry(digest).or_insert_with(split))
     }
 
-    /// Returns a note per call about the documents without an answer.
+    /// Returns notes that explain why documents have no answer, each with its call number. A call
+    /// can have two notes.
     #[must_use]
     pub fn notes(&self) -> Vec<(usize, String)> {
         let count = |n: usize, one: &str, more: &str| match n {

@@ -155,7 +155,8 @@ impl<'t> MacroNode<'t> {
         EditText::join(parts, " || ")
     }
 
-    /// Adds the results of a search to a call as its last argument.
+    /// Appends an argument to the call: the SQL of the search. `is_last_removed` is true if another
+    /// edit removes the last argument, so that no comma is needed.
     fn add_search(
         &self,
         edits: &mut Edits,

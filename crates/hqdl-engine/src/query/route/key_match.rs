@@ -75,7 +75,7 @@ pub(in crate::query) fn match_key(
             }
             let free = |n: &usize| columns[*n].lineage.is_same(item) && !found.contains(n);
             let at = (0..columns.len()).find(free)?;
-            match trailing_label(&text, is_first)? {
+            match parse_trailing_label(&text, is_first)? {
                 "" => {}
                 label if columns[at].matches_label(label) => {
                     let called = columns.iter().filter(|column| column.matches_label(label));
@@ -131,7 +131,7 @@ fn literal_text(literal: &str) -> Option<String> {
 
 /// Returns the label at the end of the text before a column, or an empty string if there is no
 /// label. Returns `None` if the text contains anything but separators and a label.
-fn trailing_label(text: &str, is_first: bool) -> Option<&str> {
+fn parse_trailing_label(text: &str, is_first: bool) -> Option<&str> {
     let mut label = text;
     if !is_first {
         label = label.trim_start_matches(SEPARATORS);

@@ -431,7 +431,7 @@ impl FlowAnalysis<'_> {
             [&j.left, &j.right].iter().all(|(instance, _)| instances.contains(instance))
         };
         let usage = CallUsage {
-            available_columns: available_columns(&instances, names),
+            available_columns: find_visible_columns(&instances, names),
             equalities: self.equalities.iter().filter(connects_instances).cloned().collect(),
             options: options_column(&self.calls[n], names),
             tables: tables.collect(),
@@ -466,7 +466,7 @@ impl FlowAnalysis<'_> {
 }
 
 /// Returns the visible columns of these instances.
-fn available_columns(instances: &[usize], names: &SelectNames<'_>) -> Vec<AvailableColumn> {
+fn find_visible_columns(instances: &[usize], names: &SelectNames<'_>) -> Vec<AvailableColumn> {
     if instances.is_empty() {
         return Vec::new();
     }

@@ -63,7 +63,7 @@ pub(super) struct AskForm {
     writing_cost: String,
     /// Identifies the page, so that a form that is submitted twice is processed once.
     press: String,
-    /// Key of the form whose query the user keeps as an example.
+    /// Key in `AskPresses` of the answer whose query the user wants to save as an example.
     answer: String,
     #[serde(rename = "do")]
     action: String,
