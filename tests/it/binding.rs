@@ -126,7 +126,8 @@ fn a_number_of_a_question_has_its_sign_and_its_separator() {
         )
     };
     let expected = |condition: &str| {
-        project.query_rows(&format!("SELECT count(*) FROM circuits_expanded WHERE {condition}"))
+        let select = "SELECT count(*) FROM circuits_expanded WHERE location IS NOT NULL";
+        project.query_rows(&format!("{select} AND {condition}"))
     };
     for (number, condition) in [
         ("5", "turns > 5"),
