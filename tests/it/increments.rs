@@ -230,7 +230,7 @@ impl Changing {
         }
         let of = "SELECT name, type, key, columns, layout, rows, checksums, inputs ->> 'overrides',
                          inputs ->> 'columns' FROM hqdl_object
-                  WHERE expansion = 'llm' AND type <> 'buckets'";
+                  WHERE expansion = 'llm' AND type NOT IN ('buckets', 'view')";
         take("hqdl_object", of);
         let schema = "SELECT type, tbl_name, name, sql FROM sqlite_schema
                       WHERE tbl_name IN ('llm', 'llm_power', 'hero_expanded')";
