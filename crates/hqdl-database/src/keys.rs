@@ -6,7 +6,6 @@
 
 use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap, HashSet};
-use std::path::Path;
 
 use rusqlite::functions::{Context, FunctionFlags};
 use rusqlite::types::{ToSqlOutput, ValueRef};
@@ -24,10 +23,10 @@ use hqdl_values::value::Value;
 /// The keys of one expansion, ordered by source.
 pub struct Keys<'db> {
     db: &'db Database,
-    table: String,
+    pub(super) table: String,
     expansion: Expansion,
-    part_count: usize,
-    context_count: usize,
+    pub(super) part_count: usize,
+    pub(super) context_count: usize,
     sources: Vec<Vec<usize>>,
     column_count: usize,
     /// Entities with more than one spelling, each with the columns requested for any of its
@@ -55,7 +54,7 @@ pub struct KeyRow {
     /// of a key share one context.
     pub entity_in_context: Option<Entity>,
     /// Position of the key whose context is shown.
-    context_position: i64,
+    pub(super) context_position: i64,
     /// Whether this is the first spelling of the entity.
     pub is_first_spelling: bool,
     /// Whether the row matches `--where`.
@@ -679,65 +678,9 @@ impl<'db> Keys<'db> {
     }
 }
 
-/// Contexts of an expansion's rows, by key. The contexts stay in a temporary table.
-pub struct RowContexts {
-    db: Database,
-    table: String,
-    part_count: usize,
-    /// For each entity, the digest of its context, and the position of the row that contains it.
-    rows: HashMap<u128, (u128, i64)>,
-    context_count: usize,
-}
-
-impl RowContexts {
-    /// Reads the contexts of an expansion's rows; `None` if the expansion has no context.
-    ///
-    /// # Errors
-    /// Returns [`StoreError`] if the database or a source cannot be read.
-    pub fn collect(path: &Path, expansion: &Expansion) -> Result<Option<Self>, StoreError> {
-        if !expansion.has_row_context() {
-            return Ok(None);
-        }
-        let db = Database::open(path)?;
-        let mut rows = HashMap::new();
-        let keys = Keys::collect(&db, expansion, None)?;
-        keys.for_each(&mut |key: &KeyRow| {
-            if key.is_first_spelling {
-                let digest = expansion.compute_context_digest(&key.row.context);
-                rows.insert(hash_entity(&key.entity), (digest, key.context_position));
-            }
-            Ok::<_, rusqlite::Error>(())
-        })
-        .map_err(|e| db.store_error_for(&e))?;
-        let (table, part_count, context_count) = (keys.table, keys.part_count, keys.context_count);
-        Ok(Some(Self { db, table, part_count, rows, context_count }))
-    }
-
-    /// Returns the entity under which the facts about an entity are stored. If no row has its key,
-    /// this is the entity itself.
-    #[must_use]
-    pub fn fact_entity(&self, entity: &Entity) -> Entity {
-        match self.rows.get(&hash_entity(entity)) {
-            Some((digest, _)) => entity.with_context(*digest),
-            None => entity.clone(),
-        }
-    }
-
-    /// Reads the context of an entity; empty if no row has its key, or if the row cannot be read.
-    #[must_use]
-    pub fn read_context(&self, entity: &Entity) -> Vec<Value> {
-        let Some((_, position)) = self.rows.get(&hash_entity(entity)) else { return Vec::new() };
-        let select = format!("SELECT * FROM temp.{} WHERE rowid = ?1", self.table);
-        let read = |row: &rusqlite::Row<'_>| {
-            Ok(read_context(row, 1 + self.part_count, self.context_count))
-        };
-        self.db.connection().query_row(&select, [position], read).unwrap_or_default()
-    }
-}
-
 /// Reads the context columns of a row, which begin at column `first`. An unreadable value becomes
 /// NULL.
-fn read_context(row: &rusqlite::Row<'_>, first: usize, count: usize) -> Vec<Value> {
+pub(super) fn read_context(row: &rusqlite::Row<'_>, first: usize, count: usize) -> Vec<Value> {
     let value = |at: usize| {
         Value::from_sqlite(row.get_ref(at).unwrap_or(ValueRef::Null)).unwrap_or(Value::Null)
     };
@@ -863,7 +806,7 @@ fn source_qualifier(rows: &SourceRows) -> String {
     }
 }
 
-fn hash_entity(entity: &Entity) -> u128 {
+pub(super) fn hash_entity(entity: &Entity) -> u128 {
     let hash = blake3::hash(entity.as_str().as_bytes());
     let (head, _) = hash.as_bytes().split_at(16);
     u128::from_le_bytes(head.try_into().unwrap_or([0; 16]))

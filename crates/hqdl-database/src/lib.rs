@@ -1,11 +1,11 @@
 //! Databases that hqdl reads and expands: `SQLite` files, and databases on a server.
 //!
-//! [`Database`] opens a database, [`schema`] describes it, and [`keys`] lists the semantic keys of
-//! an expansion. [`publish`] writes the published tables and views, and [`rows`] writes the rows
-//! whose [`versions`] have changed. [`buckets`] finds the keys that have changed since a
-//! publication. [`published_state`] describes the published state and its inputs, [`provenance`]
-//! returns the origin of a cell, and [`migrate`] updates hqdl's own tables. [`postgres`] implements
-//! the operations for databases on a server.
+//! [`Database`] opens a database, [`schema`] describes it, [`keys`] lists the semantic keys of an
+//! expansion, and [`row_contexts`] the contexts of its rows. [`publish`] writes the published tables
+//! and views, and [`rows`] writes the rows whose [`versions`] have changed. [`buckets`] finds the
+//! keys that have changed since a publication. [`published_state`] describes the published state and
+//! its inputs, [`provenance`] returns the origin of a cell, and [`migrate`] updates hqdl's own
+//! tables. [`postgres`] implements the operations for databases on a server.
 
 pub mod buckets;
 pub mod clean;
@@ -18,6 +18,7 @@ pub mod postgres;
 pub mod provenance;
 pub mod publish;
 mod refresh;
+pub mod row_contexts;
 pub mod rows;
 pub mod schema;
 mod sqlite_file;

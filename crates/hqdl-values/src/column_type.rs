@@ -161,8 +161,8 @@ impl Type {
         self.properties().call_names
     }
 
-    /// Returns the instruction that tells the model how to write values; `None` if the type needs
-    /// none.
+    /// Returns the prompt's instruction on how to write values of this type; `None` if the type
+    /// needs none.
     #[must_use]
     pub fn format_hint(self) -> Option<&'static str> {
         self.properties().format_hint

@@ -15,7 +15,7 @@ use super::HttpState;
 use super::query::run_blocking;
 use super::reply::{HttpRefusal, read_json_body};
 use crate::daemon::active_spec::ActiveSpec;
-use crate::database::keys::RowContexts;
+use crate::database::row_contexts::RowContexts;
 use crate::facts::{CellLookup, Facts};
 use crate::failure::{Failure, check_budget};
 use crate::format::name_all;

@@ -16,8 +16,8 @@ use super::{
     render_page, spec_path, truncate_text,
 };
 use crate::audit::sheet::format_cell;
-use crate::database::keys::RowContexts;
 use crate::database::provenance::CellProvenance;
+use crate::database::row_contexts::RowContexts;
 use crate::facts::{Completion, Fact, Facts, FactsError};
 use crate::failure::Failure;
 use crate::overrides::{NO_VALUE, Override, Overrides};

@@ -15,7 +15,7 @@ use crate::query::cells::documents::{Document, StoredDocuments, asks_about_docum
 use crate::query::cells::entity_store::EntityStore;
 use crate::retrieval::vectors::{VectorStore, hash_passage};
 use hqdl_database::StoreError;
-use hqdl_database::keys::RowContexts;
+use hqdl_database::row_contexts::RowContexts;
 use hqdl_facts::{CellLookup, ExpansionRequirements, Facts, FactsError, Prefetch, Record};
 use hqdl_model::plan::MissingRow;
 use hqdl_spec::overrides::Overrides;
