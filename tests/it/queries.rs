@@ -265,6 +265,31 @@ fn explain_sends_no_request_and_names_the_price() {
     assert!(meta["cost_usd"].as_f64().unwrap() > 0.0);
 }
 
+/// A join's maximum assumes the largest request, whichever list of candidates is the last.
+#[test]
+fn the_order_of_a_joins_lists_does_not_change_its_maximum() {
+    let endpoint = Endpoint::start_answering(|_, _| Json::Null);
+    let max_cost = |long_list: &str, short_list: &str| {
+        let long = |n: i32| format!("('{long_list} {n} {}', 'long')", "candidate ".repeat(20));
+        let short = |n: i32| format!("('{short_list} {n}', 'short')");
+        let candidates = (0..9).map(long).chain((0..9).map(short)).collect::<Vec<_>>().join(",");
+        let data = format!(
+            "CREATE TABLE l(name TEXT, kind TEXT, real TEXT);
+             CREATE TABLE r(name TEXT, kind TEXT);
+             INSERT INTO l (name, kind) VALUES ('One', 'long'), ('Two', 'short'), ('Three', 'short');
+             INSERT INTO r VALUES {candidates};"
+        );
+        let project = Project::new(&endpoint, &data, &SPEC.replace("hero", "l"));
+        let sql = "SELECT l.name FROM l JOIN r ON l.kind = r.kind \
+                   AND {{LLMJoin(l.name, r.name)}} LIMIT 1";
+        let explain = ["explain", "--spec", "specs/x.toml", "--json", sql];
+        let explained = project.run_hqdl(&explain).expect_exit_code(0);
+        explained.lines[0]["cost_usd"].as_f64().unwrap()
+    };
+    let (first, last) = (max_cost("a", "z"), max_cost("z", "a"));
+    assert!((first / last - 1.0).abs() < 0.02, "{first} {last}");
+}
+
 /// Arguments without effect in hqdl are reported.
 #[test]
 fn arguments_without_effect_are_reported() {

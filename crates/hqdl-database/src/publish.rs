@@ -392,7 +392,7 @@ impl<'db> Publication<'db> {
         else {
             return false;
         };
-        let columns = self.db.prepare_select(select).unwrap_or_default();
+        let Ok(columns) = self.db.prepare_select(select) else { return false };
         let is_key =
             |name: &String| expansion.key.names().iter().any(|key| key.eq_ignore_ascii_case(name));
         columns.iter().all(is_key)

@@ -41,17 +41,18 @@ pub fn create_private_dir(dir: &Path) -> Result<bool, FileError> {
     })
 }
 
-/// Writes a file atomically, so that no other process reads an incomplete file.
+/// Writes a file atomically, so that nobody reads an incomplete file, even after a power failure.
 ///
 /// # Errors
 /// [`FileError`] if the file cannot be written.
 pub fn write_json(path: &Path, content: &impl Serialize) -> Result<(), FileError> {
-    let partial = path.with_extension(format!("{}.tmp", std::process::id()));
     let write = || {
         let text = serde_json::to_vec_pretty(content)?;
-        let mut file = fs::File::create(&partial)?;
+        let dir = path.parent().unwrap_or(Path::new("."));
+        let mut file = tempfile::NamedTempFile::new_in(dir)?;
         file.write_all(&text)?;
-        fs::rename(&partial, path)
+        file.as_file().sync_all()?;
+        file.persist(path).map(drop).map_err(|error| error.error)
     };
     write().map_err(|error| FileError { path: path.to_owned(), error })
 }

@@ -44,7 +44,7 @@ impl ConversationStore {
     /// Returns an id for a new conversation. Ids sort by time, so `now` must be the current time.
     #[must_use]
     pub fn create_id(now: jiff::Timestamp) -> String {
-        format!("{}-{}", now.strftime("%Y%m%dT%H%M%SZ"), std::process::id())
+        format!("{}-{}", now.strftime("%Y%m%dT%H%M%S-%6fZ"), std::process::id())
     }
 
     /// Stores a conversation, replacing its earlier state.

@@ -137,9 +137,9 @@ fn name_position(word: &str, names: &[&str]) -> Option<i8> {
     i8::try_from(at + 1).ok()
 }
 
-/// Parses a year; two digits mean 1970 to 2069.
+/// Parses a year without a sign; two digits mean 1970 to 2069.
 fn parse_year(text: &str) -> Option<i16> {
-    let year: i16 = text.parse().ok()?;
+    let year: i16 = text.parse().ok().filter(|_| !text.starts_with(['+', '-']))?;
     Some(match (text.len(), year) {
         (1 | 2, 0..70) => year + 2000,
         (1 | 2, _) => year + 1900,

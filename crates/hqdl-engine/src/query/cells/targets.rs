@@ -141,6 +141,19 @@ pub struct Counts {
 }
 
 impl Counts {
+    /// Adds other counts.
+    pub fn add(&mut self, other: &Self) {
+        self.asked += other.asked;
+        self.reused += other.reused;
+        self.without_value += other.without_value;
+        self.unknown += other.unknown;
+        self.refused += other.refused;
+        self.invalid += other.invalid;
+        if self.invalid_example.is_none() {
+            self.invalid_example.clone_from(&other.invalid_example);
+        }
+    }
+
     /// Counts an answer if its state means that the cell has no value.
     fn count_answer(&mut self, answer: &Answer) {
         self.count_if_without_value(answer.state);

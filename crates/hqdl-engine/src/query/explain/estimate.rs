@@ -80,26 +80,25 @@ impl Engine<'_, '_> {
         let request = self.request;
         let before = bound.value_count;
         let mut counts = lock_runtime(&self.runtime).data.counts.clone();
-        let mut longest: Option<(TargetExpansion, Demand)> = None;
+        let mut largest = Usage::default();
         for (list, lookups) in join::group_by_list(n, join, &lookups, &self.runtime, request) {
             let mut asked =
                 join::PartnerQuestions::new(join, list, &lookups, request, &mut counts)?;
             let [target] = asked.targets;
-            if let Some(first) = asked.demands.first().copied() {
+            if !asked.demands.is_empty() {
                 asked.demands.sort_unstable();
                 self.add_entities(&target, &asked.demands, batching, bound)?;
-                longest = Some((target, first));
+                let columns = BTreeSet::from([0]);
+                let single =
+                    self.estimate_largest_request(&target, &asked.demands, &columns, bound)?;
+                raise_usage(&mut largest, &single);
             }
         }
         lock_runtime(&self.runtime).data.counts.reused = counts.reused;
         let pairs: u64 = lookups.iter().map(|(_, _, rights)| rights.len() as u64).sum();
         let remaining = pairs.saturating_sub(bound.value_count - before);
-        if batching == Batching::Never
-            && remaining > 0
-            && let Some((target, demand)) = longest
-        {
-            let single = self.estimate_request_usage(&target, &[demand], 1, bound)?;
-            bound.add_usage(&single, remaining);
+        if batching == Batching::Never && largest.requests > 0 {
+            bound.add_usage(&largest, remaining);
             bound.value_count += remaining;
         }
         Ok(())
@@ -142,22 +141,32 @@ impl Engine<'_, '_> {
             Batching::Partial => max_partial_requests(count, columns.len(), rows),
             Batching::Never => values,
         };
-        // Estimate additional requests with the entity that has the longest key and context.
-        if requests > batched.requests
-            && let Some(entity) = self.find_longest_entity(target, demands)
-        {
-            let mut largest = Usage::default();
-            for column in columns {
-                let demand = Demand::new(demands[0].target(), entity, column);
-                let single = self.estimate_request_usage(target, &[demand], 1, bound)?;
-                largest.input_tokens = largest.input_tokens.max(single.input_tokens);
-                largest.output_tokens = largest.output_tokens.max(single.output_tokens);
-                largest.cost_usd = largest.cost_usd.max(single.cost_usd);
-                largest.requests = 1;
-            }
+        // Estimate additional requests as if each were the largest.
+        if requests > batched.requests {
+            let largest = self.estimate_largest_request(target, demands, &columns, bound)?;
             bound.add_usage(&largest, requests - batched.requests);
         }
         Ok(())
+    }
+
+    /// Returns the usage of the largest request that asks one model for a single value: the
+    /// entity with the longest key and context, in the dearest of `columns`.
+    fn estimate_largest_request(
+        &self,
+        target: &TargetExpansion,
+        demands: &[Demand],
+        columns: &BTreeSet<usize>,
+        bound: &UsageBound,
+    ) -> Result<Usage, QueryError> {
+        let mut largest = Usage::default();
+        if let Some(entity) = self.find_longest_entity(target, demands) {
+            for column in columns {
+                let demand = Demand::new(demands[0].target(), entity, *column);
+                let single = self.estimate_request_usage(target, &[demand], 1, bound)?;
+                raise_usage(&mut largest, &single);
+            }
+        }
+        Ok(largest)
     }
 
     /// Returns the entity whose key and context have the most tokens, for the model that answers
@@ -233,6 +242,14 @@ fn max_partial_requests(entities: u64, columns: usize, rows: u32) -> u64 {
     let rows = u64::from(rows.max(1));
     let subsets = 1_u64.checked_shl(columns as u32).map_or(u64::MAX, |all| all - 1);
     (entities + subsets.min(entities) * (rows - 1)) / rows
+}
+
+/// Raises each figure of one request's usage to that of another, if it is higher.
+fn raise_usage(usage: &mut Usage, other: &Usage) {
+    usage.requests = 1;
+    usage.input_tokens = usage.input_tokens.max(other.input_tokens);
+    usage.output_tokens = usage.output_tokens.max(other.output_tokens);
+    usage.cost_usd = usage.cost_usd.max(other.cost_usd);
 }
 
 impl UsageBound {

@@ -62,12 +62,7 @@ pub fn ask_about_pairs(
         }
     }
     let mut runtime = lock_runtime(runtime);
-    runtime.data.counts.asked += counts.asked;
-    runtime.data.counts.reused += counts.reused;
-    runtime.data.counts.without_value += counts.without_value;
-    runtime.data.counts.unknown += counts.unknown;
-    runtime.data.counts.refused += counts.refused;
-    runtime.data.counts.invalid += counts.invalid;
+    runtime.data.counts.add(&counts);
     Ok(counts.asked)
 }
 

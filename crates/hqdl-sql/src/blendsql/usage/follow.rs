@@ -557,13 +557,13 @@ impl<'q> FlowAnalysis<'q> {
     }
 }
 
-/// Returns the columns of a compound: the union of both queries' flows.
+/// Returns the columns of a compound: the union of both queries' flows. Returns `None` if the
+/// columns of either are unknown.
 fn merge_fields(
     left: Option<Vec<FlowField>>,
     right: Option<Vec<FlowField>>,
 ) -> Option<Vec<FlowField>> {
-    let right = right.unwrap_or_default();
-    let mut right = right.into_iter();
+    let mut right = right?.into_iter();
     let merge = |field: FlowField| FlowField {
         flow: field.flow.union_with(right.next().map(|f| f.flow).unwrap_or_default()),
         ..field
