@@ -455,5 +455,11 @@ fn an_audit_is_reviewed_cell_by_cell() {
     let whole = page(&daemon, review);
     assert!(whole.contains("2 of 2</strong> sampled cells"), "{whole}");
     assert!(whole.contains("The audit is complete"), "{whole}");
+    // The name of the person is stored with the truth, and stays in the address.
+    let named = format!("{review}&who=Ann+%26+Bob");
+    let set = daemon.submit_form(&named, "at=1&value=Blue").expect_status(303);
+    assert!(set.headers.contains("&who=Ann%20%26%20Bob"), "{}", set.headers);
+    let sheet = std::fs::read_to_string(project.path("specs/x.audit.csv")).unwrap();
+    assert!(sheet.contains(",Blue,person Ann & Bob,") && sheet.contains("person said Green"));
     assert!(page(&daemon, "/").contains("Review the audit of llm"));
 }

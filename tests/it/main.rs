@@ -83,6 +83,7 @@ mod reductions;
 mod reference;
 mod regressions;
 mod replies;
+mod review_rows;
 mod rounds;
 mod routing;
 mod row_contexts;

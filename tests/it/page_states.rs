@@ -213,7 +213,8 @@ fn at_rest(walk: &mut Walk, project: &Project, daemon: &Daemon) {
         .run_hqdl(&["audit", "specs/x.toml", "--sample", "6", "--seed", "1"])
         .expect_exit_code(0);
     let review = "/specs/x/review?table=llm";
-    walk.look("review", daemon, review, &["0 of 24", "Right", "Cannot be known"]);
+    let words = ["0 of 24", "Row of hero", "height", "Right", "Cannot be known"];
+    walk.look("review", daemon, review, &words);
     walk.browser.leave_page(
         "document.body.dispatchEvent(new KeyboardEvent('keydown', { key: 'Enter', bubbles: true }))",
     );
@@ -324,6 +325,35 @@ fn editing(walk: &mut Walk) {
         daemon.query_rows(sql);
     }
     walk.look("lineage", &daemon, "/specs/x/lineage", &["run once", "hero_expanded"]);
+}
+
+/// The review of cells whose entities have several rows with long texts.
+fn reviewing(walk: &mut Walk) {
+    let endpoint = wordy();
+    let project = heroes_project(&endpoint, "json");
+    project.execute_sql(
+        "ALTER TABLE hero ADD COLUMN story TEXT;
+         ALTER TABLE hero ADD COLUMN a_column_with_a_long_name_that_no_line_can_contain BLOB;
+         UPDATE hero SET story = replace(hex(zeroblob(90)), '00', 'A story that goes on. ');
+         INSERT INTO hero (name, full_name, story, a_column_with_a_long_name_that_no_line_can_contain)
+           SELECT name, full_name, replace(hex(zeroblob(20)), '00', 'Wordswithoutspaces'), x'00'
+           FROM hero, (VALUES (1), (2), (3))",
+    );
+    let daemon = Daemon::start(&project, &[]);
+    daemon.wait_until_idle("complete");
+    project
+        .run_hqdl(&["audit", "specs/x.toml", "--sample", "6", "--seed", "1"])
+        .expect_exit_code(0);
+    let review = "/specs/x/review?table=llm&who=Ann";
+    let words = ["Row 3 of 4 in hero", "first 3 of 4 rows", "more", "BLOB (1 B)", "Your name"];
+    walk.look("review of several rows", &daemon, review, &words);
+    walk.browser.leave_page(
+        "document.body.dispatchEvent(new KeyboardEvent('keydown', { key: 'Enter', bubbles: true }))",
+    );
+    walk.judge("review of several rows, next", &["1 of 24", "Undo the last answer"]);
+    project.execute_sql("DELETE FROM hero");
+    let gone = ["No source has a row with this key any more."];
+    walk.look("review without a row", &daemon, &format!("{review}&at=0"), &gone);
 }
 
 /// The thresholds of a cascade, and the review of its uncertain cells.
@@ -476,6 +506,12 @@ fn the_ask_page_is_readable_in_every_state() {
 #[cfg_attr(not(chromium), ignore = "Chromium is not installed")]
 fn the_pages_of_a_spec_are_readable_in_every_state() {
     check_states(editing);
+}
+
+#[test]
+#[cfg_attr(not(chromium), ignore = "Chromium is not installed")]
+fn the_review_page_is_readable_with_its_rows() {
+    check_states(reviewing);
 }
 
 #[test]

@@ -6,12 +6,13 @@
 
 use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap, HashSet};
+use std::time::Duration;
 
 use rusqlite::functions::{Context, FunctionFlags};
 use rusqlite::types::{ToSqlOutput, ValueRef};
 
 use super::buckets::{BucketSnapshot, ChangedBuckets, MAX_SAMPLES, format_key};
-use super::postgres::SELECTED_COLUMN;
+use super::postgres::{CopiedRows, SELECTED_COLUMN};
 use super::{Database, StoreError};
 use hqdl_spec::checker::UNKNOWN_WORDS;
 use hqdl_spec::{Expansion, SourceRows};
@@ -37,6 +38,8 @@ pub struct Keys<'db> {
     pub report: KeyReport,
     /// Buckets whose keys are visited; `None` if all keys are visited.
     pub changed: Option<ChangedBuckets>,
+    /// Entities whose keys are collected; `None` if the keys of all entities are collected.
+    entities: Option<HashSet<Entity>>,
 }
 
 /// A key, with the columns to request for it.
@@ -216,8 +219,8 @@ impl<'db> Keys<'db> {
         if let Some(server) = db.server() {
             let filter_of = |n: usize| filter.filter(|_| filterable.contains(&n));
             let filters: Vec<_> = (0..expansion.sources.len()).map(filter_of).collect();
-            let connection = db.connection();
-            server.copy_sources(expansion, &filters, connection, &|n| keys.source_table(n))?;
+            let all = CopiedRows::All { filters: &filters };
+            server.copy_sources(expansion, all, db.connection(), &|n| keys.source_table(n))?;
         }
         keys.fill_key_table(expansion, filter, &filterable).map_err(|e| db.store_error_for(&e))?;
         keys.scan_keys(expansion).map_err(|e| db.store_error_for(&e))?;
@@ -236,7 +239,29 @@ impl<'db> Keys<'db> {
             spelling_groups: HashMap::new(),
             report: KeyReport::default(),
             changed: None,
+            entities: None,
         }
+    }
+
+    /// Collects the keys of some entities only, in all spellings. A server may spend `timeout` on
+    /// each of its statements.
+    ///
+    /// # Errors
+    /// Returns [`StoreError`] if a source cannot be read.
+    pub fn collect_entities(
+        db: &'db Database,
+        expansion: &Expansion,
+        entities: HashSet<Entity>,
+        timeout: Duration,
+    ) -> Result<Self, StoreError> {
+        let mut keys = Self { entities: Some(entities), ..Self::new(db, expansion) };
+        if let (Some(server), Some(entities)) = (db.server(), &keys.entities) {
+            let only = CopiedRows::OfEntities { entities, timeout };
+            server.copy_sources(expansion, only, db.connection(), &|n| keys.source_table(n))?;
+        }
+        keys.fill_key_table(expansion, None, &[]).map_err(|e| db.store_error_for(&e))?;
+        keys.scan_keys(expansion).map_err(|e| db.store_error_for(&e))?;
+        Ok(keys)
     }
 
     /// Collects the keys in buckets that may differ from `snapshot`, and the keys of the entities
@@ -358,10 +383,7 @@ impl<'db> Keys<'db> {
                         format!("{value} AS {alias}")
                     }
                 });
-                let where_sql = self.changed.as_ref().map_or(String::new(), |_| {
-                    let values = key_columns(expansion, n, &table);
-                    format!(" WHERE hqdl_is_visited({})", values.join(", "))
-                });
+                let where_sql = self.format_visited_condition(n, &table);
                 let columns = [key, context.collect(), flags].concat().join(", ");
                 format!("SELECT {columns}, {selected_sql} AS w FROM {from_sql}{where_sql}")
             })
@@ -430,22 +452,73 @@ impl<'db> Keys<'db> {
         Ok(())
     }
 
+    /// Formats the WHERE clause that selects the visited keys of a source; empty if all keys are
+    /// visited.
+    fn format_visited_condition(&self, source: usize, table: &str) -> String {
+        if self.changed.is_none() && self.entities.is_none() {
+            return String::new();
+        }
+        let values = key_columns(&self.expansion, source, table);
+        let visited = format!(" WHERE hqdl_is_visited({})", values.join(", "));
+        match self.list_row_numbers(source) {
+            Some(numbers) => format!("{visited} AND {} IN ({numbers})", values.join(", ")),
+            None => visited,
+        }
+    }
+
+    /// Returns the row numbers of the collected entities, separated by commas, if the key is the
+    /// number of a row: `SQLite` then finds the rows without reading the others.
+    fn list_row_numbers(&self, source: usize) -> Option<String> {
+        let (entities, [key]) = (self.entities.as_ref()?, self.expansion.key.names()) else {
+            return None;
+        };
+        let SourceRows::Table(table) = &self.expansion.sources[source].rows else { return None };
+        if self.db.server().is_some() || !self.is_row_number(table, key) {
+            return None;
+        }
+        let numbers = entities.iter().flat_map(|entity| entity.parts().into_values().flatten());
+        let numbers: Vec<String> =
+            numbers.filter_map(|text| Some(text.parse::<i64>().ok()?.to_string())).collect();
+        Some(numbers.join(", "))
+    }
+
+    /// Returns true if a column is the number of a table's rows (`INTEGER PRIMARY KEY`). Such a
+    /// column contains only integers, and `SQLite` finds a row by its number without reading others.
+    fn is_row_number(&self, table: &str, column: &str) -> bool {
+        let select = "SELECT count(*) = 1 AND max(type = 'INTEGER' COLLATE NOCASE
+              AND name = ?2 COLLATE NOCASE)
+            FROM pragma_table_info(?1) WHERE pk > 0";
+        self.db.connection().query_row(select, [table, column], |row| row.get(0)).unwrap_or(false)
+    }
+
     /// Registers the SQL function `hqdl_is_visited`, which returns true for a key in a visited
-    /// bucket.
+    /// bucket, and for a key of a collected entity.
     fn register_visit_function(&self) -> rusqlite::Result<()> {
+        let flags = FunctionFlags::SQLITE_UTF8;
+        let read_arguments = |context: &Context<'_>| {
+            let values = (0..context.len()).map(|n| Value::from_sqlite(context.get_raw(n)));
+            values.collect::<Result<Vec<_>, _>>().ok()
+        };
+        if let Some(entities) = self.entities.clone() {
+            let expansion = self.expansion.clone();
+            let is_collected = move |context: &Context<'_>| {
+                let key = read_arguments(context);
+                Ok(key.is_some_and(|key| entities.contains(&expansion.build_entity(&key))))
+            };
+            let connection = self.db.connection();
+            return connection.create_scalar_function("hqdl_is_visited", -1, flags, is_collected);
+        }
         let Some(changed) = &self.changed else { return Ok(()) };
         let (changed, key_columns) = (changed.clone(), self.expansion.key.clone());
         let buffer = RefCell::new(Vec::with_capacity(256));
         let is_visited = move |context: &Context<'_>| {
-            let values = (0..context.len()).map(|n| Value::from_sqlite(context.get_raw(n)));
-            let Ok(key) = values.collect::<Result<Vec<_>, _>>() else { return Ok(false) };
+            let Some(key) = read_arguments(context) else { return Ok(false) };
             let mut buffer = buffer.borrow_mut();
             buffer.clear();
             key_columns.write_entity(&key, &mut buffer);
             let bucket = changed.snapshot.bucket_of_text(&buffer);
             Ok(changed.visited.contains(&bucket) && !key.iter().all(|v| *v == Value::Null))
         };
-        let flags = FunctionFlags::SQLITE_UTF8;
         self.db.connection().create_scalar_function("hqdl_is_visited", -1, flags, is_visited)
     }
 
@@ -773,7 +846,7 @@ pub fn for_each_source_key(
 }
 
 /// Returns a source's key columns as SQL, with NULL for columns that the source lacks.
-fn key_columns(expansion: &Expansion, source: usize, table: &str) -> Vec<String> {
+pub(super) fn key_columns(expansion: &Expansion, source: usize, table: &str) -> Vec<String> {
     let key_part = expansion.key_parts.get(source);
     let to_sql = |(n, name): (usize, &String)| match key_part {
         Some(key_part) if !key_part.contains(&n) => "NULL".to_owned(),
@@ -787,7 +860,7 @@ const SOURCE_ALIAS: &str = "hqdl_source";
 
 /// Formats a source for use in a FROM clause. The line break terminates a `--` comment at the end
 /// of a SELECT.
-fn format_from_clause(rows: &SourceRows) -> String {
+pub(super) fn format_from_clause(rows: &SourceRows) -> String {
     match rows {
         SourceRows::Table(table) => sql::quote_name(table),
         SourceRows::Select(select) => format!("({select}\n) AS {SOURCE_ALIAS}"),
@@ -799,7 +872,7 @@ fn format_from_clause(rows: &SourceRows) -> String {
 /// `SQLite` treats a double-quoted name that is not a column as a text, unless the name is
 /// qualified with a table. Without the qualifier, a renamed column would give every row the same
 /// key.
-fn source_qualifier(rows: &SourceRows) -> String {
+pub(super) fn source_qualifier(rows: &SourceRows) -> String {
     match rows {
         SourceRows::Table(table) => sql::quote_name(table),
         SourceRows::Select(_) => SOURCE_ALIAS.to_owned(),

@@ -1,7 +1,7 @@
 //! Databases that hqdl reads and expands: `SQLite` files, and databases on a server.
 //!
 //! [`Database`] opens a database, [`schema`] describes it, [`keys`] lists the semantic keys of an
-//! expansion, and [`row_contexts`] the contexts of its rows. [`publish`] writes the published tables
+//! expansion, [`row_contexts`] the contexts of its rows, and [`entity_rows`] the rows of one entity. [`publish`] writes the published tables
 //! and views, and [`rows`] writes the rows whose [`versions`] have changed. [`buckets`] finds the
 //! keys that have changed since a publication. [`published_state`] describes the published state and
 //! its inputs, [`provenance`] returns the origin of a cell, and [`migrate`] updates hqdl's own
@@ -9,6 +9,7 @@
 
 pub mod buckets;
 pub mod clean;
+pub mod entity_rows;
 pub mod keys;
 pub mod migrate;
 pub mod output;

@@ -1,14 +1,40 @@
 //! The contexts of an expansion's rows. Queries use them to find the facts that a run has stored,
 //! and to show the model the same rows.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::Path;
+use std::time::Duration;
 
 use super::keys::{KeyRow, Keys, hash_entity, read_context};
 use super::{Database, StoreError};
 use hqdl_spec::Expansion;
 use hqdl_values::key::Entity;
 use hqdl_values::value::Value;
+
+/// Returns the entities under which the facts about some entities are stored. An entity that no row
+/// has, or that has no context, is missing in the result. Reads only the contexts of these entities.
+/// A server may spend `timeout` on each of its statements.
+///
+/// # Errors
+/// Returns [`StoreError`] if a source cannot be read.
+pub fn find_fact_entities(
+    db: &Database,
+    expansion: &Expansion,
+    entities: HashSet<Entity>,
+    timeout: Duration,
+) -> Result<HashMap<Entity, Entity>, StoreError> {
+    let mut found = HashMap::new();
+    if !expansion.has_row_context() {
+        return Ok(found);
+    }
+    Keys::collect_entities(db, expansion, entities, timeout)?
+        .for_each(&mut |key: &KeyRow| {
+            found.insert(key.entity.clone(), key.fact_entity().clone());
+            Ok::<_, rusqlite::Error>(())
+        })
+        .map_err(|e| db.store_error_for(&e))?;
+    Ok(found)
+}
 
 /// Contexts of an expansion's rows, by key. The contexts stay in a temporary table.
 pub struct RowContexts {

@@ -1,17 +1,23 @@
 //! The confidence interval for a count.
 //!
 //! The rows have two classes: the model's answer satisfies the condition, or it does not. Exact
-//! bounds for each class are combined by MOVER (the method of variance estimates recovery). If a
-//! class has too few sampled rows for this, or if several strata were sampled, the exact bounds of
-//! each stratum are used without classes.
+//! bounds for each class are combined by MOVER (the method of variance estimates recovery). If one
+//! class is empty or has too few sampled rows for this, if the sample has too few positive or too
+//! few negative rows, or if several strata were sampled, the exact bounds of each stratum are used
+//! without classes.
 
 use std::collections::HashMap;
 
 use crate::Interval;
 use crate::hypergeometric::bound_positives;
 
-/// Minimum number of sampled rows per class, and of positive rows in the sample, for MOVER.
+/// Minimum number of sampled rows per class, and of positive and negative rows in the sample, for
+/// MOVER.
 const FEWEST_ROWS: u64 = 5;
+/// Share of the rows above which a sample is large.
+const LARGE_SAMPLE: f64 = 0.145;
+/// Number of rows below which a table is small.
+const SMALL_TABLE: u64 = 400;
 
 /// Rows for which the model gave the same answer to a condition.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
@@ -70,11 +76,13 @@ pub(crate) fn estimate_count_with_cache(
     let sampled: Vec<(&CountStratum, &Class)> =
         strata.iter().zip(&whole).filter(|(_, whole)| whole.sampled < whole.size).collect();
     let positives: u64 = sampled.iter().map(|(_, whole)| whole.positives).sum();
-    let [(classes, _)] = sampled.as_slice() else {
+    let [(classes, stratum)] = sampled.as_slice() else {
         return Some((bound_strata(bounds, &whole, alpha)?, CountMethod::WholeSample));
     };
     let classes = || classes.iter().filter(|c| c.size > 0);
-    if positives < FEWEST_ROWS || classes().any(|c| c.sampled < FEWEST_ROWS) {
+    let fewest = positives.min(stratum.sampled - positives);
+    let is_one_class = classes().count() < 2;
+    if is_one_class || fewest < FEWEST_ROWS || classes().any(|c| c.sampled < FEWEST_ROWS) {
         return Some((bound_strata(bounds, &whole, alpha)?, CountMethod::WholeSample));
     }
     // In a fully sampled stratum, all rows are known.
@@ -88,9 +96,20 @@ pub(crate) fn estimate_count_with_cache(
         above += (high as f64 - center).powi(2);
     }
     let (least, most) = bound_count_from_sample(&whole);
-    let low = (estimate - below.sqrt() - 1e-9).ceil().max(least);
-    let high = (estimate + above.sqrt() + 1e-9).floor().min(most);
+    let rounding = rounding_allowance(stratum);
+    let low = (estimate - below.sqrt() - rounding).ceil().max(least);
+    let high = (estimate + above.sqrt() + rounding).floor().min(most);
     Some((Interval { estimate, low, high }, CountMethod::TwoClasses))
+}
+
+/// Returns the distance by which each end of a MOVER interval moves before it is rounded inward.
+///
+/// The bounds of the classes are whole numbers. MOVER loses up to one row of them at each end, which
+/// matters if the interval is short.
+fn rounding_allowance(stratum: &Class) -> f64 {
+    let share = stratum.sampled as f64 / stratum.size as f64;
+    let is_short = share > LARGE_SAMPLE || stratum.size < SMALL_TABLE;
+    if is_short { 1.0 + 1e-9 } else { share + 1e-9 }
 }
 
 /// Returns the exact confidence interval for the number of positive rows; `None` if a nonempty

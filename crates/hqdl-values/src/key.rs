@@ -38,12 +38,17 @@ impl Entity {
         Ok(Self(serde_json::to_string(&parts)?))
     }
 
+    /// Returns the canonical text of each part of the key, by column; `None` for NULL.
+    #[must_use]
+    pub fn parts(&self) -> BTreeMap<String, Option<String>> {
+        serde_json::from_str(&self.0).unwrap_or_default()
+    }
+
     /// Returns this entity as described by a context: the facts about it differ from those about
     /// the same key in another context. `digest` is a [`KeyColumns::context_digest`].
     #[must_use]
     pub fn with_context(&self, digest: u128) -> Self {
-        let mut parts: BTreeMap<String, Option<String>> =
-            serde_json::from_str(&self.0).unwrap_or_default();
+        let mut parts = self.parts();
         parts.insert(CONTEXT_PART.to_owned(), Some(format!("{digest:032x}")));
         Self(serde_json::to_string(&parts).unwrap_or_default())
     }

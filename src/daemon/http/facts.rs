@@ -1,6 +1,7 @@
 //! Implements `/v1/facts`, which returns the known facts of some entities and can ask for the
 //! missing ones.
 
+use std::collections::{HashMap, HashSet};
 use std::fmt::Write;
 use std::sync::Arc;
 
@@ -10,19 +11,23 @@ use axum::http::HeaderMap;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value as Json, json};
+use tokio::sync::watch;
 
 use super::HttpState;
-use super::query::run_blocking;
+use super::query::{READ_TIMEOUT, run_blocking};
 use super::reply::{HttpRefusal, read_json_body};
 use crate::daemon::active_spec::ActiveSpec;
-use crate::database::row_contexts::RowContexts;
+use crate::daemon::job::guard_failure;
+use crate::database::row_contexts;
 use crate::facts::{CellLookup, Facts};
 use crate::failure::{Failure, check_budget};
 use crate::format::name_all;
+use crate::key::Entity;
 use crate::materialize::Selection;
 use crate::model;
 use crate::overrides::Overrides;
-use crate::spec::Expansion;
+use crate::query::connection::guard::Guard;
+use crate::spec::{Expansion, Spec};
 use crate::sql;
 use crate::value::Value;
 
@@ -135,13 +140,18 @@ impl RequestedCells {
 
     /// Returns the facts that are currently known.
     async fn find_facts(&self, state: &HttpState) -> Result<Vec<Json>, HttpRefusal> {
-        let (client_guard, _) = state.context.clients.begin_work();
+        let (client_guard, interrupt) = state.context.clients.begin_work();
         let permit = state.acquire_read_permit().await?;
         let (cells, facts) = (self.clone(), Arc::clone(&state.context.facts));
-        run_blocking(permit, client_guard, move || Ok(cells.load_known_facts(&facts)?)).await
+        run_blocking(permit, client_guard, move || Ok(cells.load_known_facts(&facts, interrupt)?))
+            .await
     }
 
-    fn load_known_facts(&self, facts: &Facts) -> Result<Vec<Json>, Failure> {
+    fn load_known_facts(
+        &self,
+        facts: &Facts,
+        interrupt: watch::Receiver<bool>,
+    ) -> Result<Vec<Json>, Failure> {
         let spec = &self.active_spec.spec;
         let model = match &self.active_spec.model {
             Ok(model) => Arc::clone(model),
@@ -151,11 +161,11 @@ impl RequestedCells {
         let models = model::choose_models(spec, Some(&*model), expansion);
         let requirements = models.requirements(facts.history(), expansion)?;
         let overrides = Overrides::read(spec)?;
-        let contexts = RowContexts::collect(&spec.database, expansion)?;
+        let entities = self.keys.iter().map(|key| expansion.build_entity(key)).collect();
+        let in_context = find_fact_entities(spec, expansion, entities, interrupt)?;
         let entity = |key: &Vec<Value>| {
             let entity = expansion.build_entity(key);
-            let in_context = contexts.as_ref().map(|contexts| contexts.fact_entity(&entity));
-            let row = (in_context.as_ref().unwrap_or(&entity), &entity);
+            let row = (in_context.get(&entity).unwrap_or(&entity), &entity);
             let record = facts.with_latest().get_rows(&[row])?.pop().flatten();
             let cells: serde_json::Map<String, Json> = self
                 .columns
@@ -196,6 +206,22 @@ impl RequestedCells {
         let columns = self.columns.iter().map(|c| expansion.columns[*c].name.clone()).collect();
         Selection { filter: Some(filter), columns: Some(columns), ..Selection::default() }
     }
+}
+
+/// Returns the entities under which the facts about some entities are stored, if the expansion has a
+/// context. The time limit of reads applies.
+pub(super) fn find_fact_entities(
+    spec: &Spec,
+    expansion: &Expansion,
+    entities: HashSet<Entity>,
+    interrupt: watch::Receiver<bool>,
+) -> Result<HashMap<Entity, Entity>, Failure> {
+    if !expansion.has_row_context() {
+        return Ok(HashMap::new());
+    }
+    let guard = Guard::open_for_sql(&spec.database, Some(READ_TIMEOUT), interrupt)?;
+    row_contexts::find_fact_entities(guard.database(), expansion, entities, READ_TIMEOUT)
+        .map_err(|e| guard_failure(&guard).unwrap_or_else(|| e.into()))
 }
 
 fn parse_key(expansion: &Expansion, json: &Json) -> Result<Vec<Value>, HttpRefusal> {

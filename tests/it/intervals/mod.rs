@@ -503,6 +503,103 @@ fn a_sheet_with_errors_is_rejected() {
     assert!(ended.stderr.contains("the file was changed since the draw"), "{}", ended.stderr);
 }
 
+/// A database whose texts compare without case, with infinite and very small numbers, and rows
+/// without a key.
+fn odd_heroes() -> (Endpoint, Project) {
+    let endpoint = Endpoint::start_answering(|column, row| {
+        answer(&column.name, row.key[0].as_str().unwrap_or_default())
+    });
+    let tables = "CREATE TABLE hero (name TEXT, town TEXT COLLATE NOCASE, height REAL);
+        WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 79)
+        INSERT INTO hero SELECT 'Hero ' || i, iif(i % 2, 'Gotham', 'GOTHAM'),
+          CASE i WHEN 0 THEN 9e999 WHEN 1 THEN -9e999 ELSE i END FROM n;
+        INSERT INTO hero VALUES (NULL, 'Nowhere', 1.0);";
+    let project = Project::new(&endpoint, tables, &[MODEL, SPEC].concat());
+    project.run_materialize(&[]).expect_exit_code(0);
+    audit(&project, &[&AUDITED[..], &["--sample", "80"]].concat()).expect_exit_code(0);
+    fill(&project, 80, truth);
+    (endpoint, project)
+}
+
+const ODD_JOIN: &str = "FROM hero JOIN llm USING (name) WHERE race = 'Human'";
+
+#[test]
+fn groups_are_those_of_the_columns_collation() {
+    let (_endpoint, project) = odd_heroes();
+    for group in ["town", "town COLLATE NOCASE", "town || ' ' COLLATE RTRIM", "lower(town)"] {
+        let sql = format!("SELECT {group} AS g, count(*) AS n {ODD_JOIN} GROUP BY 1");
+        let found = query(&project, &sql, &[]);
+        let found = found.expect_exit_code(0).lines[0]["rows"].clone();
+        let n = |row: &Json| [row[2].as_i64().unwrap(), row[3].as_i64().unwrap()];
+        let ends: Vec<[i64; 2]> = found.as_array().unwrap().iter().map(n).collect();
+        // All rows are audited, so the interval is the truth.
+        let expected = if group.contains("RTRIM") { vec![[24, 24]; 2] } else { vec![[48, 48]] };
+        assert_eq!(ends, expected, "{group}: {found}");
+    }
+}
+
+#[test]
+fn numbers_without_a_sum_have_no_interval() {
+    let (_endpoint, project) = odd_heroes();
+    for (aggregate, reason) in [
+        ("sum(height)", "a value is infinite"),
+        ("avg(height)", "a value is infinite"),
+        ("avg(iif(height BETWEEN 2 AND 99, height, 2) * 1e307)", "a value is infinite"),
+        ("sum(iif(height BETWEEN 2 AND 99, height, 2) * 1e306)", "the sum of the values is too"),
+        ("count(*) / 0.0", "the aggregate is divided by 0"),
+        ("1.0 * count(*) / (0 * count(*))", "the aggregate is divided by 0"),
+    ] {
+        let found = query(&project, &format!("SELECT {aggregate} {ODD_JOIN}"), &[]);
+        let stderr = found.expect_exit_code(2).stderr;
+        assert!(stderr.contains(reason), "{aggregate}: {stderr}");
+    }
+    let found = query(&project, "SELECT sum(weight) FROM hero_expanded", &[]);
+    assert!(found.expect_exit_code(2).stderr.contains("the key is NULL"));
+}
+
+/// A sample of all rows but a few leaves little room, and the truth is in it.
+#[test]
+fn an_interval_of_very_small_numbers_is_not_empty() {
+    let (_endpoint, project) = odd_heroes();
+    fill(&project, 80, |_, _| Some(String::new()));
+    fill(&project, 40, truth);
+    let sql = format!("SELECT sum(height * 1e-300) AS n {ODD_JOIN} AND height BETWEEN 2 AND 99");
+    let row = only_row(&query(&project, &sql, &[]));
+    let [low, high] = ["n_low", "n_high"].map(|end| row[end].as_f64().unwrap());
+    assert!(low < high * 0.99, "{row}");
+}
+
+/// Each process reads the sheet again and waits for the others, so that no truth is lost.
+#[test]
+fn reviewers_at_once_lose_no_truth() {
+    let (_endpoint, project) = heroes();
+    audit(&project, &["--columns", "race", "--seed", "7", "--sample", "24"]).expect_exit_code(0);
+    let spec = hqdl::spec::UncheckedSpec::read(&project.path("specs/x.toml")).unwrap();
+    let overrides = hqdl::session::SpecOverrides::default();
+    let session =
+        hqdl::session::Session::open(spec, &overrides, hqdl::session::Cache::Temporary).unwrap();
+    let (spec, expansion) = (&session.spec, &session.spec.expansions[0]);
+    std::thread::scope(|scope| {
+        for reviewer in 0..8 {
+            scope.spawn(move || {
+                let mut audit = hqdl::audit::Audit::read(spec, expansion).unwrap();
+                let rows = audit.draw.sample().to_vec();
+                for row in rows.iter().skip(reviewer).step_by(8) {
+                    let value = hqdl::value::Value::Text("Human".to_owned());
+                    let truth = hqdl::audit::CellTruth {
+                        value: Some(hqdl::cell::CellValue::One(value)),
+                        source: format!("person {reviewer}"),
+                        note: String::new(),
+                    };
+                    audit.record_truth(spec, expansion, (*row, 0), truth).unwrap();
+                }
+            });
+        }
+    });
+    let audit = hqdl::audit::Audit::read(spec, expansion).unwrap();
+    assert_eq!(audit.count_filled_rows(&[0], hqdl::audit::Evidence::Truth), 24);
+}
+
 /// Every query of `refused.sql` is refused with its reason.
 #[test]
 fn queries_without_an_interval_are_rejected_with_the_reason() {

@@ -14,6 +14,7 @@ pub mod address;
 mod bookkeeping;
 mod catalog;
 mod clean;
+mod entity_rows;
 mod publication;
 pub mod query;
 mod sample;
@@ -43,7 +44,7 @@ use crate::StoreError;
 use hqdl_values::sql;
 
 pub(crate) use self::catalog::to_values;
-pub(crate) use self::source::SELECTED_COLUMN;
+pub(crate) use self::source::{CopiedRows, SELECTED_COLUMN};
 
 /// Default schema of the published tables.
 const DEFAULT_SCHEMA: &str = "expanded";
@@ -225,6 +226,12 @@ impl DatabaseServer {
         self.execute_batch(&format!("BEGIN {mode}"))?;
         self.in_transaction.store(true, Ordering::Relaxed);
         Ok(Transaction { server: self, is_open: true })
+    }
+
+    /// Limits the time of each statement of the open transaction.
+    fn limit_statements(&self, timeout: Duration) -> Result<(), StoreError> {
+        let milliseconds = timeout.as_millis().max(1);
+        self.execute_batch(&format!("SET LOCAL statement_timeout = {milliseconds}"))
     }
 
     fn server_error(&self, message: String) -> StoreError {

@@ -146,10 +146,7 @@ impl DatabaseServer {
             decoders.iter().zip(&aliases).map(|(r, n)| r.select_expression(n)).collect();
         let transaction = self.begin_transaction("READ ONLY")?;
         if let Some(timeout) = timeout {
-            self.execute_batch(&format!(
-                "SET LOCAL statement_timeout = {}",
-                timeout.as_millis().max(1)
-            ))?;
+            self.limit_statements(timeout)?;
         }
         self.execute_batch(&format!(
             "DECLARE hqdl_query NO SCROLL CURSOR FOR SELECT {} FROM ({query}\n) AS query ({})",

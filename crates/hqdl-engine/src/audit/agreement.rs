@@ -2,10 +2,10 @@
 
 use std::collections::{HashMap, HashSet};
 
+use super::Audit;
 use super::error::AuditError;
 use super::frame::collect_frame;
 use super::sheet::{CellTruth, MODEL_SOURCE};
-use super::{Audit, sheet_path};
 use hqdl_database::Database;
 use hqdl_spec::{Expansion, Spec};
 use hqdl_values::cell::State;
@@ -66,7 +66,7 @@ impl Audit {
                 by_entity.insert(entity, row);
             }
         }
-        let mut sheet = self.sheet.clone();
+        let (lock, mut sheet) = self.reread_sheet(spec, expansion)?;
         let mut filled = 0;
         for row in self.draw.sample() {
             let entity = expansion.build_entity(&self.draw.frame[*row].key);
@@ -82,8 +82,7 @@ impl Audit {
                 filled += 1;
             }
         }
-        sheet.write(&sheet_path(spec, expansion), &self.draw, expansion)?;
-        self.sheet = sheet;
+        self.write_sheet(sheet, spec, expansion, lock)?;
         Ok(filled)
     }
 }

@@ -1,14 +1,16 @@
 //! Fills a sheet from a reference file, and writes the sheet's true values as overrides.
 
+use std::fs::File;
 use std::path::Path;
 
 use super::error::AuditError;
 use super::sheet::{CANNOT_BE_KNOWN, CellTruth, Evidence, Sheet, format_cell};
-use super::{Audit, sheet_path};
+use super::{Audit, draw_path, sheet_path};
 use crate::truth::{self, TrueRow};
 use hqdl_spec::checker::Checker;
 use hqdl_spec::overrides::{OverrideLine, read_lines, write_lines};
 use hqdl_spec::{Expansion, Spec};
+use hqdl_values::format::io_reason;
 use hqdl_values::value::Value;
 
 impl Audit {
@@ -33,7 +35,7 @@ impl Audit {
             }
         })?;
         let source = reference.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let mut sheet = self.sheet.clone();
+        let (lock, mut sheet) = self.reread_sheet(spec, expansion)?;
         let mut filled = 0;
         for (column, _) in self.draw.expansion_columns(expansion) {
             let Some(values) = truths.column_values(expansion_index, column) else { continue };
@@ -60,13 +62,12 @@ impl Audit {
                 filled += 1;
             }
         }
-        sheet.write(&sheet_path(spec, expansion), &self.draw, expansion)?;
-        self.sheet = sheet;
+        self.write_sheet(sheet, spec, expansion, lock)?;
         Ok(filled)
     }
 
     /// Stores the truth of a cell in the sheet. Rereads the sheet first, because another person may
-    /// have filled in cells in the meantime. The new truth replaces the previous truth. If their
+    /// have filled in cells in the meantime; other processes wait until it is written. The new truth replaces the previous truth. If their
     /// values differ, the new truth's note records the previous value.
     ///
     /// # Errors
@@ -78,8 +79,7 @@ impl Audit {
         (row, column): (usize, usize),
         mut truth: CellTruth,
     ) -> Result<(), AuditError> {
-        let path = sheet_path(spec, expansion);
-        let mut sheet = Sheet::read(&path, &self.draw, expansion)?;
+        let (lock, mut sheet) = self.reread_sheet(spec, expansion)?;
         let before = sheet.truth(row, column).filter(|before| before.value != truth.value);
         if let Some(before) = before {
             let said = before.value.as_ref().map_or(CANNOT_BE_KNOWN.to_owned(), format_cell);
@@ -88,9 +88,7 @@ impl Audit {
             truth.note = notes.into_iter().filter(|n| !n.is_empty()).collect::<Vec<_>>().join("; ");
         }
         sheet.set_truth(row, column, truth);
-        sheet.write(&path, &self.draw, expansion)?;
-        self.sheet = sheet;
-        Ok(())
+        self.write_sheet(sheet, spec, expansion, lock)
     }
 
     /// Removes the truth of a cell from the sheet. Rereads the sheet first.
@@ -103,10 +101,35 @@ impl Audit {
         expansion: &Expansion,
         (row, column): (usize, usize),
     ) -> Result<(), AuditError> {
-        let path = sheet_path(spec, expansion);
-        let mut sheet = Sheet::read(&path, &self.draw, expansion)?;
+        let (lock, mut sheet) = self.reread_sheet(spec, expansion)?;
         sheet.remove_truth(row, column);
-        sheet.write(&path, &self.draw, expansion)?;
+        self.write_sheet(sheet, spec, expansion, lock)
+    }
+
+    /// Reads the sheet again for a change, and locks it until [`Self::write_sheet`]. The lock is on
+    /// the draw, because writing replaces the sheet's file.
+    pub(super) fn reread_sheet(
+        &self,
+        spec: &Spec,
+        expansion: &Expansion,
+    ) -> Result<(File, Sheet), AuditError> {
+        let path = draw_path(spec, expansion);
+        let lock = File::open(&path).and_then(|file| file.lock().map(|()| file));
+        let lock = lock.map_err(|e| AuditError::in_file(&path, None, io_reason(&e)))?;
+        let sheet = Sheet::read(&sheet_path(spec, expansion), &self.draw, expansion)?;
+        Ok((lock, sheet))
+    }
+
+    /// Writes a changed sheet, and then unlocks it.
+    pub(super) fn write_sheet(
+        &mut self,
+        sheet: Sheet,
+        spec: &Spec,
+        expansion: &Expansion,
+        lock: File,
+    ) -> Result<(), AuditError> {
+        sheet.write(&sheet_path(spec, expansion), &self.draw, expansion)?;
+        drop(lock);
         self.sheet = sheet;
         Ok(())
     }

@@ -246,13 +246,17 @@ impl Estimator<'_> {
         added: u64,
     ) -> Result<Interval, String> {
         if added > 0 {
-            return Err(format!("{} added after the draw", format_row_count(added, "was", "were")));
+            let rows = format_row_count(added, "was", "were");
+            return Err(format!("{rows} added after the draw (or the key is NULL)"));
         }
         let is_unknown = |e: &&usize| self.audited.contains(e) && self.unknown.contains(e);
         let unknown = entities.keys().filter(is_unknown).count() as u64;
         if unknown > 0 {
             let rows = format_row_count(unknown, "has", "have");
             return Err(format!("{rows} a truth that cannot be known"));
+        }
+        if entities.values().any(|rows| !rows.is_finite()) {
+            return Err("a value is infinite".to_owned());
         }
         let mut strata = vec![ResidualStratum::default(); STRATA];
         let (mut least, mut most) = (0.0, 0.0);
@@ -276,6 +280,9 @@ impl Estimator<'_> {
             }
             least += low;
             most += high;
+        }
+        if !(least.is_finite() && most.is_finite()) {
+            return Err("the sum of the values is too large".to_owned());
         }
         let found = if term.denominator.is_some() {
             estimate_ratio(&strata, self.confidence)
@@ -313,6 +320,13 @@ impl EntityRows {
         };
         let (numerators, denominators) = (add(|p| p.0), add(|p| p.1));
         self.possible = numerators.iter().flat_map(|y| denominators.map(|x| (*y, x))).collect();
+    }
+
+    /// Returns true if all of the entity's numbers are finite.
+    fn is_finite(&self) -> bool {
+        let SampledRow { y, x, model_y, model_x } = self.numbers;
+        let possible = self.possible.iter().flat_map(|(y, x)| [*y, *x]);
+        possible.chain([y, x, model_y, model_x]).all(f64::is_finite)
     }
 
     fn bound_numerator(&self) -> (f64, f64) {

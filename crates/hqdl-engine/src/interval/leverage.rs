@@ -61,7 +61,8 @@ pub fn design_for_query(
     let failed = |e: rusqlite::Error| guard.query_error(&e, sql);
     let tables = AuditedTables::create(&guard, &draw, expansion).map_err(failed)?;
     tables.fill_with_answers().map_err(failed)?;
-    let answers = tables.evaluate_rows(&shape, &[])?;
+    let collations = tables.find_group_collations(&shape, &[])?;
+    let answers = tables.evaluate_rows(&shape, &collations, &[])?;
     let nothing = std::collections::HashSet::new();
     let estimator = Estimator {
         shape: &shape,

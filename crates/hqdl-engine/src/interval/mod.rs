@@ -132,7 +132,8 @@ fn estimate_rows(
     let failed = |e: rusqlite::Error| guard.query_error(&e, query.sql);
     let tables = AuditedTables::create(&guard, &audit.draw, expansion).map_err(failed)?;
     tables.fill_with_answers().map_err(failed)?;
-    let answers = tables.evaluate_rows(shape, query.params)?;
+    let collations = tables.find_group_collations(shape, query.params)?;
+    let answers = tables.evaluate_rows(shape, &collations, query.params)?;
     let positions = audit.draw.expansion_columns(expansion);
     let true_value = |entity: usize, audited: usize| {
         let column = positions.iter().find(|(_, n)| *n == audited).map(|(c, _)| *c);
@@ -140,7 +141,7 @@ fn estimate_rows(
         truth.and_then(|t| t.value.clone()).unwrap_or(CellValue::Nothing)
     };
     tables.fill_with_truths(&audited, true_value).map_err(failed)?;
-    let truths = tables.evaluate_rows(shape, query.params)?;
+    let truths = tables.evaluate_rows(shape, &collations, query.params)?;
     let groups = if request.is_simultaneous { result.rows.len().max(1) } else { 1 };
     let estimator = Estimator {
         shape,
@@ -152,7 +153,9 @@ fn estimate_rows(
         confidence: 1.0 - (1.0 - request.confidence) / groups as f64,
     };
     let estimate_row = |row: &Vec<SqlValue>| -> RowEstimates {
-        let group: Vec<SqlValue> = shape.groups.iter().map(|g| row[g.result].clone()).collect();
+        let groups = shape.groups.iter().zip(&collations);
+        let group: Vec<SqlValue> =
+            groups.map(|(g, collation)| collation.unify(row[g.result].clone())).collect();
         shape
             .outputs
             .iter()

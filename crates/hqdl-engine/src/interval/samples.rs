@@ -7,7 +7,7 @@ use std::collections::{HashMap, HashSet};
 use rusqlite::Connection;
 use rusqlite::types::Value as SqlValue;
 
-use super::shape::{LeafValue, Shape};
+use super::shape::{Group, LeafValue, Shape};
 use super::tables::ENTITY_COLUMN;
 use crate::audit::Draw;
 use crate::query::QueryError;
@@ -22,12 +22,36 @@ use hqdl_values::value::Value;
 /// Entity number of rows whose entity was added after the draw.
 const ADDED: i64 = -1;
 
+/// Which texts `SQLite` puts into one group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum GroupCollation {
+    /// Equal texts (`BINARY`).
+    Exact,
+    /// Texts that differ only in the case of ASCII letters (`NOCASE`).
+    IgnoresCase,
+    /// Texts that differ only in spaces at their end (`RTRIM`).
+    IgnoresTrailingSpaces,
+}
+
+impl GroupCollation {
+    /// Returns the form that all values of a group share.
+    pub(super) fn unify(self, value: SqlValue) -> SqlValue {
+        match (self, value) {
+            (Self::IgnoresCase, SqlValue::Text(text)) => SqlValue::Text(text.to_ascii_lowercase()),
+            (Self::IgnoresTrailingSpaces, SqlValue::Text(text)) => {
+                SqlValue::Text(text.trim_end_matches(' ').to_owned())
+            }
+            (_, value) => value,
+        }
+    }
+}
+
 /// A row that satisfies the query's conditions on ordinary columns.
 #[derive(Debug)]
 pub(super) struct RowFacts {
     /// Position of the row's entity in the draw; `None` if the entity was added later.
     pub(super) entity: Option<usize>,
-    /// Values of the GROUP BY expressions.
+    /// Values of the GROUP BY expressions, in the form that all values of a group share.
     pub(super) groups: Vec<SqlValue>,
     /// Whether the row satisfies the conditions on expanded columns.
     pub(super) is_selected: bool,
@@ -170,10 +194,47 @@ impl<'a> AuditedTables<'a> {
         Ok(statements)
     }
 
-    /// Evaluates the parts of a query over the tables' current values.
+    /// Returns, for each GROUP BY expression, which texts `SQLite` puts into one group.
+    pub(super) fn find_group_collations(
+        &self,
+        shape: &Shape,
+        params: &[(Param, Value)],
+    ) -> Result<Vec<GroupCollation>, QueryError> {
+        let merges_with = |group: &Group, text: &str| -> Result<bool, QueryError> {
+            // UNION compares texts as the first SELECT's column does.
+            let select = format!(
+                "SELECT count(*) = 1 FROM (
+                   SELECT {} FROM {} WHERE 0 UNION SELECT 'a' UNION SELECT '{text}')",
+                group.sql, shape.from
+            );
+            let failed = |e: rusqlite::Error| self.guard.query_error(&e, &select);
+            let mut statement = self.guard.connection().prepare(&select).map_err(failed)?;
+            params::bind_params(&mut statement, params)?;
+            let mut rows = statement.raw_query();
+            let row = rows.next().map_err(failed)?;
+            row.map_or(Ok(false), |row| row.get(0)).map_err(failed)
+        };
+        let find_collation = |group: &Group| {
+            Ok(if merges_with(group, "A")? {
+                GroupCollation::IgnoresCase
+            } else if merges_with(group, "a ")? {
+                GroupCollation::IgnoresTrailingSpaces
+            } else {
+                GroupCollation::Exact
+            })
+        };
+        self.guard.lock_temp()?;
+        let found = shape.groups.iter().map(find_collation).collect();
+        self.guard.unlock_temp()?;
+        found
+    }
+
+    /// Evaluates the parts of a query over the tables' current values. `collations` are those of the
+    /// groups.
     pub(super) fn evaluate_rows(
         &self,
         shape: &Shape,
+        collations: &[GroupCollation],
         params: &[(Param, Value)],
     ) -> Result<Vec<RowFacts>, QueryError> {
         let text = build_facts_select(shape);
@@ -186,7 +247,7 @@ impl<'a> AuditedTables<'a> {
             let mut rows = statement.raw_query();
             let mut facts = Vec::new();
             while let Some(row) = rows.next().map_err(failed)? {
-                facts.push(parse_facts(shape, row).map_err(failed)?);
+                facts.push(parse_facts(shape, collations, row).map_err(failed)?);
             }
             Ok(facts)
         };
@@ -217,7 +278,11 @@ fn build_facts_select(shape: &Shape) -> String {
     format!("SELECT {columns} FROM {} WHERE {}", shape.from, all(&shape.population))
 }
 
-fn parse_facts(shape: &Shape, row: &rusqlite::Row<'_>) -> rusqlite::Result<RowFacts> {
+fn parse_facts(
+    shape: &Shape,
+    collations: &[GroupCollation],
+    row: &rusqlite::Row<'_>,
+) -> rusqlite::Result<RowFacts> {
     let entity: Option<i64> = row.get(0)?;
     let first = 2 + shape.groups.len();
     let leaf = |n: usize| -> rusqlite::Result<LeafFacts> {
@@ -231,7 +296,11 @@ fn parse_facts(shape: &Shape, row: &rusqlite::Row<'_>) -> rusqlite::Result<RowFa
     };
     Ok(RowFacts {
         entity: entity.and_then(|n| usize::try_from(n).ok()),
-        groups: (2..first).map(|n| row.get(n)).collect::<Result<_, _>>()?,
+        groups: collations
+            .iter()
+            .zip(2..first)
+            .map(|(collation, n)| Ok(collation.unify(row.get(n)?)))
+            .collect::<rusqlite::Result<_>>()?,
         is_selected: row.get(1)?,
         leaves: (0..shape.leaves.len()).map(leaf).collect::<Result<_, _>>()?,
     })

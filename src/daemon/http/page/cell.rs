@@ -1,33 +1,23 @@
 //! The page of a cell, with its provenance and a form to override it.
 
-use std::sync::Arc;
-
 use axum::extract::{Path, Query, Request, State};
 use axum::response::Response;
 use maud::{Markup, html};
 use serde_json::Value as Json;
 
 use super::super::api::{OverrideChange, OverrideRequest, read_provenance};
-use super::super::query::run_blocking;
 use super::super::reply::HttpRefusal;
 use super::format_value;
 use super::{
     ErrorPage, HttpState, QueryPairs, ShownPage, find_spec, percent_encode, read_form, redirect_to,
-    render_page, spec_path, truncate_text,
+    render_page, spec_path,
 };
-use crate::audit::sheet::format_cell;
 use crate::database::provenance::CellProvenance;
-use crate::database::row_contexts::RowContexts;
-use crate::facts::{Completion, Fact, Facts, FactsError};
-use crate::failure::Failure;
-use crate::overrides::{NO_VALUE, Override, Overrides};
-use crate::spec::{Column, Expansion, Spec};
-use crate::value::Value;
+use crate::overrides::NO_VALUE;
+use crate::spec::{Column, Expansion};
 
 /// Maximum number of a list's values to show beside the form; the form itself offers all of them.
 const MAX_LISTED: usize = 12;
-/// Maximum number of past answers to show.
-const MAX_PAST_ANSWERS: usize = 20;
 
 /// Returns the path of a cell's page.
 pub(super) fn cell_path(spec: &str, table: &str, key: &[Json], column: &str) -> String {
@@ -192,119 +182,8 @@ fn render_provenance_table(cell: &CellProvenance) -> Markup {
     }
 }
 
-/// A published cell with its override and its answers.
-pub(super) struct CellSources {
-    cell: CellProvenance,
-    /// The override in force.
-    override_now: Option<Override>,
-    /// Answers of all models and runs, latest first.
-    answers: Vec<PastAnswer>,
-}
-
-/// An answer that a model gave for a cell.
-struct PastAnswer {
-    asked_at: String,
-    model: String,
-    /// The value, or the state and the model's text.
-    text: String,
-}
-
-/// Returns the sources of a cell, or nothing if the cell is no longer published.
-pub(super) async fn read_cell_sources(
-    state: &HttpState,
-    spec: &str,
-    mut address: Vec<(String, String)>,
-) -> Result<Vec<CellSources>, HttpRefusal> {
-    address.push(("spec".to_owned(), spec.to_owned()));
-    let cells = read_provenance(state, address).await.unwrap_or_default();
-    let (_, active_spec) = state.active_spec(Some(spec))?;
-    let facts = Arc::clone(&state.context.facts);
-    let (client_guard, _) = state.context.clients.begin_work();
-    let permit = state.acquire_read_permit().await?;
-    run_blocking(permit, client_guard, move || {
-        let with_history = |cell| add_history(&active_spec.spec, &facts, cell);
-        let sources: Result<Vec<CellSources>, FactsError> =
-            cells.into_iter().map(with_history).collect();
-        Ok(sources.map_err(Failure::from)?)
-    })
-    .await
-}
-
-/// Adds the override and the answers of a cell.
-fn add_history(
-    spec: &Spec,
-    facts: &Facts,
-    cell: CellProvenance,
-) -> Result<CellSources, FactsError> {
-    let found = spec.expansions.iter().position(|e| e.name == cell.expansion);
-    let found = found.and_then(|n| Some((n, spec.expansions[n].find_column(&cell.column)?)));
-    let Some((n, at)) = found else {
-        return Ok(CellSources { cell, override_now: None, answers: Vec::new() });
-    };
-    let (expansion, column) = (&spec.expansions[n], &spec.expansions[n].columns[at]);
-    let key: Vec<Json> = serde_json::from_str(&cell.key).unwrap_or_default();
-    let key: Vec<Value> = key.iter().map(Value::from_json).collect();
-    let entity = expansion.build_entity(&key);
-    let overrides = Overrides::read(spec).unwrap_or_default();
-    let override_now = overrides.get(n, &entity, at).cloned();
-    let history = facts.history();
-    let mut identities = history.column_identity_ids(&column.name)?;
-    for also in &column.also {
-        identities.push(history.column_identity_id(also)?);
-    }
-    let contexts = RowContexts::collect(&spec.database, expansion).ok().flatten();
-    let in_context = contexts.map(|contexts| contexts.fact_entity(&entity));
-    let mut past = history.facts_about(in_context.as_ref().unwrap_or(&entity))?;
-    past.retain(|fact| identities.contains(&fact.meaning));
-    let ids: Vec<i64> = past.iter().map(|fact| fact.completion).collect();
-    let origins = history.load_completions(&ids)?.into_iter();
-    let to_answer = |(fact, origin): (Fact, Option<(Completion, String)>)| {
-        let (asked_at, model) = origin.map_or_else(Default::default, |(c, m)| (c.asked_at, m));
-        let text = match fact.answer.raw {
-            _ if fact.answer.state.has_value() => format_cell(&fact.answer.value),
-            Some(raw) => format!("{}: {raw}", fact.answer.state.name()),
-            None => fact.answer.state.name().to_owned(),
-        };
-        PastAnswer { asked_at, model, text }
-    };
-    let answers = past.into_iter().zip(origins).rev().take(MAX_PAST_ANSWERS).map(to_answer);
-    Ok(CellSources { cell, override_now, answers: answers.collect() })
-}
-
-/// Renders the origin of a cell's value: the model, its other answers, its past values, and the
-/// passages.
-pub(super) fn render_sources(sources: &CellSources) -> Markup {
-    let CellSources { cell, override_now, answers } = sources;
-    let is_overridden = cell.state == "overridden";
-    let shown = format_value(&cell.to_json()["value"]);
-    let lines = [
-        ("published", is_overridden.then_some(shown)),
-        ("model", cell.model.clone()),
-        ("text", cell.raw.clone()),
-        ("answers", cell.repair.clone()),
-        ("note", cell.note.clone()),
-        ("asked", cell.asked_at.clone()),
-    ];
-    let past = |time: &str, text: &str, origin: &str| {
-        html! { tr { th scope="row" { (time) } td { (truncate_text(text, 200)) " " span.quiet { (truncate_text(origin, 200)) } } } }
-    };
-    html! {
-        table.why { @for (name, value) in lines {
-            @if let Some(value) = value { tr { th scope="row" { (name) } td { (value) } } }
-        } }
-        @if override_now.is_some() || answers.len() > 1 {
-            h3 { "Past values" }
-            table.why {
-                @if let Some(set) = override_now { (past("override", &format_cell(&set.value), set.note.as_deref().unwrap_or_default())) }
-                @for answer in answers { (past(&answer.asked_at, &answer.text, &answer.model)) }
-            }
-        }
-        (render_evidence(cell))
-    }
-}
-
 /// Renders the passages that the cell's request showed, with the quoted words marked.
-fn render_evidence(cell: &CellProvenance) -> Markup {
+pub(super) fn render_evidence(cell: &CellProvenance) -> Markup {
     let Some(evidence) = &cell.evidence else { return html! {} };
     html! {
         h3 { "Evidence" }

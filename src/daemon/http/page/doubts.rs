@@ -10,7 +10,7 @@ use serde_json::Value as Json;
 
 use super::super::api::{OverrideChange, OverrideRequest};
 use super::super::query::run_blocking;
-use super::cell::{read_cell_sources, render_sources};
+use super::judged_cell::{CellAddress, JudgedCell, read_judged_cell, render_rows, render_sources};
 use super::lineage::count_column_uses;
 use super::review::render_answer_forms;
 use super::{
@@ -98,15 +98,16 @@ pub(super) async fn show_doubts(
     })
     .await?;
     let expansion = &active_spec.spec.expansions[next.expansion];
-    let sources = match &next.cell {
+    let judged = match &next.cell {
         Some(cell) => {
-            let column = expansion.columns[cell.column].name.clone();
-            let key = key_texts(cell).into_iter().map(|part| ("key".to_owned(), part));
-            let address = [("table", expansion.name.clone()), ("column", column)];
-            let address = address.map(|(n, v)| (n.to_owned(), v)).into_iter().chain(key);
-            read_cell_sources(&state, &name, address.collect()).await?
+            let address = CellAddress {
+                table: expansion.name.clone(),
+                column: expansion.columns[cell.column].name.clone(),
+                key: cell.key.clone(),
+            };
+            Some((cell, read_judged_cell(&state, &name, address).await?))
         }
-        None => Vec::new(),
+        None => None,
     };
     let path = doubts_path(&name, &expansion.name);
     let undo = render_undo_form(&format!("{path}&skip={skip}"), &asked);
@@ -117,10 +118,10 @@ pub(super) async fn show_doubts(
             p { strong { (next.count) } " cells have a known confidence below 100 %. "
                 span.quiet { "The first one has the greatest doubt, times the use of its column in queries. Your answers become overrides, and are no audit." } }
             div.review {
-                @match &next.cell {
-                    Some(cell) => section.card {
-                        (render_cell(&path, skip, expansion, cell, next.uses))
-                        @for cell in &sources { (render_sources(cell)) }
+                @match &judged {
+                    Some((cell, judged)) => section.card {
+                        (render_cell(&path, skip, expansion, (cell, judged), next.uses))
+                        (render_sources(judged))
                         p.pages {
                             @if skip > 0 { a.button href=(format!("{path}&skip={}", skip - 1)) data-key="b" { "Back" kbd { "b" } } }
                             @if skip + 1 < next.count { a.button href=(format!("{path}&skip={}", skip + 1)) data-key="s" { "Skip" kbd { "s" } } }
@@ -140,7 +141,7 @@ fn render_cell(
     path: &str,
     skip: usize,
     expansion: &Expansion,
-    cell: &DoubtfulCell,
+    (cell, judged): (&DoubtfulCell, &JudgedCell),
     uses: u64,
 ) -> Markup {
     let column = &expansion.columns[cell.column];
@@ -155,6 +156,7 @@ fn render_cell(
         dl.facts.key { @for (name, value) in expansion.key.names().iter().zip(&key) {
             div { dt { (name) } dd { strong { (truncate_text(value, 200)) } } }
         } }
+        (render_rows(expansion, judged))
         h2 { (column.name) }
         @if !column.about.is_empty() { p.quiet.small { (column.about) } }
         p.answer { @if answer.is_empty() { span.quiet { (cell.state.name()) } @if let Some(raw) = &cell.raw { " " (truncate_text(raw, 400)) } } @else { (truncate_text(&answer, 400)) } }

@@ -8,6 +8,7 @@ mod doubts;
 mod export;
 mod facet;
 mod frontier;
+mod judged_cell;
 mod lineage;
 mod overview;
 mod plot;

@@ -11,11 +11,11 @@ use tokio::sync::watch;
 
 use super::super::query::run_blocking;
 use super::super::reply::HttpRefusal;
-use super::cell::{CellSources, read_cell_sources, render_sources};
+use super::judged_cell::{CellAddress, JudgedCell, read_judged_cell, render_rows, render_sources};
 use super::spec_edit::CHECK_TIMEOUT;
 use super::{
-    ErrorPage, HttpState, ShownPage, format_value, percent_encode, read_form, redirect_to,
-    render_page, spec_path, truncate_text,
+    ErrorPage, HttpState, ShownPage, percent_encode, read_form, redirect_to, render_page,
+    spec_path, truncate_text,
 };
 use crate::audit::sheet::{CANNOT_BE_KNOWN, format_cell, parse_truth};
 use crate::audit::{Audit, CellTruth, Draw, DrawRequest, generate_seed};
@@ -50,6 +50,27 @@ pub(super) struct ReviewRequest {
     done: Option<usize>,
     /// True value of that cell before the answer; empty if it had none.
     before: String,
+    /// Name of the person, which is stored with each truth; may be empty.
+    who: String,
+}
+
+impl ReviewRequest {
+    /// Returns the address of the page, which contains the person's name.
+    fn page_path(&self, spec: &str, table: &str) -> String {
+        let path = format!("{}/review?table={}", spec_path(spec), percent_encode(table));
+        match self.who.trim() {
+            "" => path,
+            who => format!("{path}&who={}", percent_encode(who)),
+        }
+    }
+
+    /// Returns the source of the truths that the person enters.
+    fn source(&self) -> String {
+        match self.who.trim() {
+            "" => PERSON.to_owned(),
+            who => format!("{PERSON} {who}"),
+        }
+    }
 }
 
 /// Renders the form with a shortcut key for each likely value of a cell, and the form for any other
@@ -77,6 +98,10 @@ pub(super) fn render_answer_forms(
             @if !values.is_empty() { datalist id="values" { @for value in values { option value=(value) {} } } }
             button { "Set" }
             @if column.many.is_some() { span.quiet.small { code { "|" } " between values, " code { "none" } " for no value" } }
+        }
+        @if values.len() > VALUE_KEYS || column.many.is_some() && !values.is_empty() {
+            details { summary { "All " (values.len()) " values" }
+                p.values.small { @for value in values { code { (value) } " " } } }
         }
     }
 }
@@ -146,21 +171,20 @@ impl<'s> Review<'s> {
         asked.at.filter(|at| *at < self.cells.len()).or_else(|| self.find_next_unreviewed(0))
     }
 
-    /// Returns the address of a cell, for its provenance.
-    fn cell_address(&self, at: usize) -> Vec<(String, String)> {
+    /// Returns the address of a cell.
+    fn cell_address(&self, at: usize) -> CellAddress {
         let cell = self.cells[at];
-        let column = self.expansion.columns[cell.column].name.clone();
-        let key = self.audit.draw.frame[cell.row].key.iter();
-        let key = key.map(|value| ("key".to_owned(), format_value(&value.to_json())));
-        let address = [("table", self.expansion.name.clone()), ("column", column)];
-        address.map(|(name, value)| (name.to_owned(), value)).into_iter().chain(key).collect()
+        CellAddress {
+            table: self.expansion.name.clone(),
+            column: self.expansion.columns[cell.column].name.clone(),
+            key: self.audit.draw.frame[cell.row].key.clone(),
+        }
     }
 
-    /// Renders the page with the sources of the shown cell.
-    fn to_page(&self, spec: &str, asked: &ReviewRequest, sources: &[CellSources]) -> Markup {
+    /// Renders the page of a cell; `judged` is `None` if the audit is complete.
+    fn to_page(&self, spec: &str, asked: &ReviewRequest, judged: Option<&JudgedCell>) -> Markup {
         let filled = self.cells.iter().filter(|cell| self.is_filled(cell)).count();
-        let path =
-            format!("{}/review?table={}", spec_path(spec), percent_encode(&self.expansion.name));
+        let path = asked.page_path(spec, &self.expansion.name);
         html! {
             h1 { a href=(spec_path(spec)) { (spec) } " / " (self.expansion.name) " / review" }
             p { strong { (filled) " of " (self.cells.len()) } " sampled cells have been reviewed. "
@@ -168,7 +192,7 @@ impl<'s> Review<'s> {
             progress aria-label="Reviewed cells" max=(self.cells.len().max(1)) value=(filled) {}
             div.beside.review {
                 @match self.shown_position(asked) {
-                    Some(at) => (self.render_cell_section(&path, at, sources)),
+                    Some(at) => (self.render_cell_section(&path, at, judged)),
                     None => section.card {
                         h2 { "The audit is complete" }
                         p { code { "hqdl audit " (spec) ".toml --report" } " prints the accuracy of each column; "
@@ -176,6 +200,12 @@ impl<'s> Review<'s> {
                     },
                 }
                 (self.render_accuracy_section())
+            }
+            form.row method="get" action=(format!("{}/review", spec_path(spec))) {
+                input type="hidden" name="table" value=(self.expansion.name);
+                @if let Some(at) = asked.at { input type="hidden" name="at" value=(at); }
+                label { "Your name, stored with each truth" input name="who" value=(asked.who) maxlength="100" autocomplete="name"; }
+                button { "Use" }
             }
             @if let Some(done) = asked.done {
                 form.row method="post" action=(path) {
@@ -188,7 +218,7 @@ impl<'s> Review<'s> {
     }
 
     /// Renders a cell with buttons for its truth.
-    fn render_cell_section(&self, path: &str, at: usize, sources: &[CellSources]) -> Markup {
+    fn render_cell_section(&self, path: &str, at: usize, judged: Option<&JudgedCell>) -> Markup {
         let cell = self.cells[at];
         let row = &self.audit.draw.frame[cell.row];
         let column = &self.expansion.columns[cell.column];
@@ -203,13 +233,14 @@ impl<'s> Review<'s> {
                 dl.facts.key { @for (name, value) in self.expansion.key.names().iter().zip(&row.key) {
                     div { dt { (name) } dd { strong { (truncate_text(&text(value), 200)) } } }
                 } }
+                @if let Some(judged) = judged { (render_rows(self.expansion, judged)) }
                 h2 { (column.name) }
                 @if !column.about.is_empty() { p.quiet.small { (column.about) } }
                 p.answer { @if answer.is_empty() { span.quiet { (row.states[cell.audited]) } } @else { (truncate_text(&answer, 400)) } }
                 @if let Some(said) = &said { p.note { "Reviewed already: " strong { (said) } ". A new answer replaces it." } }
                 @if let Some(note) = truth.map(|t| t.note.as_str()).filter(|note| !note.is_empty()) { p.quiet.small { (note) } }
                 (render_answer_forms(path, &html! { input type="hidden" name="at" value=(at); }, column, &answer, true))
-                @for cell in sources { (render_sources(cell)) }
+                @if let Some(judged) = judged { (render_sources(judged)) }
                 p.pages {
                     @if at > 0 { a.button href=(go(at - 1)) data-key="b" { "Back" kbd { "b" } } }
                     @if at + 1 < self.cells.len() { a.button href=(go(at + 1)) data-key="s" { "Skip" kbd { "s" } } }
@@ -244,21 +275,24 @@ pub(super) async fn show_review(
     Path(name): Path<String>,
     Query(asked): Query<ReviewRequest>,
 ) -> ShownPage {
-    let (spec, asked) = (name.clone(), Arc::new(asked));
-    let address = {
-        let asked = Arc::clone(&asked);
-        run_with_spec(&state, &name, move |active| {
-            let review = Review::read(&active.spec, &asked.table)?;
-            Ok(review.shown_position(&asked).map(|at| review.cell_address(at)))
-        })
-    };
-    let sources = match address.await? {
-        Some(address) => read_cell_sources(&state, &name, address).await?,
-        None => Vec::new(),
+    let (spec, mut asked) = (name.clone(), asked);
+    let (table, at) = (asked.table.clone(), asked.at);
+    let found = run_with_spec(&state, &name, move |active| {
+        let review = Review::read(&active.spec, &table)?;
+        let asked = ReviewRequest { table, at, ..ReviewRequest::default() };
+        Ok(review.shown_position(&asked).map(|at| (at, review.cell_address(at))))
+    });
+    let judged = match found.await? {
+        Some((at, address)) => {
+            // Another person may fill the cell in the meantime: the page is still about this cell.
+            asked.at = Some(at);
+            Some(read_judged_cell(&state, &name, address).await?)
+        }
+        None => None,
     };
     let shown = run_with_spec(&state, &name, move |active| {
         let review = Review::read(&active.spec, &asked.table)?;
-        Ok(review.to_page(&spec, &asked, &sources))
+        Ok(review.to_page(&spec, &asked, judged.as_ref()))
     });
     Ok(render_page("Review", &shown.await?))
 }
@@ -273,15 +307,13 @@ pub(super) async fn store_truth(
 ) -> Result<Response, ErrorPage> {
     let form: ReviewRequest = read_form(request).await?;
     let lock = state.edits.lock().await;
-    let table = asked.table.clone();
+    let path = asked.page_path(&name, &asked.table);
     let stored =
-        run_with_spec(&state, &name, move |active| store_review(active, &asked.table, &form))
-            .await?;
+        run_with_spec(&state, &name, move |active| store_review(active, &asked, &form)).await?;
     drop(lock);
     let StoredReview { next, done, before } = stored;
     let at = next.map_or_else(String::new, |at| format!("&at={at}"));
     let undo = done.map(|done| format!("&done={done}&before={}", percent_encode(&before)));
-    let path = format!("{}/review?table={}", spec_path(&name), percent_encode(&table));
     Ok(redirect_to(&[path, at, undo.unwrap_or_default()].concat()))
 }
 
@@ -302,10 +334,10 @@ fn format_truth(truth: &CellTruth) -> String {
 /// Stores a truth in the sheet, or removes it if the value is empty.
 fn store_review(
     active: &ActiveSpec,
-    table: &str,
+    asked: &ReviewRequest,
     form: &ReviewRequest,
 ) -> Result<StoredReview, Failure> {
-    let mut review = Review::read(&active.spec, table)?;
+    let mut review = Review::read(&active.spec, &asked.table)?;
     let cell = form.at.and_then(|at| Some((at, *review.cells.get(at)?)));
     let Some((at, cell)) = cell else {
         return Err(Failure::wrong_input(
@@ -323,7 +355,7 @@ fn store_review(
     let value = parse_truth(&Checker::new(column), &column.name, &form.value)
         .map_err(|message| Failure::wrong_input(message, "go back and choose another value"))?;
     let truth =
-        CellTruth { value, source: PERSON.to_owned(), note: crate::database::current_timestamp() };
+        CellTruth { value, source: asked.source(), note: crate::database::current_timestamp() };
     review.audit.record_truth(&active.spec, review.expansion, (cell.row, cell.column), truth)?;
     let next = review.find_next_unreviewed(at + 1);
     Ok(StoredReview { next, done: Some(at), before: before.unwrap_or_default() })
