@@ -230,7 +230,9 @@ def environment(at: Path, name: str, packages: list[str]) -> Path:
     python = at / name / "bin" / "python"
     made = at / name / "made"
     if not made.exists():
-        subprocess.run([sys.executable, "-m", "venv", "--clear", at / name], check=True)
+        # Palimpzest imports a name of typing that Python has since 3.12.
+        newer = shutil.which("python3.12") if name == "palimpzest" else None
+        subprocess.run([newer or sys.executable, "-m", "venv", "--clear", at / name], check=True)
         pip = [python, "-m", "pip", "install", "--quiet"]
         subprocess.run([*pip, *packages], check=True)
         if name in ("openaivec", "tokens"):
