@@ -210,6 +210,9 @@ PACKAGES = {
     "blendsql": ["blendsql==0.1.28", "polars<2"],
     "lotus-ai": ["lotus-ai==1.2.4"],
     "openaivec": ["openaivec==2.9.3"],
+    "palimpzest": ["palimpzest==0.9.0"],
+    "docetl": ["docetl==0.3.0"],
+    "tokens": ["tiktoken"],
 }
 
 
@@ -227,10 +230,12 @@ def environment(at: Path, name: str, packages: list[str]) -> Path:
     python = at / name / "bin" / "python"
     made = at / name / "made"
     if not made.exists():
-        subprocess.run([sys.executable, "-m", "venv", "--clear", at / name], check=True)
+        # Palimpzest imports a name of typing that Python has since 3.12.
+        newer = shutil.which("python3.12") if name == "palimpzest" else None
+        subprocess.run([newer or sys.executable, "-m", "venv", "--clear", at / name], check=True)
         pip = [python, "-m", "pip", "install", "--quiet"]
         subprocess.run([*pip, *packages], check=True)
-        if name == "openaivec":
+        if name in ("openaivec", "tokens"):
             subprocess.run([*pip, "--no-deps", "litellm"], check=True)
         made.touch()
     return python
