@@ -261,9 +261,9 @@ pub fn describe_stop(why: &StopReason) -> (String, String, u8) {
             };
             (why.to_string(), hint.to_owned(), REFUSED)
         }
-        StopReason::Endpoint(ModelError::NoImages { .. }) => (
+        StopReason::Endpoint(ModelError::NoMedia { media, .. }) => (
             why.to_string(),
-            "use a model that accepts images: add [model.NAME] and write `model = \"NAME\"` in the expansion or `model='NAME'` in the call; all answers are kept".to_owned(),
+            format!("use a model that accepts {media}: add [model.NAME] and write `model = \"NAME\"` in the expansion or `model='NAME'` in the call; all answers are kept"),
             REFUSED,
         ),
         StopReason::Endpoint(ModelError::NoConnection { hint, .. }) => (
@@ -479,7 +479,7 @@ impl From<MaterializeError> for Failure {
                 error.to_string(),
                 "remove `--batch`, or select the columns of [model] with `--columns`",
             ),
-            MaterializeError::BatchImagesUnsupported(_)
+            MaterializeError::BatchMediaUnsupported(..)
             | MaterializeError::BatchEvidenceUnsupported(_) => Self::wrong_input(
                 error.to_string(),
                 "remove `--batch`, or move the expansion into a separate spec",

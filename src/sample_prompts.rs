@@ -70,7 +70,7 @@ fn collect_first_rows(
     expansion: &Expansion,
     max_rows: usize,
 ) -> Result<Vec<Row>, StoreError> {
-    let per_request = if expansion.has_images() { 1 } else { expansion.rows_per_request as usize };
+    let per_request = if expansion.has_media() { 1 } else { expansion.rows_per_request as usize };
     let mut rows: Vec<Row> = Vec::new();
     let mut add_row = |key: &KeyRow| {
         // A request contains only rows of the same partition.

@@ -25,7 +25,7 @@ MODELS = {
         gpt-3.5-turbo gpt-4-turbo gpt-4o gpt-4o-2024-05-13 gpt-4o-mini gpt-4.1 gpt-4.1-mini
         gpt-4.1-nano o1 o3 o3-mini o4-mini gpt-5 gpt-5-mini gpt-5-nano gpt-5.1 gpt-5.2 gpt-5.4
         gpt-5.4-mini gpt-5.4-nano gpt-5.5 gpt-5.6-luna gpt-5.6-terra gpt-5.6-sol=gpt-5.6
-        gpt-6-luna gpt-6-sol gpt-6-astra gpt-6.1-terra gpt-6.1-sol""",
+        gpt-6-luna gpt-6-sol gpt-6-astra gpt-6.1-terra gpt-6.1-sol gpt-audio gpt-audio-mini""",
     "anthropic": """
         claude-3-haiku claude-3-5-haiku-latest=claude-3-5-haiku claude-haiku-4-5 claude-haiku-5-5
         claude-sonnet-4-0=claude-sonnet-4-20250514 claude-sonnet-4-5 claude-sonnet-4-6
@@ -56,12 +56,12 @@ MODELS = {
 }
 COLUMNS = [
     "provider", "model", "names", "dated", "from", "input", "cached_input", "cache_write",
-    "output", "batch", "batch_cached_input", "above_tokens", "above_input",
+    "audio_input", "output", "batch", "batch_cached_input", "above_tokens", "above_input",
     "above_cached_input", "above_cache_write", "above_output", "tiers", "source",
 ]
 KINDS = {
     "input": "input_mtok", "cached_input": "cache_read_mtok",
-    "cache_write": "cache_write_mtok", "output": "output_mtok",
+    "cache_write": "cache_write_mtok", "audio_input": "input_audio_mtok", "output": "output_mtok",
 }
 TIERS = ["flex", "priority", "fast"]
 

@@ -122,8 +122,8 @@ fn check_spec(path: &std::path::Path, options: &Options) -> Result<(Problems, St
         let gathered = Keys::collect(&database, expansion, None)?;
         keys += gathered.report.keys;
         let location = ["expansion".into(), n.into(), "key".into()];
-        let help = if expansion.key.names().iter().any(|key| expansion.is_image(key)) {
-            "write an image in a key as a path or a URL; use a BLOB only in `context`"
+        let help = if expansion.key.names().iter().any(|key| expansion.is_media(key)) {
+            "write an image or a recording in a key as a path or a URL; use a BLOB only in `context`"
         } else {
             "a key should identify one entity, by names that the model knows"
         };

@@ -104,7 +104,7 @@ const fn price_column(
     PriceColumn { name, for_reading, value }
 }
 
-const COLUMNS: [PriceColumn; 17] = [
+const COLUMNS: [PriceColumn; 18] = [
     price_column("provider", true, |e| to_text_value(&e.provider)),
     price_column("model", true, |e| to_text_value(&e.model)),
     price_column("snapshots", false, |e| to_text_value(&e.names.join(" "))),
@@ -112,6 +112,7 @@ const COLUMNS: [PriceColumn; 17] = [
     price_column("input", true, |e| to_usd_value(Some(e.price.input))),
     price_column("cached_input", true, |e| to_usd_value(e.price.cached_input)),
     price_column("cache_write", true, |e| to_usd_value(e.price.cache_write)),
+    price_column("audio_input", false, |e| to_usd_value(e.price.audio_input)),
     price_column("output", true, |e| to_usd_value(Some(e.price.output))),
     price_column("batch", true, |e| to_usd_value(e.price.batch)),
     price_column("batch_cached_input", false, |e| to_usd_value(e.price.batch_cached_input)),

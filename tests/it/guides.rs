@@ -52,6 +52,7 @@ guides! {
     evidence,
     web_search,
     images,
+    audio,
     python,
     sqlite_extension,
     parquet,

@@ -4,7 +4,7 @@
 use base64::Engine as _;
 use serde_json::{Value as Json, json};
 
-use hqdl_testkit::endpoint::{Endpoint, Fault, Frequency, describe_images};
+use hqdl_testkit::endpoint::{Endpoint, Fault, Frequency, describe_media};
 use hqdl_testkit::project::{CommandResult, Project};
 
 const PNG: &[u8] = b"\x89PNG\r\n\x1a\n a cat";
@@ -134,7 +134,7 @@ fn an_image_is_asked_about_once_whatever_its_name() {
         assert!(user[0]["text"].as_str().unwrap().contains("[image 1]"), "{user}");
         // The file name does not reveal what the image shows.
         assert!(!request.body.to_string().contains("cat.png"));
-        assert_eq!(describe_images(&request.body).len(), 1);
+        assert_eq!(describe_media(&request.body).len(), 1);
     }
     assert_eq!(rows(&project, sql), expected);
     // The same question as an LLMMap.
@@ -193,7 +193,7 @@ fn images_that_cannot_be_shown_get_a_state_and_cost_nothing() {
     };
     for (key, told) in [
         ("img/none.png", "the file `img/none.png` does not exist"),
-        ("img/text.png", "img/text.png is not a PNG, JPEG, GIF or WebP image"),
+        ("img/text.png", "img/text.png is not an image (PNG, JPEG, GIF or WebP)"),
         ("../outside.png", "is outside "),
         ("/etc/passwd", "is outside "),
         ("img/link.png", "is outside "),
@@ -244,7 +244,7 @@ fn an_expansion_shows_images_of_its_key_and_context() {
     // First the key of the row, then what the images show.
     assert_eq!(animals, json!([["cow pig"], ["pig"], ["cat cow"]]));
     let shown: Vec<usize> =
-        endpoint.received_requests()[2..].iter().map(|r| describe_images(&r.body).len()).collect();
+        endpoint.received_requests()[2..].iter().map(|r| describe_media(&r.body).len()).collect();
     assert_eq!(shown.iter().sum::<usize>(), 5);
     // A query does not know the images of a row, so it sends no request without them.
     project.execute_sql("INSERT INTO shop VALUES (4, x'00', NULL)");
@@ -402,8 +402,8 @@ fn undeclared_media_are_rejected_and_cost_nothing() {
     for (photo, told) in [
         (hex(PNG), "add image=true"),
         (url, "add image=true"),
-        (hex(b"ID3\x04 a song"), "a sound recording"),
-        ("'data:audio/mpeg;base64,SUQz'".to_owned(), "a sound recording"),
+        (hex(b"ID3\x04 a song"), "add audio=true"),
+        ("'data:audio/mpeg;base64,SUQz'".to_owned(), "add audio=true"),
     ] {
         let project = project(&endpoint, &[&photo]);
         for call in ["{{LLMMap('What colour is it?', photo)}}", "answer(photo, 'What colour?')"] {

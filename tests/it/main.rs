@@ -16,6 +16,7 @@ mod aliases;
 mod ask;
 mod ask_measured;
 mod ask_page;
+mod audio;
 mod batches;
 mod binding;
 mod blendsql_cases;

@@ -347,7 +347,7 @@ impl<'db> Keys<'db> {
         );
         let all_aliases = [key_aliases.clone(), c.clone(), s.clone()].concat().join(", ");
         let is_copied = self.db.server().is_some();
-        self.register_image_function(expansion)?;
+        self.register_media_function(expansion)?;
         self.register_visit_function()?;
         let selects: Vec<String> = expansion
             .sources
@@ -377,8 +377,8 @@ impl<'db> Keys<'db> {
                     key.map(|(value, alias)| format!("{value} AS {alias}")).collect();
                 let context = self.expansion.context.iter().zip(&c).map(|(column, alias)| {
                     let value = format!("{table}.{}", sql::quote_name(column));
-                    if expansion.is_image(column) {
-                        format!("hqdl_image({value}) AS {alias}")
+                    if expansion.is_media(column) {
+                        format!("hqdl_medium({value}) AS {alias}")
                     } else {
                         format!("{value} AS {alias}")
                     }
@@ -432,14 +432,14 @@ impl<'db> Keys<'db> {
         })
     }
 
-    /// Registers the SQL function `hqdl_image`. For a BLOB that is an image, the function reads the
-    /// image once and returns the digest that identifies the image from then on.
-    fn register_image_function(&self, expansion: &Expansion) -> rusqlite::Result<()> {
-        if expansion.context.iter().any(|c| expansion.is_image(c)) {
-            let images = expansion.image_files.clone();
-            let read_image = move |context: &Context<'_>| {
+    /// Registers the SQL function `hqdl_medium`. For a BLOB that is a medium, the function reads the
+    /// bytes once and returns the digest that identifies the medium from then on.
+    fn register_media_function(&self, expansion: &Expansion) -> rusqlite::Result<()> {
+        if expansion.context.iter().any(|c| expansion.is_media(c)) {
+            let media = expansion.media_files.clone();
+            let read_medium = move |context: &Context<'_>| {
                 Ok(match context.get_raw(0) {
-                    ValueRef::Blob(bytes) => ToSqlOutput::Owned(match images.store_blob(bytes) {
+                    ValueRef::Blob(bytes) => ToSqlOutput::Owned(match media.store_blob(bytes) {
                         Value::Text(name) => name.into(),
                         _ => rusqlite::types::Value::Null,
                     }),
@@ -447,7 +447,7 @@ impl<'db> Keys<'db> {
                 })
             };
             let flags = FunctionFlags::SQLITE_UTF8;
-            self.db.connection().create_scalar_function("hqdl_image", 1, flags, read_image)?;
+            self.db.connection().create_scalar_function("hqdl_medium", 1, flags, read_medium)?;
         }
         Ok(())
     }
@@ -600,7 +600,7 @@ impl<'db> Keys<'db> {
             if source_counts.any(|n| n.is_ok_and(|n| n > 1)) {
                 add_sample(&mut report.duplicates, &format_shown);
             }
-            if !KeyColumns::is_canonical(&key) || expansion.has_images() {
+            if !KeyColumns::is_canonical(&key) || expansion.has_media() {
                 candidates.insert(hash_entity(&self.expansion.build_entity(&key)));
             }
         }

@@ -42,7 +42,7 @@ pub struct SpecOverrides {
     pub recordings: Vec<PathBuf>,
     /// Maximum number of concurrent requests.
     pub concurrency: Option<u32>,
-    /// Maximum number of rows per request, for every expansion without images.
+    /// Maximum number of rows per request, for every expansion without images or recordings.
     pub rows_per_request: Option<u32>,
     /// Maximum cost of a run, in USD.
     pub budget_usd: Option<f64>,
@@ -116,8 +116,10 @@ impl SpecOverrides {
             unchecked_spec.set_budget_flag(usd);
         }
         if let Some(rows) = self.rows_per_request {
-            // A row with images always has a request of its own.
-            let batched = unchecked_spec.file.expansion.iter_mut().filter(|e| e.images.is_empty());
+            // A row with media always has a request of its own.
+            let expansions = unchecked_spec.file.expansion.iter_mut();
+            let batched = expansions
+                .filter(|e| e.images.is_empty() && e.audio.is_empty() && e.media.is_empty());
             batched.for_each(|e| e.rows_per_request = Some(rows));
         }
         if !self.recordings.is_empty() {

@@ -265,9 +265,9 @@ fn choose_model(
             None => connected.map_or(Format::Json, Model::answer_format),
         },
         rows: match max_rows {
-            // With several images, an answer could not be matched to its image. With evidence, one
+            // With several media, an answer could not be matched to its medium. With evidence, one
             // row's passages must not affect the answer about another row.
-            _ if expansion.has_images() || expansion.evidence.is_some() => 1,
+            _ if expansion.has_media() || expansion.evidence.is_some() => 1,
             Some(max_rows) => max_rows.min(expansion.rows_per_request),
             None => expansion.rows_per_request,
         },

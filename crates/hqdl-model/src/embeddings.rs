@@ -45,7 +45,8 @@ impl EmbeddingsEndpoint {
     #[must_use]
     pub fn build_vector_prompt(texts: &[&str], tokens: u64) -> Prompt {
         Prompt {
-            images: Vec::new(),
+            media: Vec::new(),
+            audio_tokens: 0,
             evidence: None,
             system: Arc::from(""),
             user: Json::from(texts).to_string(),

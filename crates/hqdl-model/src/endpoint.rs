@@ -23,10 +23,11 @@ use super::transport::{EndpointKey, Transport, base_url};
 use super::usage_check::UsageGate;
 use super::wire::{ErrorResponse, to_chat_error, to_model_error};
 use super::{
-    Model, ModelError, PermitFuture, Reply, ReplyFuture, SetupError, WaitFuture, images, stream,
+    Model, ModelError, PermitFuture, Reply, ReplyFuture, SetupError, WaitFuture, media, stream,
 };
 use hqdl_facts::{Facts, FactsError, Throttle};
 use hqdl_prompt::Prompt;
+use hqdl_spec::media::MediaKind;
 use hqdl_spec::{
     LimitScope, ModelParameters, ModelSettings, Provider, SERVICE_TIER, format_parameters,
 };
@@ -222,8 +223,24 @@ impl Endpoint {
         is_first
     }
 
-    fn no_images_error(&self, message: &str) -> ModelError {
-        ModelError::NoImages { model: self.model.clone(), message: message.to_owned() }
+    fn no_media_error(&self, kind: &MediaKind, message: String) -> ModelError {
+        ModelError::NoMedia { model: self.model.clone(), media: kind.plural, message }
+    }
+
+    /// Returns an error if the API or the model accepts no media of a kind in the prompt.
+    fn check_media(&self, prompt: &Prompt, features: RequestFeatures) -> Result<(), ModelError> {
+        let provider = self.protocol.provider();
+        let unsendable =
+            media::media_kinds(prompt).find(|kind| !kind.providers.contains(&provider));
+        if let Some(kind) = unsendable {
+            let message = format!("{} has no such input", self.protocol.api_name());
+            return Err(self.no_media_error(kind, message));
+        }
+        let refused = media::media_kinds(prompt).find(|kind| !features.accepts_media(kind));
+        refused.map_or(Ok(()), |kind| {
+            let message = "it refused one less than a day ago".to_owned();
+            Err(self.no_media_error(kind, message))
+        })
     }
 
     /// Stores the request features, or deletes them if `features` is `None`. If that fails, the
@@ -353,10 +370,7 @@ impl Model for Endpoint {
     fn send_prompt<'a>(&'a self, prompt: &'a Prompt) -> ReplyFuture<'a> {
         Box::pin(async move {
             let features = self.current_features();
-            let has_images = !prompt.images.is_empty();
-            if has_images && !features.images {
-                return Err(self.no_images_error("it refused one less than a day ago"));
-            }
+            self.check_media(prompt, features)?;
             let error = match self.send_chat(prompt, features).await {
                 Ok(mut reply) => {
                     self.features_untested.store(false, Ordering::Relaxed);
@@ -371,11 +385,11 @@ impl Model for Endpoint {
                 }
                 Err(error) => self.add_advice(self.transport.sanitize_error(error)),
             };
-            if has_images && images::is_unsupported_image_error(&error) {
-                self.change_features(features, features.without_images());
-                return Err(self.no_images_error(&error.to_string()));
+            if let Some(kind) = media::find_unsupported_kind(prompt, &error) {
+                self.change_features(features, features.without_media(kind));
+                return Err(self.no_media_error(kind, error.to_string()));
             }
-            let error = if has_images { images::image_error(error) } else { error };
+            let error = media::limit_to_row(prompt, error);
             let error = self.learn_from_error(features, error);
             if let ModelError::Temporary { wait: Some(wait), .. } = &error {
                 self.throttle.pause_for(*wait);

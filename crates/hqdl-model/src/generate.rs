@@ -54,10 +54,11 @@ use hqdl_facts::{CellRequirements, CommitUnit, Completion, ReservationId};
 use hqdl_prompt::completion::FinishReason;
 pub use hqdl_prompt::{ExpansionKeys, KeyHashes};
 use hqdl_prompt::{Prompt, PromptFrame};
+use hqdl_spec::media::MediaTokens;
 use hqdl_spec::{Expansion, Format, format_parameters};
 use hqdl_values::cell::{State, Tally};
 use hqdl_values::evidence::ShownEvidence;
-use hqdl_values::tokens::{Tokenizer, max_image_tokens};
+use hqdl_values::tokens::Tokenizer;
 use hqdl_values::usage::{ColumnUsage, SpentAmount};
 
 /// Maximum number of attempts for a row before it is stored as invalid. In the last attempt, the
@@ -324,7 +325,7 @@ async fn send_request(
         return Ok((Vec::new(), None));
     }
     let evidence_error = prompt.evidence.as_ref().and_then(|evidence| evidence.clone().err());
-    let shown = evidence_error.map_or_else(|| context.load_images(row_batch, &mut prompt), Err);
+    let shown = evidence_error.map_or_else(|| context.load_media(row_batch, &mut prompt), Err);
     if let Err(reason) = shown {
         return context
             .handle_failure(pending, completion, ModelError::NoAnswer(reason), since)
@@ -370,7 +371,7 @@ async fn send_request(
     };
     context.run.circuit_breaker.record_answer();
     let price = context.choice.price.as_ref();
-    let worst_case = SpentAmount::worst_case(prompt.input_tokens, prompt.max_output, price);
+    let worst_case = prompt.worst_case(price);
     let arrived = ArrivedReply {
         row_batch,
         frame: &frame,
@@ -481,22 +482,27 @@ impl Context {
         let rates = self.choice.price.map(|price| price.rates_for(input));
         let is_dearer = rates.is_some_and(|rates| rates.cache_write > rates.input);
         let cache_write = if is_dearer { input } else { 0 };
-        Tokens { input, output, cache_write, ..Tokens::default() }
+        let audio_input = prompt.audio_tokens;
+        Tokens { input, output, cache_write, audio_input, ..Tokens::default() }
     }
 
     /// Returns the plausible token range of a reply. The minimum is half of hqdl's own count, or a
     /// quarter if that count is an estimate.
     pub(crate) fn plausible_tokens(&self, prompt: &Prompt, reply: &Reply) -> PlausibleTokens {
-        let max =
-            Tokens { input: prompt.input_tokens, output: prompt.max_output, ..Tokens::default() };
+        let max = Tokens {
+            input: prompt.input_tokens,
+            output: prompt.max_output,
+            audio_input: prompt.audio_tokens,
+            ..Tokens::default()
+        };
         let bills = self.endpoint().is_billed() && self.choice.price.is_some_and(|p| p.is_billed());
         if !bills || reply.cut_off {
             return PlausibleTokens { max, ..PlausibleTokens::default() };
         }
         let tokenizer = if self.run.counts_tokens { self.tokenizer() } else { Tokenizer::Estimate };
-        // For images, only the maximum number of tokens is known.
-        let images = prompt.images.len() as u64 * max_image_tokens(&self.choice.tokenizer);
-        let extra = tokenizer.max_prompt_tokens(images) + self.choice.extra_input;
+        // For media, only the maximum number of tokens is known.
+        let media = self.media_tokens(prompt).all;
+        let extra = tokenizer.max_prompt_tokens(media) + self.choice.extra_input;
         let text = prompt.input_tokens.saturating_sub(extra);
         let min = Tokens {
             input: tokenizer.min_reported_tokens(text),
@@ -630,7 +636,8 @@ impl Context {
         if !self.run.counts_tokens {
             // The worst case was computed from an estimate, so count the input tokens exactly now.
             let input = self.input_tokens(frame, prompt, true);
-            worst_case = SpentAmount::worst_case(input, prompt.max_output, price);
+            let (audio, output) = (prompt.audio_tokens, prompt.max_output);
+            worst_case = SpentAmount::worst_case_with_audio(input, audio, output, price);
         }
         let Some(error) =
             ImplausibleUsage::check_usage_report(reported, settled_tokens, worst_case, price)
@@ -649,18 +656,24 @@ impl Context {
     /// Returns the number of input tokens of a prompt. If `counts` is true, counts them and adds a
     /// margin for what the endpoint adds; otherwise estimates them.
     fn input_tokens(&self, frame: &PromptFrame, prompt: &Prompt, counts: bool) -> u64 {
-        let images = prompt.images.len() as u64 * max_image_tokens(&self.choice.tokenizer);
+        let media = self.media_tokens(prompt).all;
         if !counts {
             let estimate = Tokenizer::Estimate;
             return estimate.count_tokens(&prompt.system)
                 + estimate.count_tokens(&prompt.user)
-                + images
+                + media
                 + self.choice.extra_input;
         }
         let tokenizer = self.tokenizer();
         let texts =
             frame.tokens_without_rows(prompt, tokenizer) + tokenizer.count_tokens(&prompt.user);
-        tokenizer.max_prompt_tokens(texts + images) + self.choice.extra_input
+        tokenizer.max_prompt_tokens(texts + media) + self.choice.extra_input
+    }
+
+    /// Returns the maximum number of tokens of a prompt's media.
+    fn media_tokens(&self, prompt: &Prompt) -> MediaTokens {
+        let media = prompt.media.iter().map(|medium| medium.info);
+        MediaTokens::for_model(media, &self.choice.tokenizer)
     }
 
     fn tokenizer(&self) -> Tokenizer {

@@ -9,7 +9,7 @@ pub mod embeddings;
 pub mod endpoint;
 mod file_body;
 pub mod generate;
-mod images;
+mod media;
 mod logprobs;
 mod models;
 pub mod plan;
@@ -115,12 +115,14 @@ pub enum ModelError {
     /// The endpoint reports implausible usage.
     #[error(transparent)]
     Usage(#[from] ImplausibleUsage),
-    /// The prompt contains an image, but the model accepts none.
-    #[error("{model} does not accept images: {message}")]
-    NoImages {
+    /// The prompt contains a medium, but the model or the API accepts none of this kind.
+    #[error("{model} does not accept {media}: {message}")]
+    NoMedia {
         /// Name of the model.
         model: String,
-        /// Message from the endpoint.
+        /// Plural of the kind, such as `images`.
+        media: &'static str,
+        /// Message from the endpoint, or the reason.
         message: String,
     },
     /// This request cannot be answered, but others may be.
@@ -424,7 +426,7 @@ impl RetryingRequest<'_> {
     /// [`RequestError`] if the model returns no reply, or if the cost cannot be reserved.
     pub async fn run_once(&self) -> Result<(Reply, Option<ReservationId>), RequestError> {
         let (input, output) = (self.prompt.input_tokens, self.prompt.max_output);
-        let worst_case = SpentAmount::worst_case(input, output, self.price);
+        let worst_case = self.prompt.worst_case(self.price);
         let attempt = self.attempts.fetch_add(1, Ordering::Relaxed) + 1;
         let began = Instant::now();
         // Wait before anything is reserved.

@@ -161,6 +161,8 @@ pub struct ExpansionPlan {
     pub repeated_tokens: u64,
     /// Maximum number of additional input tokens.
     pub extra_input: u64,
+    /// Input tokens of the recordings in all requests.
+    pub audio_tokens: u64,
     /// Number of output tokens of all requests.
     pub output_tokens: Estimate,
     /// Shapes of the expansion's requests, by requested columns.

@@ -168,7 +168,7 @@ impl Recordings {
         if let [row] = question.rows.as_slice()
             && !self.rows.is_empty()
             && let Some(reply) =
-                self.rows.get(&canonical_key(&replace_image_placeholders(row, prompt).key))
+                self.rows.get(&canonical_key(&replace_placeholders(row, prompt).key))
         {
             return Ok(reply.clone());
         }
@@ -178,7 +178,7 @@ impl Recordings {
         let facts: Vec<_> = question.columns.iter().map(of_column).collect();
         let mut rows = Vec::new();
         for row in &question.rows {
-            let value = normalize_text(&replace_image_placeholders(row, prompt).key_text());
+            let value = normalize_text(&replace_placeholders(row, prompt).key_text());
             let mut cells = Map::new();
             for (column, facts) in question.columns.iter().zip(&facts) {
                 if let Some(fact) = facts.iter().flatten().find_map(|facts| facts.get(&value)) {
@@ -259,18 +259,18 @@ struct RecordedRow<'r> {
     cells: Map<String, Json>,
 }
 
-/// Returns the row with each image placeholder in its key replaced by the image's name.
-fn replace_image_placeholders<'r>(row: &'r AskedRow, prompt: &Prompt) -> Cow<'r, AskedRow> {
-    if prompt.images.is_empty() {
+/// Returns the row with each placeholder of a medium in its key replaced by the medium's name.
+fn replace_placeholders<'r>(row: &'r AskedRow, prompt: &Prompt) -> Cow<'r, AskedRow> {
+    if prompt.media.is_empty() {
         return Cow::Borrowed(row);
     }
     let mut row = row.clone();
-    for (n, image) in prompt.images.iter().enumerate() {
-        let placeholder = Json::from(format!("[image {}]", n + 1));
+    for (n, medium) in prompt.media.iter().enumerate() {
+        let placeholder = Json::from(medium.placeholder(n + 1));
         row.key
             .iter_mut()
             .filter(|part| **part == placeholder)
-            .for_each(|p| *p = (*image.name).into());
+            .for_each(|p| *p = (*medium.name).into());
     }
     Cow::Owned(row)
 }

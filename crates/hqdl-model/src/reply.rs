@@ -72,8 +72,13 @@ impl Reply {
         if let Some(tokens) = self.tokens {
             return tokens;
         }
-        let reported = self.reported_or_counted(&count);
+        let mut reported = self.reported_or_counted(&count);
         let plausible = plausible(self);
+        if self.reported.audio_input.is_none_or(|tokens| tokens == 0) {
+            // Recordings have their own price, so an endpoint that does not report them gets the
+            // maximum.
+            reported.audio_input = plausible.max.audio_input.min(reported.input);
+        }
         let tokens = if plausible.is_far_above_maximum(reported) {
             self.implausible = Some(reported);
             plausible.max
@@ -161,6 +166,8 @@ pub struct ReportedUsage {
     pub cached_input: Option<u64>,
     /// Number of input tokens that were written to the prompt cache.
     pub cache_write: Option<u64>,
+    /// Number of input tokens that were recordings.
+    pub audio_input: Option<u64>,
     /// Number of output tokens.
     pub output: Option<u64>,
     /// Total number of tokens.
@@ -189,6 +196,8 @@ impl ReportedUsage {
             "/cache_write_tokens",
             "/cache_creation_input_tokens",
         ]);
+        let audio_input =
+            number(&["/prompt_tokens_details/audio_tokens", "/input_tokens_details/audio_tokens"]);
         // Anthropic's `input_tokens` excludes cache reads and writes.
         let cached_total = cached_input.unwrap_or(0) + cache_write.unwrap_or(0);
         let is_anthropic = usage.get("prompt_tokens").is_none()
@@ -201,7 +210,7 @@ impl ReportedUsage {
         let output = number(&["/completion_tokens", "/output_tokens"])
             .or_else(|| Some(number(&["/candidatesTokenCount"])? + thoughts));
         let total = number(&["/total_tokens", "/totalTokenCount"]);
-        Self { input, cached_input, cache_write, output, total }
+        Self { input, cached_input, cache_write, audio_input, output, total }
     }
 
     /// Returns the tokens of the request. Numbers that are missing or 0 are taken from `counted`.
@@ -221,6 +230,7 @@ impl ReportedUsage {
                 .unwrap_or(0)
                 .max(unreported_write)
                 .min(input - cached_input),
+            audio_input: self.audio_input.unwrap_or(counted.audio_input).min(input),
             output: output.max(self.total.unwrap_or(0).saturating_sub(input)),
         }
     }

@@ -5,6 +5,7 @@ use serde_json::{Value as Json, json};
 
 use super::ModelError;
 use super::providers::{NEW_LIMIT_NAME, OLD_LIMIT_NAME, PromptCaching};
+use hqdl_spec::media::{KINDS, MediaKind};
 
 /// Phrases in an error that rejects a parameter regardless of its value.
 const REJECTION_PHRASES: [&str; 12] = [
@@ -70,8 +71,9 @@ pub(super) struct RequestFeatures {
     pub(super) schema: SchemaForm,
     /// Whether answers are streamed.
     pub(super) stream: bool,
-    /// Whether the model accepts images. If not, questions about images fail.
-    pub(super) images: bool,
+    /// Whether the model accepts media, by their kinds in [`KINDS`]. If not, questions about media
+    /// of this kind fail.
+    pub(super) media: [bool; KINDS.len()],
     /// Whether the endpoint accepts requests for log-probabilities.
     pub(super) logprobs: bool,
     pub(super) caching: PromptCaching,
@@ -85,15 +87,21 @@ impl RequestFeatures {
             temperature: true,
             schema: SchemaForm::Native,
             stream: true,
-            images: true,
+            media: [true; KINDS.len()],
             logprobs: true,
             caching,
         }
     }
 
-    /// Returns the features for a model without image input.
-    pub(super) fn without_images(self) -> Self {
-        Self { images: false, ..self }
+    /// Returns the features for a model that accepts no media of a kind.
+    pub(super) fn without_media(self, kind: &MediaKind) -> Self {
+        let accepts = |n: usize| self.media[n] && KINDS[n] != kind;
+        Self { media: std::array::from_fn(accepts), ..self }
+    }
+
+    /// Returns true if the model accepts media of a kind, as far as known.
+    pub(super) fn accepts_media(self, kind: &MediaKind) -> bool {
+        KINDS.iter().zip(self.media).any(|(known, accepts)| *known == kind && accepts)
     }
 
     /// Returns the features without the temperature.
@@ -103,11 +111,15 @@ impl RequestFeatures {
 
     /// Converts the features to the JSON that the history stores.
     pub(super) fn to_json(self) -> Json {
-        json!({
+        let mut json = json!({
             "cap": self.limit_name.map(|(name, _)| name), "last": self.limit_name.is_some_and(|(_, last)| last),
-            "temperature": self.temperature, "schema": self.schema.to_json(), "stream": self.stream, "images": self.images,
+            "temperature": self.temperature, "schema": self.schema.to_json(), "stream": self.stream,
             "logprobs": self.logprobs, "cache_breakpoint": self.caching.breakpoint.is_some(), "cache_key": self.caching.key,
-        })
+        });
+        for (kind, accepts) in KINDS.iter().zip(self.media) {
+            json[kind.plural] = accepts.into();
+        }
+        json
     }
 
     /// Parses stored features of an endpoint whose initial features are `initial`; `None` if they
@@ -130,8 +142,8 @@ impl RequestFeatures {
             temperature: flag("temperature")?,
             schema: SchemaForm::from_json(json.get("schema")?)?,
             stream: flag("stream")?,
-            // Features stored before hqdl supported images lack this field.
-            images: flag("images").unwrap_or(true),
+            // Features stored before hqdl supported a kind lack its field.
+            media: KINDS.map(|kind| flag(kind.plural).unwrap_or(true)),
             // Features stored before hqdl supported log-probabilities lack this field.
             logprobs: flag("logprobs").unwrap_or(true),
             // Features stored before hqdl supported prompt caching lack this field.

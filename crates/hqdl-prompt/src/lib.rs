@@ -29,8 +29,8 @@
 //! ["2 Abe","Abe Sapien",null,191]
 //! ```
 //!
-//! `[image 1]` marks the position of an image. The images follow the user message as separate
-//! parts, and `"images"` in the table names their columns.
+//! `[image 1]` or `[audio 1]` marks the position of a medium. The media follow the user message as
+//! separate parts, and `"images"`, `"audio"` or `"media"` in the table names their columns.
 //!
 //! Only examples with a value for at least one requested column are included. If an example lacks
 //! some columns, a line before the examples explains the placeholder.
@@ -95,10 +95,12 @@ pub use reasoning::strip_reasoning;
 use align::RequestKeys;
 use completion::FinishReason;
 use hqdl_spec::checker::Checker;
-use hqdl_spec::{Column, Echo, Expansion, Format, Task, Type};
+use hqdl_spec::media::Medium;
+use hqdl_spec::{Column, Echo, Expansion, Format, PriceTable, Task, Type};
 use hqdl_values::Row;
 use hqdl_values::evidence::{Quotation, ShownEvidence};
 use hqdl_values::tokens::Tokenizer;
+use hqdl_values::usage::SpentAmount;
 
 /// Output tokens per answer in addition to its rows: fences, brackets, a stray word.
 const OUTPUT_OVERHEAD: u64 = 96;
@@ -201,8 +203,10 @@ pub struct Prompt {
     pub rows: usize,
     /// Sampling temperature for this form, used if the settings specify none.
     pub temperature: Option<f64>,
-    /// Images in the prompt; the first is `[image 1]`.
-    pub images: Vec<PromptImage>,
+    /// Media in the prompt, in the order of their placeholders.
+    pub media: Vec<Medium>,
+    /// Maximum number of input tokens that are billed at the price of recordings.
+    pub audio_tokens: u64,
     /// Evidence shown in the prompt, or the reason why it cannot be shown; `None` if the expansion
     /// has no documents.
     pub evidence: Option<Result<Arc<ShownEvidence>, String>>,
@@ -226,22 +230,14 @@ pub enum AnswerForm {
     Arrays,
 }
 
-/// Image of a prompt.
-#[derive(Clone)]
-pub struct PromptImage {
-    /// Identity of the image in the prompt's hash.
-    pub name: String,
-    /// URL of the image in the request; a data URL contains all of its bytes.
-    pub url: String,
-}
-
-impl std::fmt::Debug for PromptImage {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("ShownImage").field(&self.name).finish()
-    }
-}
-
 impl Prompt {
+    /// Returns the maximum cost of the request.
+    #[must_use]
+    pub fn worst_case(&self, price: Option<&PriceTable>) -> SpentAmount {
+        let Self { input_tokens, audio_tokens, max_output, .. } = self;
+        SpentAmount::worst_case_with_audio(*input_tokens, *audio_tokens, *max_output, price)
+    }
+
     /// Returns the evidence shown in the prompt; `None` if there is none.
     #[must_use]
     pub fn shown_evidence(&self) -> Option<&ShownEvidence> {
@@ -269,8 +265,8 @@ impl Prompt {
     #[must_use]
     pub fn provenance_hash(&self) -> String {
         let texts = [&*self.system, self.user.as_str()].into_iter();
-        let images = self.images.iter().map(|image| image.name.as_str());
-        hqdl_values::key::prompt_hash(&texts.chain(images).collect::<Vec<_>>())
+        let media = self.media.iter().map(|medium| medium.name.as_str());
+        hqdl_values::key::prompt_hash(&texts.chain(media).collect::<Vec<_>>())
     }
 }
 
@@ -540,7 +536,8 @@ impl PromptFrame {
             answer_form: self.pack_form.as_ref().map(|pack| pack.answers).unwrap_or_default(),
             rows: rows.len(),
             temperature: is_pack.then_some(0.0),
-            images: Vec::new(),
+            media: Vec::new(),
+            audio_tokens: 0,
             evidence: None,
             has_sets: self.has_sets,
             wants_logprobs: false,

@@ -129,11 +129,8 @@ pub(super) fn build_system_message(
         let format_hints: Vec<&str> = Type::ALL.iter().filter_map(|t| t.format_hint()).collect();
         text.push_str(&format!("Write {}.\n", format_hints.join(", ")));
     }
-    if expansion.has_images() {
-        text.push_str(
-            "Where a row has [image 1], [image 2] and so on, it shows an image: they follow the rows in this order. \
-             Say what they show.\n",
-        );
+    if let Some(words) = expansion.media_words() {
+        text.push_str(words.table);
     }
     let mut table = json!({ "table": expansion.name });
     if !expansion.about.is_empty() {
@@ -143,8 +140,12 @@ pub(super) fn build_system_message(
     if !expansion.context.is_empty() {
         table["context"] = expansion.context.as_slice().into();
     }
-    if expansion.has_images() {
-        table["images"] = expansion.images.as_slice().into();
+    for column in &expansion.media {
+        let field = column.kind.map_or("media", |kind| kind.plural);
+        match table[field].as_array_mut() {
+            Some(names) => names.push(column.name.as_str().into()),
+            None => table[field] = json!([column.name]),
+        }
     }
     table["format"] = format.name().into();
     let _ = writeln!(text, "## Table\n{table}");

@@ -122,14 +122,12 @@ impl EvidenceIndex {
 }
 
 impl Expansion {
-    /// Returns the query that searches for the evidence of a row: the row's key, without images.
+    /// Returns the query that searches for the evidence of a row: the row's key, without media.
     #[must_use]
     pub fn evidence_query(&self, row: &Row) -> String {
-        let is_image = |n: &usize| {
-            let name = self.key.names().get(*n);
-            name.is_some_and(|name| self.images.iter().any(|i| i.eq_ignore_ascii_case(name)))
-        };
-        let parts = row.key.iter().enumerate().filter(|(n, _)| !is_image(n)).map(|(_, v)| v);
+        let is_medium =
+            |n: &usize| self.key.names().get(*n).is_some_and(|name| self.is_media(name));
+        let parts = row.key.iter().enumerate().filter(|(n, _)| !is_medium(n)).map(|(_, v)| v);
         parts.filter_map(Value::to_text).collect::<Vec<_>>().join(" ")
     }
 

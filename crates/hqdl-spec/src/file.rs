@@ -60,6 +60,7 @@ impl SpecFile {
                 url: None,
                 schema: None,
                 output: None,
+                media: None,
                 images: None,
             },
             model: ModelTable::default(),
@@ -97,8 +98,10 @@ pub struct DatabaseTable {
     /// Copy of the database that hqdl publishes into, relative to the spec, or a folder for Parquet
     /// files, with a slash at its end. Without it, hqdl publishes into `path`.
     pub output: Option<String>,
-    /// Folder of the images that the database names by path, relative to the spec. Default:
-    /// the database's folder. hqdl reads no image outside of it.
+    /// Folder of the images and recordings that the database names by path, relative to the spec.
+    /// Default: the database's folder. hqdl reads no image or recording outside of it.
+    pub media: Option<String>,
+    /// Former name of `media`.
     pub images: Option<String>,
 }
 
@@ -333,6 +336,14 @@ pub struct ExpansionTable {
     /// data URL, or in `context` a BLOB. Each request then has one row.
     #[serde(default)]
     pub images: Vec<String>,
+    /// Columns of `key` and `context` whose values are recordings (WAV or MP3): a path, a data URL,
+    /// or in `context` a BLOB.
+    #[serde(default)]
+    pub audio: Vec<String>,
+    /// Columns of `key` and `context` whose values are images or recordings. hqdl recognizes each
+    /// file by its content.
+    #[serde(default)]
+    pub media: Vec<String>,
     /// Maximum number of rows in one request. Default: 20.
     pub rows_per_request: Option<u32>,
     /// Format of the answers. Default: `"json"`. Recordings have their own format.

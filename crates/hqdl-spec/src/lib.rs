@@ -10,7 +10,7 @@ pub mod coerce;
 pub mod unchecked;
 pub mod file;
 pub mod evidence;
-pub mod images;
+pub mod media;
 pub mod ingredients;
 mod literal;
 mod models;
@@ -37,8 +37,8 @@ pub use evidence::EvidenceSettings;
 pub use file::{Echo, Format, LimitScope, Reuse};
 use hqdl_values::ASSUMED_CACHE_WRITE;
 pub use hqdl_values::{LongPromptPrice, PriceTable, Type};
-pub use images::Images;
 pub use literal::Literal;
+pub use media::{MediaColumn, MediaFiles, MediaKind};
 pub use parameters::{ModelParameters, SERVICE_TIER, format_parameters};
 pub use price_book::{BookEntry, PriceBook};
 pub use provider::Provider;
@@ -80,8 +80,8 @@ pub struct Spec {
     pub database: PathBuf,
     /// Database for the expanded tables; `None` to publish into `database`.
     pub output: Option<PathBuf>,
-    /// Images that cells of the database refer to.
-    pub images: Images,
+    /// Media that cells of the database refer to.
+    pub media: MediaFiles,
     /// Model that hqdl asks.
     pub model: ModelSettings,
     /// Models in addition to `[model]`, by the names that expansions and calls use.
@@ -449,12 +449,12 @@ pub struct Expansion {
     /// Columns shown to the model that are not part of the key. If a value in them changes, the
     /// row is asked for again.
     pub context: Vec<String>,
-    /// Key and context columns whose values are images.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub images: Vec<String>,
-    /// Access to the images.
+    /// Key and context columns whose values are images or other media.
     #[serde(skip)]
-    pub image_files: Images,
+    pub media: Vec<MediaColumn>,
+    /// Access to the media.
+    #[serde(skip)]
+    pub media_files: MediaFiles,
     /// Documents whose passages are shown with each row.
     #[serde(skip)]
     pub evidence: Option<EvidenceSettings>,
@@ -546,8 +546,8 @@ impl Expansion {
             key_types: vec![None; key.len()],
             key: KeyColumns::new(key),
             context: Vec::new(),
-            images: Vec::new(),
-            image_files: Images::default(),
+            media: Vec::new(),
+            media_files: MediaFiles::default(),
             evidence: None,
             rows_per_request: 10,
             format: None,

@@ -84,14 +84,11 @@ impl Expansion {
     }
 
     /// Returns a row in the form shown in a prompt: with only its part of the key, and without
-    /// image bytes.
+    /// the bytes of media.
     #[must_use]
     pub fn shown_row<'r>(&self, row: &'r Row) -> Cow<'r, Row> {
-        let row = if self.has_images() {
-            Cow::Owned(self.without_images(row))
-        } else {
-            Cow::Borrowed(row)
-        };
+        let row =
+            if self.has_media() { Cow::Owned(self.replace_media(row)) } else { Cow::Borrowed(row) };
         match self.key_part(&row.key) {
             None => row,
             Some(part) => Cow::Owned(Row {

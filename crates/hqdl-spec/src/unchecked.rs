@@ -9,7 +9,7 @@ use super::check::{Catalog, SpecCheck, check_embeddings};
 use super::file::{self, SpecFile};
 use super::schema_check::{self, Step, Tree};
 use super::secret::mask_secrets;
-use super::{BatchLimits, Images, Limits, Spec};
+use super::{BatchLimits, Limits, MediaFiles, Spec};
 use hqdl_values::problem::{Problem, Problems, Severity};
 
 /// Default number of requests in flight.
@@ -271,16 +271,22 @@ impl UncheckedSpec {
                 _ => {}
             }
         }
-        if let Some(folder) = &database.images
-            && !self.resolve_path(folder).is_dir()
-        {
-            let folder = self.resolve_path(folder);
-            check.add_error(
-                &field_path("images"),
-                &format!("there is no directory {}", folder.display()),
-                "",
-                "`images` names the directory of the images, relative to the spec",
-            );
+        for (field, folder) in [("media", &database.media), ("images", &database.images)] {
+            let Some(folder) = folder.as_deref().map(|folder| self.resolve_path(folder)) else {
+                continue;
+            };
+            if field == "images" && database.media.is_some() {
+                let message = "`images` is the former name of `media`";
+                check.add_error(&field_path(field), message, "", "remove `images`");
+            }
+            if !folder.is_dir() {
+                check.add_error(
+                    &field_path(field),
+                    &format!("there is no directory {}", folder.display()),
+                    "",
+                    &format!("`{field}` names the directory of images and recordings, relative to the spec"),
+                );
+            }
         }
         let server = super::is_server(&self.database());
         if server && self.output().is_some() {
@@ -334,10 +340,12 @@ impl UncheckedSpec {
         self.output.clone().or(stated).filter(|o| *o != self.database())
     }
 
-    /// Returns the images that cells of the database refer to.
-    fn find_images(&self) -> Images {
-        let folder = self.file.database.images.as_deref().map(|folder| self.resolve_path(folder));
-        Images::from_folder(folder.unwrap_or_else(|| {
+    /// Returns the media that cells of the database refer to.
+    fn find_media(&self) -> MediaFiles {
+        let database = &self.file.database;
+        let folder = database.media.as_deref().or(database.images.as_deref());
+        let folder = folder.map(|folder| self.resolve_path(folder));
+        MediaFiles::from_folder(folder.unwrap_or_else(|| {
             let database = self.database();
             // If the database is not a file, use the directory of the spec.
             let base_file = if super::is_server(&database) { &self.path } else { &database };
@@ -398,7 +406,7 @@ impl UncheckedSpec {
         };
         self.check_database(&mut check);
         let model = self.check_model(&mut check, None, &self.file.model);
-        let images = self.find_images();
+        let media = self.find_media();
         let spec = Spec {
             path: self.path.clone(),
             database: self.database(),
@@ -413,8 +421,8 @@ impl UncheckedSpec {
                 &mut check,
             ),
             routing_by_model: self.file.routing.model,
-            expansions: check.check_expansions(&self.file, &images),
-            images,
+            expansions: check.check_expansions(&self.file, &media),
+            media,
             ingredients: {
                 let models: Vec<&str> = self.file.model.others.keys().map(String::as_str).collect();
                 check.check_ingredients(&self.file.ingredient, &models)
@@ -422,6 +430,7 @@ impl UncheckedSpec {
             kinds: check.check_kinds(&self.file.kind),
             ask: check.check_ask(&self.file.ask, &self.file.example),
         };
+        check.check_media_providers(&spec);
         if self.file.expansion.is_empty() && !self.has_no_file && !self.allows_no_expansions {
             check.add_error(
                 &["expansion".into()],

@@ -13,6 +13,8 @@ pub struct PriceTable {
     pub cached_input: Option<f64>,
     /// Input tokens written to the endpoint's prompt cache. Default: 1.25 times `input`.
     pub cache_write: Option<f64>,
+    /// Input tokens of recordings. Default: `input`.
+    pub audio_input: Option<f64>,
     /// Output tokens.
     pub output: f64,
     /// Multiplier for the prices of requests in a batch. Default: 0.5, as at `OpenAI`.
@@ -53,6 +55,8 @@ pub struct TokenRates {
     pub cached_input: f64,
     /// Rate for input tokens written to the prompt cache.
     pub cache_write: f64,
+    /// Rate for input tokens of recordings.
+    pub audio_input: f64,
     /// Rate for output tokens.
     pub output: f64,
 }
@@ -66,6 +70,7 @@ impl PriceTable {
             input: self.input * factor,
             cached_input: self.batch_cached_input.or(self.cached_input.map(|c| c * factor)),
             cache_write: self.cache_write.map(|c| c * factor),
+            audio_input: self.audio_input.map(|a| a * factor),
             output: self.output * factor,
             batch: Some(1.0),
             batch_cached_input: None,
@@ -112,6 +117,9 @@ impl PriceTable {
             }
             None => token_rates(self.input, self.cached_input, self.cache_write, self.output),
         };
+        // No provider has a separate price of recordings in long prompts.
+        let audio_input = self.audio_input.unwrap_or(rates.input);
+        let rates = TokenRates { audio_input, ..rates };
         rates.scale(self.service_tier.unwrap_or(1.0))
     }
 
@@ -128,7 +136,8 @@ impl PriceTable {
             .flat_map(|r| [r.input, r.cached_input, r.cache_write])
             .fold(0.0, f64::max);
         let output = long.output.max(short.output);
-        TokenRates { input, cached_input: input, cache_write: input, output }
+        let audio_input = long.audio_input.max(short.audio_input).max(input);
+        TokenRates { input, cached_input: input, cache_write: input, audio_input, output }
     }
 }
 
@@ -138,6 +147,7 @@ impl TokenRates {
             input: self.input * factor,
             cached_input: self.cached_input * factor,
             cache_write: self.cache_write * factor,
+            audio_input: self.audio_input * factor,
             output: self.output * factor,
         }
     }
@@ -153,6 +163,7 @@ fn token_rates(
         input,
         cached_input: cached_input.unwrap_or(input),
         cache_write: cache_write.unwrap_or(input * CACHE_WRITE_FACTOR),
+        audio_input: input,
         output,
     }
 }

@@ -13,66 +13,6 @@ const MAX_COUNTED_BYTES: usize = 1 << 20;
 /// Number of tokens that an endpoint may add around a prompt.
 const PROMPT_OVERHEAD: u64 = 16;
 
-/// Maximum number of tokens per image for models without a published rule. It exceeds every
-/// published maximum.
-const MAX_IMAGE_TOKENS: u64 = 50_000;
-/// Returns the number of tokens for eight tiles of 512 × 512 pixels, the maximum per image. An
-/// image is scaled to fit 2048 × 2048 and then to a shorter side of 768, which leaves four by two
-/// tiles.
-const fn tile_tokens(base: u64, tile: u64) -> u64 {
-    base + 8 * tile
-}
-/// Returns the number of tokens for 1,536 patches of 32 × 32 pixels, the maximum per image,
-/// multiplied by the model's factor in hundredths.
-const fn patch_tokens(hundredths: u64) -> u64 {
-    (1_536 * hundredths).div_ceil(100)
-}
-/// Maximum number of tokens per image at high detail, which `auto` may select. Entries are matched
-/// against the model's name or its prefix before a hyphen; the first match applies.
-///
-/// Sources: `OpenAI`, "Images and vision" (<https://platform.openai.com/docs/guides/images-vision>,
-/// "Calculating costs"). That page lists tiles for gpt-4o, gpt-4.1, gpt-4.5, gpt-5, o1 and o3, and
-/// patches for gpt-4.1-mini, -nano, gpt-5-mini, -nano and o4-mini. For gpt-4.1 it also lists
-/// patches, which use more tokens than its tiles. Anthropic, "Vision"
-/// (<https://docs.anthropic.com/en/docs/build-with-claude/vision>): images are scaled down to about
-/// 1,600 tokens, or to 4,784 for models with a high resolution. Newer `OpenAI` models (from gpt-5.2
-/// on) use patches without a published limit, so the table does not contain them.
-const IMAGE_TOKEN_LIMITS: [(&str, u64); 20] = [
-    ("gpt-4o-mini", tile_tokens(2_833, 5_667)),
-    ("gpt-4o", tile_tokens(85, 170)),
-    ("gpt-4.1-mini", patch_tokens(162)),
-    ("gpt-4.1-nano", patch_tokens(246)),
-    ("gpt-4.1", patch_tokens(100)),
-    ("gpt-4-turbo", tile_tokens(85, 170)),
-    ("gpt-4.5", tile_tokens(85, 170)),
-    ("gpt-5-mini", patch_tokens(162)),
-    ("gpt-5-nano", patch_tokens(246)),
-    ("gpt-5-pro", MAX_IMAGE_TOKENS),
-    ("gpt-5-codex", MAX_IMAGE_TOKENS),
-    ("gpt-5", tile_tokens(70, 140)),
-    ("computer-use-preview", tile_tokens(65, 129)),
-    ("o4-mini", patch_tokens(172)),
-    ("o1-pro", tile_tokens(75, 150)),
-    ("o1", tile_tokens(75, 150)),
-    ("o3", tile_tokens(75, 150)),
-    ("chatgpt-4o", tile_tokens(85, 170)),
-    ("claude-3", 1_600),
-    ("claude", 4_784),
-];
-
-/// Returns the maximum number of tokens that a model uses for an image of any size.
-#[must_use]
-pub fn max_image_tokens(model: &str) -> u64 {
-    let name = model.rsplit('/').next().unwrap_or(model);
-    let matches_name = |prefix: &str| {
-        name.strip_prefix(prefix).is_some_and(|r| r.is_empty() || r.starts_with('-'))
-    };
-    IMAGE_TOKEN_LIMITS
-        .iter()
-        .find(|(prefix, _)| matches_name(prefix))
-        .map_or(MAX_IMAGE_TOKENS, |(_, limit)| *limit)
-}
-
 /// Counts the tokens of a text, or estimates their number.
 #[derive(Clone, Copy)]
 pub enum Tokenizer {

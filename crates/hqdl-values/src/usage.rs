@@ -15,6 +15,8 @@ pub struct Tokens {
     pub cached_input: u64,
     /// Number of input tokens that the endpoint wrote to its prompt cache.
     pub cache_write: u64,
+    /// Number of input tokens that were recordings.
+    pub audio_input: u64,
     /// Number of output tokens.
     pub output: u64,
 }
@@ -34,9 +36,12 @@ impl Tokens {
     #[must_use]
     pub fn cost(&self, price: &PriceTable) -> f64 {
         let rates = price.rates_for(self.input);
-        let cached = self.cached_input.min(self.input);
-        let cache_writes = self.cache_write.min(self.input - cached);
-        ((self.input - cached - cache_writes) as f64 * rates.input
+        let audio = self.audio_input.min(self.input);
+        let text = self.input - audio;
+        let cached = self.cached_input.min(text);
+        let cache_writes = self.cache_write.min(text - cached);
+        ((text - cached - cache_writes) as f64 * rates.input
+            + audio as f64 * rates.audio_input
             + cached as f64 * rates.cached_input
             + cache_writes as f64 * rates.cache_write
             + self.output as f64 * rates.output)
@@ -58,9 +63,23 @@ impl SpentAmount {
     /// that can apply to it.
     #[must_use]
     pub fn worst_case(input: u64, output: u64, price: Option<&PriceTable>) -> Self {
+        Self::worst_case_with_audio(input, 0, output, price)
+    }
+
+    /// Returns the maximum cost of a request of whose input tokens at most `audio` are recordings.
+    #[must_use]
+    pub fn worst_case_with_audio(
+        input: u64,
+        audio: u64,
+        output: u64,
+        price: Option<&PriceTable>,
+    ) -> Self {
         let usd = price.map_or(0.0, |price| {
-            let rates = price.highest_rates(input);
-            (input as f64 * rates.input + output as f64 * rates.output) / 1e6
+            let (rates, audio) = (price.highest_rates(input), audio.min(input));
+            ((input - audio) as f64 * rates.input
+                + audio as f64 * rates.audio_input
+                + output as f64 * rates.output)
+                / 1e6
         });
         Self { usd, tokens: input + output }
     }

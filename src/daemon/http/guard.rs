@@ -18,7 +18,7 @@ use crate::daemon::TOKEN;
 
 /// Content security policy: pages may load resources only from this server.
 const PAGE_POLICY: &str = "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; \
-     img-src 'self' data:; form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
+     img-src 'self' data:; media-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
 
 /// Admits a request or rejects it with a reason. Counts the request in the metrics.
 pub(super) async fn check_request(

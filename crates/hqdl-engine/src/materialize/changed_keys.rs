@@ -51,9 +51,9 @@ impl<'w> Materializer<'w> {
             || !selection.refresh.is_empty()
             || selection.refresh_evidence
             || selection.retry_failed;
-        // The content of an image and the meaning of an unlisted word can change without a new
+        // The content of a medium and the meaning of an unlisted word can change without a new
         // answer, and a known cell may need a second answer.
-        let has_other_inputs = expansion.has_images()
+        let has_other_inputs = expansion.has_media()
             || expansion.columns.iter().any(|c| c.unify || c.escalation.is_some());
         let is_on_server = self.database.server_url().is_some();
         if rejects_facts || has_other_inputs || is_on_server || self.run_mode == RunMode::Batch {

@@ -23,7 +23,7 @@ use hqdl_model::plan::{
 use hqdl_spec::Expansion;
 use hqdl_values::cell::{Answer, Tally};
 use hqdl_values::key::Entity;
-use hqdl_values::tokens::{Tokenizer, max_image_tokens};
+use hqdl_values::tokens::Tokenizer;
 use hqdl_values::value::Value;
 
 impl<'w> Materializer<'w> {
@@ -421,7 +421,7 @@ impl<'e> RequestCost<'e> {
         Self {
             estimator: CostEstimator::new(expansion, choice.format, tokenizer)
                 .with_max_output(choice.max_output)
-                .with_image_tokens(max_image_tokens(&choice.tokenizer))
+                .with_media_model(&choice.tokenizer)
                 .with_extra_input(choice.extra_input),
             batcher: Batcher::new(expansion, choice.rows),
             whole_rows: endpoint.answers_whole_rows(),

@@ -113,9 +113,9 @@ pub enum MaterializeError {
         /// The named model.
         model: String,
     },
-    /// The expansion sends images, which batches do not support.
-    #[error("`{0}` sends images, which batches do not support")]
-    BatchImagesUnsupported(String),
+    /// The expansion sends media, which batches do not support.
+    #[error("`{0}` sends {1}, which batches do not support")]
+    BatchMediaUnsupported(String, &'static str),
     /// The expansion shows evidence, which batches do not support.
     #[error("`{0}` shows passages of documents, which batches do not support")]
     BatchEvidenceUnsupported(String),
@@ -299,7 +299,7 @@ impl<'w> Materializer<'w> {
     }
 
     /// Returns an error if a selected column uses a model other than `[model]`, or if an expansion
-    /// sends images or shows evidence. Images and documents are read when a request is sent, but
+    /// sends media or shows evidence. Media and documents are read when a request is sent, but
     /// another process may send a batch a day later.
     pub(super) fn ensure_batch_support(&self) -> Result<(), MaterializeError> {
         for (n, (expansion, models)) in self.spec.expansions.iter().zip(&self.models).enumerate() {
@@ -315,8 +315,9 @@ impl<'w> Materializer<'w> {
                 return Err(MaterializeError::BatchModelMismatch { column, model });
             }
         }
-        if let Some(e) = self.spec.expansions.iter().find(|e| e.has_images()) {
-            return Err(MaterializeError::BatchImagesUnsupported(e.name.clone()));
+        if let Some(e) = self.spec.expansions.iter().find(|e| e.has_media()) {
+            let plural = e.only_media_kind().map_or("media", |kind| kind.plural);
+            return Err(MaterializeError::BatchMediaUnsupported(e.name.clone(), plural));
         }
         match self.spec.expansions.iter().find(|e| e.evidence.is_some()) {
             Some(e) => Err(MaterializeError::BatchEvidenceUnsupported(e.name.clone())),

@@ -17,7 +17,7 @@ use crate::query::route::kinds;
 use hqdl_facts::{FactsError, QuestionOrigin};
 use hqdl_model::generate::Event;
 use hqdl_spec::Type;
-use hqdl_spec::images::Media;
+use hqdl_spec::media::{explain_undeclared, kind_of_data_url};
 use hqdl_values::cell::{Answer, CellValue, State};
 use hqdl_values::key::Entity;
 use hqdl_values::value::Value;
@@ -146,12 +146,12 @@ fn look_up_known_answers(
     let options = column_spec.values.as_ref().map(|list| list.values.clone());
     calls.add_column(at, column_spec);
     let mut targets = calls.build_targets(request)?;
-    let media = values.iter().find_map(|value| match value {
-        Value::Text(text) => Media::from_data_url(text.as_bytes()),
+    let kind = values.iter().find_map(|value| match value {
+        Value::Text(text) => kind_of_data_url(text.as_bytes()),
         _ => None,
     });
-    if let Some(media) = media {
-        return Err(QueryError::in_sql(media.refusal_reason().to_owned(), None, "", ""));
+    if let Some(kind) = kind {
+        return Err(QueryError::in_sql(explain_undeclared(kind), None, "", ""));
     }
     let entities = intern_value_entities(&mut targets[at], values);
     let count = entities.iter().flatten().max().map_or(0, |last| last + 1);

@@ -346,7 +346,7 @@ impl UnansweredSink for UnansweredRequests<'_, '_> {
                 error @ (ModelError::Refused { .. }
                 | ModelError::Budget(_)
                 | ModelError::NoConnection { .. }
-                | ModelError::NoImages { .. }
+                | ModelError::NoMedia { .. }
                 | ModelError::Usage(_)),
                 _,
             ) => {

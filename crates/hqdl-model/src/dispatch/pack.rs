@@ -176,6 +176,6 @@ fn build_prompt_with_cost(
     row_batch.missing_rows.truncate(rows);
     let (_, prompt) = context.build_prompt(&row_batch);
     let price = context.choice.price.as_ref();
-    let worst_case = SpentAmount::worst_case(prompt.input_tokens, prompt.max_output, price);
+    let worst_case = prompt.worst_case(price);
     (prompt, worst_case)
 }

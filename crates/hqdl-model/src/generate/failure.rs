@@ -41,7 +41,7 @@ impl Context {
                 return retry(split_in_half(&row_batch, attempt));
             }
             ModelError::Refused { .. }
-            | ModelError::NoImages { .. }
+            | ModelError::NoMedia { .. }
             | ModelError::Budget(_)
             | ModelError::Usage(_) => {
                 return Err(error.into());

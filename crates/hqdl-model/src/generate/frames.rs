@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::Context;
 use crate::plan::{MissingRow, RowBatch};
 use hqdl_prompt::align::RequestKeys;
-use hqdl_prompt::{Prompt, PromptFrame, PromptImage};
-use hqdl_spec::Format;
+use hqdl_prompt::{Prompt, PromptFrame};
+use hqdl_spec::{Format, MediaColumn};
 use hqdl_values::Row;
 use hqdl_values::value::Value;
 
@@ -22,8 +22,13 @@ impl Context {
         let frame = self.prompt_frame(row_batch);
         let rows: Vec<Cow<'_, Row>> = self.shown_rows(row_batch);
         let mut prompt = frame.build_prompt(rows.iter().map(AsRef::as_ref));
-        prompt.images =
-            self.row_images(row_batch).map(|image| self.build_image_reference(image)).collect();
+        let media = self.row_media(row_batch);
+        prompt.media =
+            media.map(|(column, value)| self.expansion.refer_to_medium(column, value)).collect();
+        prompt.audio_tokens = match self.media_tokens(&prompt).audio {
+            0 => 0,
+            audio => self.tokenizer().max_tokens(audio),
+        };
         prompt.input_tokens = self.input_tokens(&frame, &prompt, self.run.counts_tokens);
         prompt.max_output =
             self.output_cap.max_tokens(prompt.planned_output).min(self.choice.max_output);
@@ -34,25 +39,22 @@ impl Context {
         (frame, prompt)
     }
 
-    /// Returns the images of a row batch, in order.
-    fn row_images<'c>(&'c self, row_batch: &'c RowBatch) -> impl Iterator<Item = &'c Value> {
+    /// Returns the media of a row batch with their columns, in order.
+    fn row_media<'c>(
+        &'c self,
+        row_batch: &'c RowBatch,
+    ) -> impl Iterator<Item = (&'c MediaColumn, &'c Value)> {
         row_batch
             .missing_rows
             .iter()
-            .flat_map(|missing_row| self.expansion.collect_images(&missing_row.row))
+            .flat_map(|missing_row| self.expansion.collect_media(&missing_row.row))
     }
 
-    /// Returns a reference to an image: its name, without its content.
-    fn build_image_reference(&self, image: &Value) -> PromptImage {
-        let name = self.expansion.image_files.identity(image).to_string();
-        PromptImage { name, url: String::new() }
-    }
-
-    /// Reads the images of a prompt.
+    /// Reads the media of a prompt.
     ///
     /// # Errors
-    /// Fails with a message if an image cannot be read.
-    pub(super) fn load_images(
+    /// Fails with a message if a medium cannot be read.
+    pub(super) fn load_media(
         &self,
         row_batch: &RowBatch,
         prompt: &mut Prompt,
@@ -60,26 +62,26 @@ impl Context {
         if row_batch
             .missing_rows
             .iter()
-            .any(|missing_row| self.expansion.lacks_images(&missing_row.row))
+            .any(|missing_row| self.expansion.lacks_media(&missing_row.row))
         {
-            return Err("its image is in `context`, not in its key: only `hqdl materialize` can read it, not a query"
+            return Err("its image or recording is in `context`, not in its key: only `hqdl materialize` can read it, not a query"
                 .to_owned());
         }
-        for (shown, image) in prompt.images.iter_mut().zip(self.row_images(row_batch)) {
-            let url = self.expansion.image_files.image_url(image, &shown.name);
+        for (shown, (column, value)) in prompt.media.iter_mut().zip(self.row_media(row_batch)) {
+            let url = self.expansion.media_files.media_url(value, &shown.name, column.kind);
             shown.url = url.map_err(|reason| name_row(&reason, row_batch))?;
         }
-        // Answers are stored under the images that the run looked up, so check that these have not
+        // Answers are stored under the media that the run looked up, so check that these have not
         // changed.
         let is_unchanged = |missing_row: &MissingRow| {
             let row = &missing_row.row;
             let entity = self.expansion.build_entity(&row.key);
             self.expansion.build_fact_entity(&entity, &row.context) == missing_row.entity
         };
-        if prompt.images.is_empty() || row_batch.missing_rows.iter().all(is_unchanged) {
+        if prompt.media.is_empty() || row_batch.missing_rows.iter().all(is_unchanged) {
             Ok(())
         } else {
-            Err("an image changed during the run".to_owned())
+            Err("an image or recording changed during the run".to_owned())
         }
     }
 
@@ -144,12 +146,12 @@ fn first_key(row_batch: &RowBatch) -> &[Value] {
     row_batch.missing_rows.first().map_or(&[], |missing_row| &missing_row.row.key)
 }
 
-/// Returns the reason why an image cannot be sent, with the key of its row unless the key is the
-/// image itself. Rows with images are sent alone.
+/// Returns the reason why a medium cannot be sent, with the key of its row unless the key is the
+/// medium itself. Rows with media are sent alone.
 fn name_row(reason: &str, row_batch: &RowBatch) -> String {
     let Some(missing_row) = row_batch.missing_rows.first() else { return reason.to_owned() };
     let texts = missing_row.row.key.iter().map(ToString::to_string);
-    // A digest, a URL or the image's own path does not help to find the row.
+    // A digest, a URL or the medium's own path does not help to find the row.
     let is_name =
         |text: &String| !text.contains(':') && text.len() <= 100 && !reason.contains(text.as_str());
     let key: Vec<String> = texts.filter(is_name).collect();

@@ -31,8 +31,10 @@ pub struct CostEstimator<'e> {
     known_cells: Vec<(u64, u64)>,
     frames: BTreeMap<AskedColumns<'e>, (u64, PromptFrame)>,
     max_output: u64,
-    /// Maximum number of tokens per image.
-    image_tokens: u64,
+    /// Name of the model, which determines the tokens of media.
+    media_model: String,
+    /// Tokens of the recordings of all requests.
+    audio: u64,
     extra_input: u64,
     shapes: Vec<(Vec<usize>, RequestShape)>,
     asked: Vec<u64>,
@@ -65,7 +67,8 @@ impl<'e> CostEstimator<'e> {
             known_cells: vec![(0, 0); columns],
             frames: BTreeMap::new(),
             max_output: u64::MAX,
-            image_tokens: 0,
+            media_model: String::new(),
+            audio: 0,
             extra_input: 0,
             shapes: Vec::new(),
             asked: vec![0; columns],
@@ -83,10 +86,10 @@ impl<'e> CostEstimator<'e> {
         Self { max_output, ..self }
     }
 
-    /// Sets the maximum number of tokens per image.
+    /// Sets the name of the model, which determines the tokens of media.
     #[must_use]
-    pub fn with_image_tokens(self, image_tokens: u64) -> Self {
-        Self { image_tokens, ..self }
+    pub fn with_media_model(self, model: &str) -> Self {
+        Self { media_model: model.to_owned(), ..self }
     }
 
     /// Sets the maximum number of tokens that the endpoint itself adds to a request.
@@ -140,14 +143,14 @@ impl<'e> CostEstimator<'e> {
         let shared = frame_tokens + header + self.extra_input;
         let frame_tokens = frame_tokens + ENVELOPE_TOKENS;
         self.repeated_tokens += if known { frame_tokens } else { 0 };
-        let (mut rows_tokens, mut widest, mut longest) = (0, 0, 0);
+        let (mut rows_tokens, mut widest, mut longest, mut audio) = (0, 0, 0, 0);
         self.requests += 1;
         self.input +=
             frame_tokens + if header > 0 { tokenizer.count_tokens("## Rows\n") + 8 } else { 0 };
         for ((row, line), missing_row) in rows.iter().zip(lines).zip(&row_batch.missing_rows) {
-            let images =
-                expansion.collect_images(&missing_row.row).len() as u64 * self.image_tokens;
-            let tokens = self.tokenizer.count_tokens(&line.prompt_line) + 1 + images;
+            let media = expansion.max_media_tokens(&missing_row.row, &self.media_model);
+            let tokens = self.tokenizer.count_tokens(&line.prompt_line) + 1 + media.all;
+            audio += media.audio;
             self.input += tokens;
             rows_tokens += tokens;
             widest = widest.max(tokens);
@@ -156,6 +159,7 @@ impl<'e> CostEstimator<'e> {
             self.rows += 1;
             row_batch.columns.iter().for_each(|c| self.asked[*c] += 1);
         }
+        self.audio += audio;
         let rows = row_batch.missing_rows.len() as u64;
         let at = self.shapes.iter().position(|(c, s)| *c == row_batch.columns && s.rows == rows);
         let at = at.unwrap_or_else(|| {
@@ -171,12 +175,14 @@ impl<'e> CostEstimator<'e> {
         shape.output_limits =
             (planned_envelope, shape.output_limits.1.max(longest), self.max_output);
         shape.add_request(tokenizer, shared, rows_tokens, widest);
+        shape.add_audio(tokenizer, audio);
     }
 
     /// Writes the totals into a plan.
     pub fn write_totals(self, plan: &mut ExpansionPlan) {
         plan.requests = self.requests;
         plan.input_tokens = self.input;
+        plan.audio_tokens = self.audio;
         plan.repeated_tokens = self.repeated_tokens;
         let echoed = self.echoed_tokens as f64;
         plan.output_tokens = Estimate::new(echoed * 0.8, echoed, echoed * 1.2);

@@ -27,6 +27,8 @@ pub struct RequestShape {
     pub(super) all_rows: u64,
     /// Maximum input tokens: of all rows in a request, of a single row, and of the shared part.
     pub(super) input_limits: (u64, u64, u64),
+    /// Maximum input tokens of the recordings in a request, and the total of all requests.
+    pub(super) audio: (u64, u64),
 }
 
 impl RequestShape {
@@ -47,6 +49,12 @@ impl RequestShape {
         let (all, one, _) = self.input_limits;
         self.input_limits =
             (all.max(added_tokens(rows)), one.max(added_tokens(widest)), shared_limit);
+    }
+
+    /// Adds the tokens of a request's recordings.
+    pub(super) fn add_audio(&mut self, tokenizer: Tokenizer, audio: u64) {
+        let (max, all) = self.audio;
+        self.audio = (max.max(tokenizer.max_tokens(audio)), all + audio);
     }
 
     /// Adds `likely` reasoning tokens per request. The answer may then use the whole output limit,
@@ -111,8 +119,8 @@ impl Plan {
             sum.requests += shape.requests;
             sum.input_tokens += shape.requests * input;
             sum.output_tokens += shape.requests * output;
-            sum.cost_usd +=
-                shape.requests as f64 * SpentAmount::worst_case(input, output, price).usd;
+            sum.cost_usd += shape.requests as f64
+                * SpentAmount::worst_case_with_audio(input, shape.audio.0, output, price).usd;
         }
         sum
     }
@@ -139,7 +147,13 @@ impl Plan {
                     } else {
                         price.rates_for(input as u64)
                     };
-                    (input * rates.input + output * rates.output) / 1e6
+                    let (max, all) = shape.audio;
+                    let likely = all as f64 / shape.requests.max(1) as f64;
+                    let audio = if is_worst { max as f64 } else { likely }.min(input);
+                    ((input - audio) * rates.input
+                        + audio * rates.audio_input
+                        + output * rates.output)
+                        / 1e6
                 });
                 (usd, input + output)
             };
@@ -204,14 +218,20 @@ impl ExpansionPlan {
         let Some(price) = &self.price else { return Estimate::default() };
         let output = self.output_tokens;
         let rates = price.rates_for(self.input_tokens / self.requests.max(1));
-        let all = self.input_tokens as f64 * rates.input;
+        let audio = self.audio_tokens.min(self.input_tokens) as f64;
+        let text = self.input_tokens as f64 - audio;
+        let all = text * rates.input + audio * rates.audio_input;
         let highest = price.highest_rates(self.largest_input_tokens());
+        // Additional requests may contain recordings, too.
+        let extra = if audio > 0.0 { highest.audio_input } else { highest.input };
         // At best, the endpoint's cache serves every repeated prefix.
         let best = all - self.repeated_tokens as f64 * (rates.input - rates.cached_input);
         Estimate::new(
             (best + output.low * rates.output) / 1e6,
             (all + output.likely * rates.output) / 1e6,
-            ((self.input_tokens + self.extra_input) as f64 * highest.input
+            (text * highest.input
+                + self.extra_input as f64 * extra
+                + audio * highest.audio_input
                 + output.max * highest.output)
                 / 1e6,
         )

@@ -14,7 +14,6 @@ use crate::providers::ProviderProfile;
 use crate::rate_headers::{header_number, header_text};
 use crate::reply::{DraftEnd, ReplyDraft};
 use crate::request_features::{RequestFeatures, SchemaForm, SchemaRejection};
-use hqdl_prompt::PromptImage;
 use hqdl_spec::Provider;
 
 /// Version of the API, which is independent of its models.
@@ -70,12 +69,11 @@ impl Protocol for Anthropic {
 
     fn request_body(&self, request: &RequestParts<'_>) -> Json {
         let RequestParts { prompt, features, .. } = request;
-        let user = if prompt.images.is_empty() {
+        let user = if prompt.media.is_empty() {
             Json::from(prompt.user.as_str())
         } else {
             let text = json!({ "type": "text", "text": prompt.user });
-            let images = prompt.images.iter().map(|image| self.image_part(image));
-            std::iter::once(text).chain(images).collect()
+            std::iter::once(text).chain(request.media_parts(self.provider())).collect()
         };
         let mut body = json!({
             "model": request.model,
@@ -107,17 +105,6 @@ impl Protocol for Anthropic {
             body["stream"] = true.into();
         }
         body
-    }
-
-    fn image_part(&self, image: &PromptImage) -> Json {
-        let data = image.url.strip_prefix("data:").and_then(|rest| rest.split_once(";base64,"));
-        let source = match data {
-            Some((media_type, data)) => {
-                json!({ "type": "base64", "media_type": media_type, "data": data })
-            }
-            None => json!({ "type": "url", "url": image.url }),
-        };
-        json!({ "type": "image", "source": source })
     }
 
     fn read_event(&self, event: &Json, draft: &mut ReplyDraft) -> Result<bool, ModelError> {

@@ -17,7 +17,7 @@ use super::providers::ProviderProfile;
 use super::reply::{Reply, ReplyDraft};
 use super::request_features::{RequestFeatures, SchemaForm, SchemaRejection};
 use super::{ModelError, rate_headers, wire};
-use hqdl_prompt::{Prompt, PromptImage};
+use hqdl_prompt::Prompt;
 use hqdl_spec::{ModelParameters, Provider};
 
 const PROTOCOLS: [&dyn Protocol; 3] =
@@ -87,6 +87,11 @@ impl RequestParts<'_> {
         self.prompt.wants_logprobs && self.features.logprobs
     }
 
+    /// Returns the parts of the message that contain the prompt's media.
+    pub(super) fn media_parts(&self, provider: Provider) -> impl Iterator<Item = Json> {
+        self.prompt.media.iter().filter_map(move |medium| medium.message_part(provider))
+    }
+
     /// Returns the schema to send, unless the endpoint rejects this form of it.
     pub(super) fn sent_schema(&self, form: SchemaForm) -> Option<&Json> {
         self.prompt.schema.as_deref().filter(|_| self.features.schema == form)
@@ -125,9 +130,6 @@ pub(super) trait Protocol: Send + Sync {
     }
 
     fn request_body(&self, request: &RequestParts<'_>) -> Json;
-
-    /// Returns the part of a message that contains an image.
-    fn image_part(&self, image: &PromptImage) -> Json;
 
     /// Adds an event of a stream, or a whole reply, to a draft. Returns whether it is the last one.
     ///

@@ -14,7 +14,6 @@ use crate::prompt_cache;
 use crate::providers::ProviderProfile;
 use crate::reply::{DraftEnd, ReplyDraft};
 use crate::request_features::{RequestFeatures, SchemaForm, SchemaRejection};
-use hqdl_prompt::PromptImage;
 use hqdl_spec::Provider;
 
 /// `OpenAI`'s chat completions API; see <https://platform.openai.com/docs/api-reference/chat>.
@@ -57,12 +56,12 @@ impl Protocol for OpenAiChat {
         };
         // The request contains only strings, which always convert to JSON.
         let mut body = serde_json::to_value(messages).unwrap_or_default();
-        if !prompt.images.is_empty()
+        if !prompt.media.is_empty()
             && let Some(user) = body["messages"].as_array_mut().and_then(|m| m.last_mut())
         {
             let text = json!({ "type": "text", "text": prompt.user });
-            let images = prompt.images.iter().map(|image| self.image_part(image));
-            user["content"] = std::iter::once(text).chain(images).collect();
+            let media = request.media_parts(self.provider());
+            user["content"] = std::iter::once(text).chain(media).collect();
         }
         for (name, value) in request.parameters {
             body[name] = value.clone();
@@ -93,10 +92,6 @@ impl Protocol for OpenAiChat {
             body["stream_options"] = json!({ "include_usage": true });
         }
         body
-    }
-
-    fn image_part(&self, image: &PromptImage) -> Json {
-        json!({ "type": "image_url", "image_url": { "url": image.url } })
     }
 
     fn read_event(&self, event: &Json, draft: &mut ReplyDraft) -> Result<bool, ModelError> {

@@ -8,7 +8,6 @@ use crate::providers::ProviderProfile;
 use crate::reply::{DraftEnd, ReplyDraft};
 use crate::request_features::{RequestFeatures, SchemaForm, SchemaRejection};
 use crate::{ModelError, prompt_cache, wire};
-use hqdl_prompt::PromptImage;
 use hqdl_spec::Provider;
 
 /// `OpenAI`'s Responses API; see <https://platform.openai.com/docs/api-reference/responses>.
@@ -36,12 +35,11 @@ impl Protocol for OpenAiResponses {
 
     fn request_body(&self, request: &RequestParts<'_>) -> Json {
         let RequestParts { prompt, features, .. } = request;
-        let user = if prompt.images.is_empty() {
+        let user = if prompt.media.is_empty() {
             Json::from(prompt.user.as_str())
         } else {
             let text = json!({ "type": "input_text", "text": prompt.user });
-            let images = prompt.images.iter().map(|image| self.image_part(image));
-            std::iter::once(text).chain(images).collect()
+            std::iter::once(text).chain(request.media_parts(self.provider())).collect()
         };
         // hqdl never refers to an earlier response, so the provider need not store it.
         let mut body = json!({
@@ -81,10 +79,6 @@ impl Protocol for OpenAiResponses {
             body["stream"] = true.into();
         }
         body
-    }
-
-    fn image_part(&self, image: &PromptImage) -> Json {
-        json!({ "type": "input_image", "detail": "auto", "image_url": image.url })
     }
 
     fn read_event(&self, event: &Json, draft: &mut ReplyDraft) -> Result<bool, ModelError> {

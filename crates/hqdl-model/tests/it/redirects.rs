@@ -44,7 +44,8 @@ fn prompt() -> Prompt {
         answer_form: AnswerForm::default(),
         rows: 1,
         temperature: None,
-        images: Vec::new(),
+        media: Vec::new(),
+        audio_tokens: 0,
         evidence: None,
     }
 }

@@ -6,7 +6,6 @@
 //! end it early.
 
 mod evidence;
-mod image;
 mod join;
 mod pack;
 mod row;
@@ -28,6 +27,7 @@ use super::reasoning::strip_reasoning;
 use super::unambiguous::UnambiguousJson;
 use super::{AnswerForm, AskedColumn, Prompt, Question, schema};
 use hqdl_spec::checker::Checker;
+use hqdl_spec::media::{MediaWords, all_words};
 use hqdl_spec::{Column, Echo, Expansion, Format, Task, Type};
 use hqdl_values::Row;
 use hqdl_values::cell::{Answer, State};
@@ -97,16 +97,16 @@ impl SingleForm {
         };
         let about = super::write::column_description(column).unwrap_or_default();
         let (intro, question) = match expansion.task {
-            Task::Text => (&text::INTRO, about.to_owned()),
-            Task::Rows => (&table::INTRO, about.to_owned()),
-            Task::Join => (&join::INTRO, format!("{}{about}", join::QUESTION)),
+            Task::Text => (text::INTRO, about.to_owned()),
+            Task::Rows => (table::INTRO, about.to_owned()),
+            Task::Join => (join::INTRO, format!("{}{about}", join::QUESTION)),
             Task::Value | Task::Columns | Task::Statement => {
                 (choose_intro(expansion), about.to_owned())
             }
         };
         let answer_column = Column { name: ANSWER.to_owned(), ..(*column).clone() };
         let systems =
-            [&build_system_message(intro, column), &build_system_message(&text::INTRO, column)];
+            [&build_system_message(&intro, column), &build_system_message(&text::INTRO, column)];
         let question = format!("Question: {question}");
         Some(Self::with_columns(
             expansion,
@@ -120,12 +120,12 @@ impl SingleForm {
     /// Returns the form for several questions about one value or text; `None` if there is none.
     fn with_questions(expansion: &Expansion, asked: &[&Column]) -> Option<Self> {
         let intro = match expansion.task {
-            Task::Text => &text::INTRO,
+            Task::Text => text::INTRO,
             Task::Value => choose_intro(expansion),
             Task::Rows | Task::Join | Task::Columns | Task::Statement => return None,
         };
         let systems = [
-            &several::build_system_message(intro, asked),
+            &several::build_system_message(&intro, asked),
             &several::build_system_message(&text::INTRO, asked),
         ];
         let members = asked.iter().map(|column| column.name.clone()).collect();
@@ -220,7 +220,8 @@ impl SingleForm {
             answer_form: AnswerForm::Single,
             rows: 1,
             temperature: self.is_live().then_some(0.0),
-            images: Vec::new(),
+            media: Vec::new(),
+            audio_tokens: 0,
             evidence,
             has_sets: !self.is_live(),
             wants_logprobs: false,
@@ -353,10 +354,19 @@ fn parse_member(text: &str) -> Option<(String, Json, &str)> {
     (is_closed || !after.is_empty()).then_some((name, value, after))
 }
 
-/// Returns the introduction for a question about a value, which depends on whether the value is an
-/// image.
-fn choose_intro(expansion: &Expansion) -> &'static Intro {
-    if expansion.has_images() { &image::INTRO } else { &value::INTRO }
+/// Returns the introduction for a question about a value, which depends on whether the value is a
+/// medium.
+fn choose_intro(expansion: &Expansion) -> Intro {
+    expansion.media_words().map_or(value::INTRO, media_intro)
+}
+
+fn media_intro(words: &MediaWords) -> Intro {
+    Intro { task: words.task, unknown: words.unknown }
+}
+
+/// Returns true if a question about a value or a medium can have this introduction.
+fn is_value_intro(is_intro: impl Fn(&Intro) -> bool) -> bool {
+    is_intro(&value::INTRO) || all_words().any(|words| is_intro(&media_intro(words)))
 }
 
 /// Returns whether a question about one row of an expansion can be asked without a table.
@@ -456,7 +466,7 @@ fn parse_several_questions(system: &str, user: &str) -> Option<Question> {
     let is = |intro: &Intro| system.starts_with(&several::pluralize_task(intro));
     let (table, key, row, rest) = match () {
         () if is(&text::INTRO) => text::parse_text(user)?,
-        () if is(&value::INTRO) || is(&image::INTRO) => value::parse_values(user)?,
+        () if is_value_intro(is) => value::parse_values(user)?,
         () => return None,
     };
     let mut columns = several::parse_questions(system, rest.strip_prefix('\n')?)?;
@@ -498,7 +508,7 @@ fn parse_single_form(system: &str, user: &str) -> Option<Question> {
     let (table, key, row, rest) = match () {
         () if has_intro(&text::INTRO) => text::parse_text(user)?,
         () if has_intro(&table::INTRO) => table::parse_tables(user)?,
-        () if has_intro(&value::INTRO) || has_intro(&image::INTRO) => value::parse_values(user)?,
+        () if is_value_intro(has_intro) => value::parse_values(user)?,
         () if has_intro(&join::INTRO) => {
             let (_, key, row, rest) = value::parse_values(user)?;
             ("join", key, row, rest)

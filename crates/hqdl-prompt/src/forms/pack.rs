@@ -42,7 +42,7 @@ impl PackForm {
     /// Returns the form for the requested columns; `None` if they must be requested in a table.
     pub fn new(expansion: &Expansion, requested: &[&Column], format: Format) -> Option<Self> {
         let is_supported = expansion.task == Task::Value
-            && !expansion.has_images()
+            && !expansion.has_media()
             && can_omit_table(expansion, format);
         if !is_supported || requested.is_empty() {
             return None;

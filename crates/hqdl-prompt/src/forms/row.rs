@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use serde_json::{Map, Value as Json, json};
 
-use super::{TYPES, evidence, format_value, image, parse_json_line, to_single_line};
+use super::{TYPES, evidence, format_value, parse_json_line, to_single_line};
 use crate::{AnswerForm, AskedColumn, AskedRow, Question, write};
 use hqdl_spec::{Column, Expansion, Format, Shot, Type, ValueList};
 use hqdl_values::Row;
@@ -43,8 +43,8 @@ pub(super) fn build_system_message(
             )
         }
     };
-    if expansion.has_images() {
-        text.push_str(image::NUMBERED);
+    if let Some(words) = expansion.media_words() {
+        text.push_str(words.numbered);
     }
     let spellings: Vec<&str> = Type::ALL
         .iter()

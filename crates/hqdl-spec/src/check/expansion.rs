@@ -4,8 +4,9 @@ use std::collections::HashSet;
 
 use super::{SpecCheck, explain_rejection, format_suggestion, join_path};
 use crate::file::{Echo, ExpansionTable, SourceField, SourceTable, SpecFile};
+use crate::media::MediaFiles;
 use crate::schema_check::Step;
-use crate::{Column, Expansion, Images, Source, SourceRows};
+use crate::{Column, Expansion, Source, SourceRows};
 use hqdl_values::key::{CONTEXT_PART, KeyColumns};
 use hqdl_values::problem::{Severity, find_nearest};
 
@@ -13,13 +14,17 @@ use hqdl_values::problem::{Severity, find_nearest};
 pub const DEFAULT_ROWS_PER_REQUEST: u32 = 20;
 
 impl SpecCheck<'_> {
-    pub(crate) fn check_expansions(&mut self, file: &SpecFile, images: &Images) -> Vec<Expansion> {
+    pub(crate) fn check_expansions(
+        &mut self,
+        file: &SpecFile,
+        media: &MediaFiles,
+    ) -> Vec<Expansion> {
         let mut expansions = Vec::new();
         for (n, e) in file.expansion.iter().enumerate() {
             let path = [Step::from("expansion"), n.into()];
             let mut expansion = self.check_expansion(&path, e);
-            expansion.images = self.check_images(&path, e);
-            expansion.image_files = images.clone();
+            expansion.media = self.check_media(&path, e);
+            expansion.media_files = media.clone();
             expansion.evidence = self.check_evidence(&path, e, file);
             if expansion.evidence.is_some() {
                 // A passage must not affect the answer about another row.
@@ -59,34 +64,6 @@ impl SpecCheck<'_> {
             expansions.push(expansion);
         }
         expansions
-    }
-
-    /// Checks `images` and returns the key and context columns that contain images.
-    fn check_images(&mut self, path: &[Step], e: &ExpansionTable) -> Vec<String> {
-        for (n, name) in e.images.iter().enumerate() {
-            let mut known = e.key.iter().chain(&e.context);
-            if !known.any(|k| k.eq_ignore_ascii_case(name)) {
-                let help =
-                    format_suggestion(name, e.key.iter().chain(&e.context).map(String::as_str));
-                let help = if help.is_empty() || !help.starts_with("did") {
-                    format!("if the source has this column, add `{name}` to `context`")
-                } else {
-                    help
-                };
-                let message = format!("`{name}` is not a column of `key` or `context`");
-                let image_path = join_path(path, &["images".into(), n.into()]);
-                self.add_error(&image_path, &message, "", &help);
-            }
-        }
-        if !e.images.is_empty() && e.rows_per_request.is_some_and(|rows| rows > 1) {
-            self.add_error(
-                &join_path(path, &["rows_per_request".into()]),
-                "hqdl sends rows with images one per request",
-                "more than one",
-                "remove `rows_per_request`",
-            );
-        }
-        e.images.clone()
     }
 
     /// Checks the model that an expansion or a column names. Returns the name of its `[model.NAME]`
@@ -183,8 +160,8 @@ impl SpecCheck<'_> {
             key_parts,
             key_types,
             context: e.context.clone(),
-            images: Vec::new(),
-            image_files: Images::default(),
+            media: Vec::new(),
+            media_files: MediaFiles::default(),
             evidence: None,
             rows_per_request: e.rows_per_request.unwrap_or(DEFAULT_ROWS_PER_REQUEST).max(1),
             format: e.format,

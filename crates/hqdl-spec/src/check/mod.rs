@@ -13,6 +13,7 @@ mod evidence;
 mod expansion;
 mod ingredients;
 mod kinds;
+mod media;
 mod shots;
 
 pub(super) use embeddings::check_embeddings;

@@ -95,8 +95,9 @@ pub struct Call {
     pub min_similarity: Option<f64>,
     /// Model requested by the call, with the byte range of the argument.
     pub model: Option<(String, Range<usize>)>,
-    /// Map: whether the first value is an image, which hqdl sends to the model.
-    pub is_image: bool,
+    /// Map: kind of the first value, if it is a medium that hqdl sends to the model: `image`,
+    /// `audio`, or `media` for every kind.
+    pub media: Option<String>,
     /// Tuning arguments of `BlendSQL` that have no effect in hqdl.
     pub tuning: Vec<String>,
     /// Calls nested in this call's arguments, in text order.
@@ -125,7 +126,7 @@ impl Call {
             narrow: None,
             min_similarity: None,
             model: None,
-            is_image: false,
+            media: None,
             tuning: Vec::new(),
             inner: Vec::new(),
             is_values_row: false,

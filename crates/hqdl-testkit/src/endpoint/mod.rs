@@ -16,7 +16,8 @@ use base64::Engine as _;
 use hqdl_prompt::Question;
 use hqdl_prompt::{AskedColumn, AskedRow};
 use hqdl_spec::Format;
-use hqdl_values::tokens::{Tokenizer, max_image_tokens};
+use hqdl_spec::media::{KINDS, MediaInfo, MediaTokens};
+use hqdl_values::tokens::Tokenizer;
 use serde_json::{Value as Json, json};
 
 pub mod apis;
@@ -595,33 +596,75 @@ async fn answer_request(
     ([("content-type", "application/json")], body).into_response()
 }
 
-/// Returns the text of a message, with or without images.
+/// Returns the text of a message, with or without media.
 fn message_text(body: &Json, message: usize) -> &str {
     let content = &body["messages"][message]["content"];
     content.as_str().or_else(|| content[0]["text"].as_str()).unwrap_or_default()
 }
 
-/// Returns a description of each image of a request: media type and digest, or the URL to fetch.
-pub fn describe_images(body: &Json) -> Vec<String> {
-    let parts = body["messages"][1]["content"].as_array().into_iter().flatten();
-    let urls = parts.filter(|p| p["type"] == "image_url");
-    let urls = urls.map(|p| p["image_url"]["url"].as_str().unwrap_or_default());
-    urls.map(|url| match url.strip_prefix("data:").and_then(|rest| rest.split_once(";base64,")) {
-        Some((kind, data)) => {
-            let bytes = base64::engine::general_purpose::STANDARD.decode(data).unwrap();
-            format!("{kind} {}", blake3::hash(&bytes).to_hex())
-        }
-        None => url.to_owned(),
-    })
-    .collect()
+/// A medium of a request.
+struct SentMedium {
+    /// MIME type and digest, or the URL to fetch.
+    description: String,
+    /// Kind and duration; `None` for a URL.
+    info: Option<MediaInfo>,
 }
 
-/// Returns the row with each image replaced by its description.
-fn with_images(row: &AskedRow, descriptions: &[Json]) -> AskedRow {
+/// Returns the media of a request in order, and checks the fields of their parts.
+fn read_media(body: &Json) -> Vec<SentMedium> {
+    let parts = body["messages"][1]["content"].as_array().into_iter().flatten();
+    let decode = |data: &str| base64::engine::general_purpose::STANDARD.decode(data).unwrap();
+    let read = |mime_type: &str, bytes: &[u8]| SentMedium {
+        description: format!("{mime_type} {}", blake3::hash(bytes).to_hex()),
+        info: MediaInfo::from_bytes(bytes).ok(),
+    };
+    let read_part = |part: &Json| match part["type"].as_str()? {
+        "image_url" => {
+            let url = part["image_url"]["url"].as_str().unwrap_or_default();
+            let data = url.strip_prefix("data:").and_then(|rest| rest.split_once(";base64,"));
+            Some(match data {
+                Some((mime_type, data)) => read(mime_type, &decode(data)),
+                None => SentMedium { description: url.to_owned(), info: None },
+            })
+        }
+        "input_audio" => {
+            // The part has exactly these fields; `data` is base64 without a prefix.
+            let audio = part["input_audio"].as_object().expect("an object");
+            assert_eq!((part.as_object().map(serde_json::Map::len), audio.len()), (Some(2), 2));
+            let bytes = decode(audio["data"].as_str().expect("a text"));
+            let format = audio["format"].as_str().expect("a text");
+            assert!(matches!(format, "wav" | "mp3"), "{format}");
+            assert_eq!(format == "wav", bytes.starts_with(b"RIFF"));
+            Some(read(&format!("audio/{format}"), &bytes))
+        }
+        _ => None,
+    };
+    parts.filter_map(read_part).collect()
+}
+
+/// Returns the number of tokens of a request's media.
+fn count_media_tokens(body: &Json) -> MediaTokens {
+    let model = body["model"].as_str().unwrap_or_default();
+    let unknown = MediaInfo { kind: KINDS[0], seconds: None };
+    let media = read_media(body).into_iter().map(|medium| medium.info.unwrap_or(unknown));
+    MediaTokens::for_model(media, model)
+}
+
+/// Returns a description of each medium of a request: media type and digest, or the URL to fetch.
+pub fn describe_media(body: &Json) -> Vec<String> {
+    read_media(body).into_iter().map(|medium| medium.description).collect()
+}
+
+/// Returns the row with each medium replaced by its description.
+fn with_media(row: &AskedRow, descriptions: &[Json]) -> AskedRow {
     let mut row = row.clone();
     for cell in row.key.iter_mut().chain(&mut row.context) {
-        let number = cell.as_str().and_then(|c| c.strip_prefix("[image ")?.strip_suffix(']'));
-        if let Some(number) = number.and_then(|n| n.parse::<usize>().ok()) {
+        let marked = cell.as_str().and_then(|c| c.strip_prefix('[')?.strip_suffix(']'));
+        let number = marked.and_then(|marked| {
+            let (name, number) = marked.split_once(' ')?;
+            KINDS.iter().any(|kind| kind.name == name).then(|| number.parse::<usize>().ok())?
+        });
+        if let Some(number) = number {
             *cell = descriptions[number - 1].clone();
         }
     }
@@ -738,9 +781,8 @@ fn build_completion(
     let count = messages.count();
     let prompt_tokens: u64 =
         (0..count).map(|n| tokenizer.count_tokens(message_text(body, n)) + 4).sum();
-    let model = body["model"].as_str().unwrap_or_default();
-    let prompt_tokens =
-        prompt_tokens + describe_images(body).len() as u64 * max_image_tokens(model);
+    let media = count_media_tokens(body);
+    let prompt_tokens = prompt_tokens + media.all;
     let schema = body.pointer("/response_format/json_schema/schema");
     let input = prompt_tokens + 3 + schema.map_or(0, |s| tokenizer.count_tokens(&s.to_string()));
     if let Some(truncated) = content.as_str().and_then(|text| stream::truncate_to_cap(text, body)) {
@@ -780,9 +822,12 @@ fn build_completion(
         Some(Fault::NoUsage) => {}
         Some(Fault::Usage(template)) => reply["usage"] = fill_usage(template, input, output),
         _ => {
-            let true_usage = json!({
+            let mut true_usage = json!({
                 "prompt_tokens": input, "completion_tokens": output, "total_tokens": input + output,
             });
+            if media.audio > 0 {
+                true_usage["prompt_tokens_details"] = json!({ "audio_tokens": media.audio });
+            }
             let usage_fn = lock_mutex(&shared.usage_fn).clone();
             let usage = usage_fn.map_or(true_usage, |usage_fn| usage_fn(body, input, output));
             if !usage.is_null() {
@@ -831,9 +876,9 @@ fn answer_content(
     fault: Option<&Fault>,
     body: &Json,
 ) -> String {
-    let descriptions: Vec<Json> = describe_images(body).into_iter().map(Json::from).collect();
+    let descriptions: Vec<Json> = describe_media(body).into_iter().map(Json::from).collect();
     let true_value = |row: &AskedRow, column: &AskedColumn| {
-        (shared.answer_fn)(column, &with_images(row, &descriptions))
+        (shared.answer_fn)(column, &with_media(row, &descriptions))
     };
     let mut answered_question = question.clone();
     let format = question.format;

@@ -7,11 +7,11 @@ use serde_json::Value as Json;
 
 use super::super::api::{OverrideChange, OverrideRequest, read_provenance};
 use super::super::reply::HttpRefusal;
-use super::format_value;
 use super::{
     ErrorPage, HttpState, QueryPairs, ShownPage, find_spec, percent_encode, read_form, redirect_to,
     render_page, spec_path,
 };
+use super::{format_value, medium};
 use crate::database::provenance::CellProvenance;
 use crate::overrides::NO_VALUE;
 use crate::spec::{Column, Expansion};
@@ -52,8 +52,9 @@ pub(super) async fn show_cell(
         let mut tables = e.columns.iter().filter_map(many).chain([e.name.clone()]);
         tables.any(|name| name.eq_ignore_ascii_case(&table))
     };
-    let declared = active_spec.spec.expansions.iter().find(of_table);
-    let declared = declared.and_then(|e| Some(&e.columns[e.find_column(&column)?]));
+    let expansion = active_spec.spec.expansions.iter().find(of_table);
+    let media = expansion.map(|e| medium::render_media(&name, e, &key, &asked));
+    let declared = expansion.and_then(|e| Some(&e.columns[e.find_column(&column)?]));
     let list = declared.and_then(|c| c.values.as_ref()).map_or(&[][..], |list| &list.values);
     let many = declared.is_some_and(|c| c.many.is_some());
     let value = cells.first().map(|c| format_override(&c.to_json()["value"])).unwrap_or_default();
@@ -64,7 +65,7 @@ pub(super) async fn show_cell(
         &html! {
             h1 { a href=(spec_path(&name)) { (name) } " / " a href=(table_path) { (table) } " / " (column) }
             div.halves {
-            div.card { @for cell in &cells { (render_provenance_table(cell)) (render_evidence(cell)) } }
+            div.card { @if let Some(media) = &media { (media) } @for cell in &cells { (render_provenance_table(cell)) (render_evidence(cell)) } }
             section.card {
             h2 { "Your word" }
             p.quiet { "It replaces the model's answer permanently. hqdl saves it in the overrides file next to the spec." }

@@ -10,6 +10,7 @@ mod facet;
 mod frontier;
 mod judged_cell;
 mod lineage;
+mod medium;
 mod overview;
 mod plot;
 mod query;
@@ -70,6 +71,7 @@ pub(super) fn add_page_routes(api: Router<HttpState>) -> Router<HttpState> {
         .route("/specs/{spec}/review", get(review::show_review).post(review::store_truth))
         .route("/specs/{spec}/audit", post(review::draw_sample))
         .route("/specs/{spec}/doubts", get(doubts::show_doubts).post(doubts::store_override))
+        .route("/specs/{spec}/medium", get(medium::get_medium))
         .route("/specs/{spec}/cell", get(cell::show_cell).post(cell::set_override))
         .route(
             "/upload",

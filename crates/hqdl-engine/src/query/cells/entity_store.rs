@@ -60,8 +60,8 @@ impl EntityStore {
     /// Returns `None` if a value cannot be shown to the model.
     pub fn add_values(&mut self, canonical_bytes: &[u8]) -> Option<usize> {
         let row = Row { key: decode_values(canonical_bytes)?, context: Vec::new() };
-        // Store a row that may contain images, so that an image's digest is computed only once.
-        let is_explicit = self.expansion.has_images();
+        // Store a row that may contain media, so that a medium's digest is computed only once.
+        let is_explicit = self.expansion.has_media();
         Some(self.add_entity(canonical_bytes, row, is_explicit))
     }
 

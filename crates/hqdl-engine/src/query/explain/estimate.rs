@@ -15,7 +15,7 @@ use crate::query::route::calls::JoinCall;
 use crate::query::run::join;
 use hqdl_model::plan::{ColumnPlan, CostEstimator, ExpansionPlan, Plan, reasoning_tokens};
 use hqdl_sql::blendsql::emit::bound::Batching;
-use hqdl_values::tokens::{Tokenizer, max_image_tokens};
+use hqdl_values::tokens::Tokenizer;
 use hqdl_values::usage::Usage;
 
 /// Running total of the upper bound on a query's usage.
@@ -210,7 +210,7 @@ impl Engine<'_, '_> {
         let mut meter =
             CostEstimator::new(expansion, choice.format, Tokenizer::for_model(&choice.tokenizer))
                 .with_max_output(choice.max_output)
-                .with_image_tokens(max_image_tokens(&choice.tokenizer))
+                .with_media_model(&choice.tokenizer)
                 .with_extra_input(choice.extra_input);
         let mut selector = PassageSelector {
             max_tokens: self.request.spec.limits.passage_tokens,

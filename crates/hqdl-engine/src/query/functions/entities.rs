@@ -6,7 +6,7 @@ use rusqlite::types::ValueRef;
 use crate::query::cells::canonical_bytes::write_canonical_bytes;
 use crate::query::cells::documents::Document;
 use crate::query::functions::call_runtime::{CallRuntime, function_error};
-use hqdl_spec::images::Media;
+use hqdl_spec::media::{MediaKind, explain_undeclared, kind_of_blob, kind_of_data_url};
 use hqdl_values::Row;
 use hqdl_values::value::Value;
 
@@ -38,29 +38,29 @@ impl CallRuntime {
             return Ok(None);
         }
         for (name, value) in expansion.key.names().iter().zip(values) {
-            if let Some(media) = media_type(*value).filter(|_| !expansion.is_image(name)) {
-                return Err(function_error(media.refusal_reason()));
+            if let Some(kind) = media_kind(*value).filter(|_| !expansion.is_media(name)) {
+                return Err(function_error(&explain_undeclared(kind)));
             }
         }
-        // Represent an image by its identity from here on, so that its bytes need not be kept.
-        let images: Vec<Option<Value>> = if expansion.has_images() {
-            let image_files = &expansion.image_files;
-            let image = |(name, value): (&String, &ValueRef<'_>)| match value {
-                _ if !expansion.is_image(name) => None,
-                ValueRef::Blob(bytes) => Some(image_files.store_blob(bytes)),
+        // Represent a medium by its identity from here on, so that its bytes need not be kept.
+        let media: Vec<Option<Value>> = if expansion.has_media() {
+            let media_files = &expansion.media_files;
+            let medium = |(name, value): (&String, &ValueRef<'_>)| match value {
+                _ if !expansion.is_media(name) => None,
+                ValueRef::Blob(bytes) => Some(media_files.store_blob(bytes)),
                 ValueRef::Text(bytes) => {
-                    image_files.store_if_data_url(std::str::from_utf8(bytes).ok()?)
+                    media_files.store_if_data_url(std::str::from_utf8(bytes).ok()?)
                 }
                 _ => None,
             };
-            expansion.key.names().iter().zip(values).map(image).collect()
+            expansion.key.names().iter().zip(values).map(medium).collect()
         } else {
             Vec::new()
         };
         let named_values: Vec<ValueRef<'_>> = values
             .iter()
             .enumerate()
-            .map(|(n, value)| match images.get(n) {
+            .map(|(n, value)| match media.get(n) {
                 Some(Some(Value::Text(name))) => ValueRef::Text(name.as_bytes()),
                 _ => *value,
             })
@@ -101,8 +101,8 @@ impl CallRuntime {
         digest: &[u8; 32],
         value: ValueRef<'_>,
     ) -> rusqlite::Result<Option<Document>> {
-        if let Some(media) = media_type(value) {
-            return Err(function_error(media.refusal_reason()));
+        if let Some(kind) = media_kind(value) {
+            return Err(function_error(&explain_undeclared(kind)));
         }
         let document = Document::from_value(value);
         if document.is_err() {
@@ -169,11 +169,11 @@ pub(in crate::query) fn value_digest(value: ValueRef<'_>) -> [u8; 32] {
     *hasher.finalize().as_bytes()
 }
 
-/// Returns the media type of a value that cannot be represented as text.
-fn media_type(value: ValueRef<'_>) -> Option<Media> {
+/// Returns the kind of medium of a value that cannot be represented as text.
+fn media_kind(value: ValueRef<'_>) -> Option<&'static MediaKind> {
     match value {
-        ValueRef::Blob(bytes) => Media::from_blob(bytes),
-        ValueRef::Text(text) => Media::from_data_url(text),
+        ValueRef::Blob(bytes) => kind_of_blob(bytes),
+        ValueRef::Text(text) => kind_of_data_url(text),
         _ => None,
     }
 }

@@ -241,6 +241,6 @@ impl Aggregate<GroupTexts, Option<String>> for TextsAggregate {
 /// Returns the message about a context column with a value that cannot be shown as text.
 fn unreadable_value_error(column: &str, why: &str) -> String {
     format!(
-        "the column `{column}` of a context has a value that cannot be sent as text: {why}; remove the column, or ask about each image: LLMMap('…', t.{column}, image=true)"
+        "the column `{column}` of a context has a value that cannot be sent as text: {why}; remove the column, or ask about each image or recording: LLMMap('…', t.{column}, media=true)"
     )
 }

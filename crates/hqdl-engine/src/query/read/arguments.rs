@@ -34,6 +34,9 @@ fn format_names(arguments: &[ArgumentNames<'_>]) -> String {
     names.join(", ")
 }
 
+/// Keywords that declare that a value is a medium.
+pub(super) const MEDIA: ArgumentNames<'static> = &["image", "audio", "media"];
+
 /// Returns the given arguments, each after a comma and with its keyword. Skips absent arguments.
 pub(super) fn write_keyword_arguments<const N: usize>(
     arguments: [(Option<&WrittenArgument>, &str); N],
@@ -84,6 +87,16 @@ impl<'t> MacroNode<'t> {
             .arguments
             .iter()
             .any(|p| p.keyword.is_some_and(|k| k.is_word(self.text, keyword)))
+    }
+
+    /// Returns true if the call declares that its value is a medium.
+    pub fn has_media_keyword(&self) -> bool {
+        MEDIA.iter().any(|keyword| self.has_keyword(keyword))
+    }
+
+    /// Returns the keyword of an argument that declares a medium.
+    pub fn media_keyword(&self, argument: Option<&WrittenArgument>) -> &'t str {
+        argument.and_then(|argument| argument.keyword).map_or(MEDIA[0], |k| k.text(self.text))
     }
 
     pub fn missing_argument_error(&self, what: &str) -> QueryError {

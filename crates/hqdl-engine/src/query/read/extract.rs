@@ -9,7 +9,7 @@
 
 use serde_json::{Map, Value as Json};
 
-use crate::query::read::arguments::{ArgumentNames, MacroNode, write_keyword_arguments};
+use crate::query::read::arguments::{ArgumentNames, MEDIA, MacroNode, write_keyword_arguments};
 use crate::query::request::error::QueryError;
 use hqdl_sql::blendsql::ReturnType;
 use hqdl_sql::blendsql::macros::WrittenArgument;
@@ -23,13 +23,13 @@ use hqdl_values::sql;
 pub(super) const USAGE: (&str, &str) = (
     "{{LLMExtract('Facts about the film', t.text, '{\"title\": \"str\", \"year\": \"int\"}')}}.year",
     "a field of each row's text; without `.year` all fields as a JSON object, with `.*` as columns. \
-     Keyword arguments: context, model, image",
+     Keyword arguments: context, model, image, audio",
 );
 
 const QUESTION: ArgumentNames<'static> = &["question"];
 const VALUE: ArgumentNames<'static> = &["value", "values"];
 const SCHEMA: ArgumentNames<'static> = &["schema", "return_type"];
-const OTHERS: [ArgumentNames<'static>; 3] = [&["context"], &["model"], &["image"]];
+const OTHERS: [ArgumentNames<'static>; 3] = [&["context"], &["model"], MEDIA];
 
 /// Members of a schema that do not restrict its values.
 const ANNOTATIONS: [&str; 9] = [
@@ -57,12 +57,12 @@ impl MacroNode<'_> {
     pub(super) fn rewrite_extract(&self) -> Result<Edits, QueryError> {
         let mut positional = self.written.arguments.iter().filter(|a| a.keyword.is_none());
         let has_question = positional.next().is_some_and(|a| a.text_content(self.text).is_some());
-        let [question, value, schema, context, model, image] = if has_question {
+        let [question, value, schema, context, model, media] = if has_question {
             self.match_all_arguments([QUESTION, VALUE, SCHEMA, OTHERS[0], OTHERS[1], OTHERS[2]])?
         } else {
-            let [value, schema, question, context, model, image] = self
+            let [value, schema, question, context, model, media] = self
                 .match_all_arguments([VALUE, SCHEMA, QUESTION, OTHERS[0], OTHERS[1], OTHERS[2]])?;
-            [question, value, schema, context, model, image]
+            [question, value, schema, context, model, media]
         };
         let value = value.ok_or_else(|| self.missing_argument_error("a value"))?;
         let schema = schema.ok_or_else(|| self.missing_argument_error("a schema"))?;
@@ -71,8 +71,11 @@ impl MacroNode<'_> {
             text.ok_or_else(|| self.missing_argument_error("a text as its question"))
         });
         let instruction = instruction.transpose()?;
-        let others =
-            write_keyword_arguments([(context, "context"), (model, "model"), (image, "image")]);
+        let others = write_keyword_arguments([
+            (context, "context"),
+            (model, "model"),
+            (media, self.media_keyword(media)),
+        ]);
         let arguments = EditText::concat([value.span().into(), others]);
         let fields = self.parse_fields(schema)?;
         let write = |field: &ExtractedField| field.to_call(instruction.as_deref(), &arguments);

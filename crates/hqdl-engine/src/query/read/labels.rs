@@ -7,7 +7,7 @@
 //! | `many=true` | `return_type='list[str]'` |
 //! | `other=true` | one more label, `'other'` |
 
-use crate::query::read::arguments::{ArgumentNames, MacroNode};
+use crate::query::read::arguments::{ArgumentNames, MEDIA, MacroNode};
 use crate::query::request::error::QueryError;
 use hqdl_sql::blendsql::lexer::{Lexeme, Token};
 use hqdl_sql::blendsql::macros::WrittenArgument;
@@ -19,7 +19,7 @@ use hqdl_values::sql;
 pub(super) const USAGE: (&str, &str) = (
     "{{LLMClassify(t.note, ['complaint', 'praise'])}}",
     "the label of a list that fits the value of each row. Keyword arguments: question, many, other, \
-     context, model, image",
+     context, model, image, audio",
 );
 
 /// Label that `other=true` adds.
@@ -44,9 +44,9 @@ impl MacroNode<'_> {
             &["other"],
             &["context"],
             &["model"],
-            &["image"],
+            MEDIA,
         ];
-        let [value, options, question, many, other, context, model, image] =
+        let [value, options, question, many, other, context, model, media] =
             self.match_all_arguments(arguments)?;
         let Some(options) = options else {
             return Err(self.missing_argument_error("a value and its labels"));
@@ -58,7 +58,7 @@ impl MacroNode<'_> {
         for removed in [question, many, other].into_iter().flatten() {
             edits.replace(removed.full_span(), "");
         }
-        for (argument, keyword) in [(context, "context"), (model, "model"), (image, "image")] {
+        for (argument, keyword) in [(context, "context"), (model, "model"), (media, MEDIA[0])] {
             let Some(argument) = argument.filter(|a| a.keyword.is_none()) else { continue };
             edits.replace(argument.span().start..argument.span().start, format!("{keyword}="));
         }

@@ -10,6 +10,7 @@
 //! | `{{LLM('…')}}` | `{{LLMQA('…', return_type='str')}}` |
 //! | `{{MultiLabelMap(…)}}` | `{{LLMMap(…, return_type='list[str]')}}` |
 //! | `{{ImageCaption(t.photo)}}`, `{{VQA('…', t.photo)}}` | `{{LLMMap('…', t.photo, image=true)}}` |
+//! | `{{Transcribe(t.clip)}}` | `{{LLMMap('…', t.clip, audio=true)}}` |
 //! | `{{TableSummary('t')}}` | `{{LLMQA('…', (SELECT * FROM t), return_type='str')}}` |
 //! | `{{LLMAgg('q', t.c)}}` | `{{LLMReduce('q', hq_texts(t.c))}}` |
 //! | `{{LLMClassify(t.c, ['a', 'b'])}}` | `{{LLMMap('Which label fits {}?', t.c, options=('a', 'b'))}}` |
@@ -47,6 +48,9 @@ const SUMMARY: &str = "Summarize what these rows say, in a few sentences.";
 /// Default question of `ImageCaption`.
 const CAPTION: &str = "Describe what the image shows, in one sentence.";
 
+/// Default question of `Transcribe`.
+const TRANSCRIPT: &str = "Write down what is said, word for word.";
+
 /// An ingredient that is rewritten to other ingredients or to plain SQL.
 #[derive(Clone, Copy)]
 enum Macro<'s> {
@@ -54,8 +58,8 @@ enum Macro<'s> {
     Own(&'s IngredientTable),
     /// Another ingredient, given by its name, with a fixed return type.
     Typed(&'static str, &'static str),
-    /// Asks what an image shows.
-    Caption,
+    /// Describes a medium: the default question, and the keyword of its kind.
+    Describe(&'static str, &'static str),
     Image,
     Summary,
     Reduce,
@@ -71,7 +75,7 @@ enum Macro<'s> {
 }
 
 /// Macros that every query can use, by name.
-const KNOWN: [(&str, Macro<'static>); 31] = [
+const KNOWN: [(&str, Macro<'static>); 32] = [
     ("LLM", Macro::Typed("LLMQA", "str")),
     ("LLMQAStr", Macro::Typed("LLMQA", "str")),
     ("LLMQABool", Macro::Typed("LLMQA", "bool")),
@@ -101,7 +105,8 @@ const KNOWN: [(&str, Macro<'static>); 31] = [
     ("WebSearch", WEB),
     ("BingWebSearch", WEB),
     ("TavilySearch", WEB),
-    ("ImageCaption", Macro::Caption),
+    ("ImageCaption", Macro::Describe(CAPTION, "image")),
+    ("Transcribe", Macro::Describe(TRANSCRIPT, "audio")),
     ("VQA", Macro::Image),
 ];
 
@@ -295,7 +300,7 @@ impl Macro<'_> {
         let (subject, has_question) = match self {
             Self::Typed("LLMQA", _) | Self::Summary => (Subject::Rows, true),
             Self::Own(own) if own.of == AskedOf::Rows => (Subject::Rows, false),
-            Self::Own(_) | Self::Caption | Self::Classify => (Subject::Value, false),
+            Self::Own(_) | Self::Describe(..) | Self::Classify => (Subject::Value, false),
             Self::Typed(..) | Self::Image | Self::Extract | Self::Rank => (Subject::Value, true),
             Self::Reduce | Self::Top | Self::Documents => (Subject::Document, true),
             Self::Dedup | Self::Dates | Self::Refused(..) => (Subject::Document, false),
@@ -348,9 +353,11 @@ impl MacroNode<'_> {
         match found {
             Macro::Typed(ingredient, kind) => self.rewrite_typed_ingredient(ingredient, kind),
             Macro::Own(own) => self.rewrite_spec_ingredient(own),
-            Macro::Caption => Ok(self.replace_head(&self.caption_head())),
+            Macro::Describe(question, kind) => {
+                Ok(self.replace_head(&self.description_head(question, kind)))
+            }
             Macro::Image => {
-                let image = self.keep_unless_keyword("image", "image=true, ");
+                let image = if self.has_media_keyword() { "" } else { "image=true, " };
                 Ok(self.replace_head(&format!("LLMMap({image}")))
             }
             Macro::Summary => self.rewrite_summary(),
@@ -411,22 +418,19 @@ impl MacroNode<'_> {
         Ok(edits)
     }
 
-    /// Returns `words`, or an empty string if the call already has the keyword.
-    fn keep_unless_keyword<'w>(&self, keyword: &str, words: &'w str) -> &'w str {
-        if self.has_keyword(keyword) { "" } else { words }
-    }
-
     /// Returns the text that replaces the name and the `(` of `{{ImageCaption(t.photo)}}`. The
     /// written arguments become arguments of `LLMMap`.
-    fn caption_head(&self) -> String {
+    fn description_head(&self, question: &str, kind: &str) -> String {
         let mut call = "LLMMap(".to_owned();
         if !self.has_keyword("question") {
-            call.push_str(&format!("question={}, ", sql::quote_text(CAPTION)));
+            call.push_str(&format!("question={}, ", sql::quote_text(question)));
         }
         if !self.has_return_type() {
             call.push_str("return_type='str', ");
         }
-        call.push_str(self.keep_unless_keyword("image", "image=true, "));
+        if !self.has_media_keyword() {
+            call.push_str(&format!("{kind}=true, "));
+        }
         call
     }
 

@@ -7,7 +7,7 @@
 //! | `{{LLMTopK('q', t.c, 3)}}` | `hq_best(t.c, {{LLMRank('q', t.c)}}, 3)` |
 //! | `{{LLMTopK('q', (SELECT c FROM t), 3)}}` | `(… SELECT hq_best(c, {{LLMRank('q', c)}}, 3) FROM …)` |
 
-use crate::query::read::arguments::{ArgumentNames, MacroNode, write_keyword_arguments};
+use crate::query::read::arguments::{ArgumentNames, MEDIA, MacroNode, write_keyword_arguments};
 use crate::query::request::error::QueryError;
 use hqdl_sql::blendsql::runtime::BEST_AGGREGATE;
 use hqdl_sql::{EditText, Edits};
@@ -16,13 +16,13 @@ use hqdl_values::sql;
 /// Example of a call and its result, for a model that writes queries.
 pub(super) const USAGE: (&str, &str) = (
     "ORDER BY {{LLMRank('How funny is it?', t.joke)}} DESC, t.joke LIMIT 3",
-    "a score from 0 to 10 of the value of each row. Keyword arguments: context, model, image",
+    "a score from 0 to 10 of the value of each row. Keyword arguments: context, model, image, audio",
 );
 
 /// Example of a call and its result, for a model that writes queries.
 pub(super) const TOP_USAGE: (&str, &str) = (
     "{{LLMTopK('How funny is it?', t.joke, 3)}}",
-    "the JSON list of the best values of a group. Keyword arguments: model, image",
+    "the JSON list of the best values of a group. Keyword arguments: model, image, audio",
 );
 
 /// Scale of a score, appended to the criterion.
@@ -31,13 +31,8 @@ const SCALE: &str = " (a number from 0 to 10; 10 is the best)";
 impl MacroNode<'_> {
     /// Returns the edits that rewrite a ranking as an `LLMMap` that returns a score.
     pub(super) fn rewrite_rank(&self) -> Result<Edits, QueryError> {
-        let arguments: [ArgumentNames<'_>; 5] = [
-            &["question", "criterion"],
-            &["value", "values"],
-            &["context"],
-            &["model"],
-            &["image"],
-        ];
+        let arguments: [ArgumentNames<'_>; 5] =
+            [&["question", "criterion"], &["value", "values"], &["context"], &["model"], MEDIA];
         let [question, value, ..] = self.match_all_arguments(arguments)?;
         let criterion = question.and_then(|question| question.text_content(self.text));
         let (Some(question), Some(criterion)) = (question, criterion) else {
@@ -54,15 +49,16 @@ impl MacroNode<'_> {
     /// Returns the edit that replaces an `LLMTopK` call with an aggregate.
     pub(super) fn rewrite_top_k(&self) -> Result<Edits, QueryError> {
         let arguments: [ArgumentNames<'_>; 5] =
-            [&["question", "criterion"], &["value", "values"], &["k"], &["model"], &["image"]];
-        let [question, value, k, model, image] = self.match_all_arguments(arguments)?;
+            [&["question", "criterion"], &["value", "values"], &["k"], &["model"], MEDIA];
+        let [question, value, k, model, media] = self.match_all_arguments(arguments)?;
         let criterion = question
             .and_then(|question| question.text_content(self.text))
             .ok_or_else(|| self.missing_argument_error("a text as its criterion"))?;
         let value = value.ok_or_else(|| self.missing_argument_error("a value"))?;
         let k = k.ok_or_else(|| self.missing_argument_error("the number of values"))?;
         let k = EditText::from(k.span());
-        let others = write_keyword_arguments([(model, "model"), (image, "image")]);
+        let others =
+            write_keyword_arguments([(model, "model"), (media, self.media_keyword(media))]);
         let question = format_score_arguments(&criterion);
         // If `k` is 0, no value is returned, so do not ask for scores.
         let best = |value: EditText| {

@@ -38,8 +38,8 @@ pub enum Keyword {
     Narrow,
     /// Model to use.
     Model,
-    /// Whether the value is an image.
-    Image,
+    /// Whether the value is a medium, such as an image or a recording.
+    Media,
     /// Example answers for the prompt.
     Examples,
     /// Example values with their answers for the prompt.
@@ -59,7 +59,7 @@ pub enum Keyword {
 }
 
 /// Current and former keywords with their meaning.
-pub(in crate::blendsql) const KEYWORDS: [(&str, Keyword); 40] = [
+pub(in crate::blendsql) const KEYWORDS: [(&str, Keyword); 42] = [
     ("question", Keyword::Question),
     ("join_criteria", Keyword::Question),
     ("value", Keyword::Value),
@@ -87,7 +87,9 @@ pub(in crate::blendsql) const KEYWORDS: [(&str, Keyword); 40] = [
     ("exact", Keyword::Exact),
     ("max_tokens", Keyword::Tuning),
     ("model", Keyword::Model),
-    ("image", Keyword::Image),
+    ("image", Keyword::Media),
+    ("audio", Keyword::Media),
+    ("media", Keyword::Media),
     ("context_formatter", Keyword::Tuning),
     ("list_options_in_prompt", Keyword::Tuning),
     ("options_searcher", Keyword::Options),
@@ -120,14 +122,17 @@ pub(in crate::blendsql) fn find_keyword(keyword: &str) -> Option<Keyword> {
 }
 
 /// Returns the keywords that have an effect on the ingredient. Only the first of several synonyms
-/// is listed.
+/// is listed, except for media, where each keyword names a kind.
 pub(in crate::blendsql) fn accepted_argument_names(ingredient: &dyn Ingredient) -> String {
     let mut seen: Vec<Keyword> = Vec::new();
     let mut names: Vec<&str> = Vec::new();
     for (name, keyword) in KEYWORDS {
         // `shots` is always rejected, even if the ingredient accepts the keyword.
         let is_effective = !matches!(keyword, Keyword::Tuning | Keyword::Shots);
-        if is_effective && ingredient.accepts_keyword(keyword) && !seen.contains(&keyword) {
+        if is_effective
+            && ingredient.accepts_keyword(keyword)
+            && (keyword == Keyword::Media || !seen.contains(&keyword))
+        {
             seen.push(keyword);
             names.push(name);
         }

@@ -55,7 +55,7 @@ pub trait Ingredient: Sync {
 
     /// Returns true if the ingredient accepts this keyword argument.
     fn accepts_keyword(&self, keyword: Keyword) -> bool {
-        !keyword.is_of_join() && keyword != Keyword::Image
+        !keyword.is_of_join() && keyword != Keyword::Media
     }
 
     /// Returns the position of the question among the positional arguments, starting at 1.

@@ -109,7 +109,7 @@ pub(in crate::blendsql) fn build_call(sql: &str, scanned: ScannedCall) -> Result
         narrow: collected.narrow,
         min_similarity,
         model: collected.model,
-        is_image: collected.image,
+        media: collected.media,
         tuning: collected.tuning,
         inner: scanned.inner,
         is_values_row: scanned.is_values_row,
@@ -156,7 +156,7 @@ struct CallParts {
     narrow: Option<u32>,
     blocking: BlockingArguments,
     model: Option<(String, Range<usize>)>,
-    image: bool,
+    media: Option<String>,
     /// Instructions to the model, appended to the question.
     appended: Vec<String>,
     /// Values that the question names, in the order of their slots.
@@ -232,7 +232,11 @@ impl CallParts {
                 let model_name = answer_arguments::parse_string(sql, tokens, "the model")?;
                 self.model = model_name.map(|name| (name, span_of_tokens(tokens)));
             }
-            Keyword::Image => self.image = answer_arguments::parse_boolean(sql, tokens, "image")?,
+            Keyword::Media => {
+                let name = keyword_token.text(sql).to_lowercase();
+                let is_medium = answer_arguments::parse_boolean(sql, tokens, &name)?;
+                self.media = is_medium.then_some(name);
+            }
             Keyword::Examples => {
                 self.appended.extend(answer_arguments::parse_examples(sql, tokens)?);
             }

@@ -6,7 +6,7 @@ use crate::query::cells::call_target::CallTarget;
 use crate::query::request::error::QueryError;
 use crate::query::route::call_options::{ValueListProvider, read_options};
 use crate::query::route::calls::binding::{BoundColumn, find_bound_column, route_by_model};
-use crate::query::route::calls::{Calls, JoinCall, check_group, explain_image_mismatch};
+use crate::query::route::calls::{Calls, JoinCall, check_group, explain_media_mismatch};
 use crate::query::route::model_router::ModelRouter;
 use hqdl_spec::Spec;
 use hqdl_sql::blendsql::ingredients::SimilarityFunction;
@@ -106,7 +106,7 @@ impl<'c> TargetChooser<'c, '_, '_> {
             Ok(Some(bound)) => {
                 let expansion = &spec.expansions[bound.expansion];
                 let model_mismatch = self.calls.explain_model_mismatch(n, call, spec, &bound);
-                match model_mismatch.or(explain_image_mismatch(call, expansion)) {
+                match model_mismatch.or(explain_media_mismatch(call, expansion)) {
                     None => return Ok(Ok(bound)),
                     Some(why) => why,
                 }
@@ -115,7 +115,7 @@ impl<'c> TargetChooser<'c, '_, '_> {
             Ok(None) => "no column of the spec answers this question".to_owned(),
             Err(why) => why,
         };
-        if !spec.routing_by_model || call.model.is_some() || call.is_image {
+        if !spec.routing_by_model || call.model.is_some() || call.media.is_some() {
             return Ok(Err(why));
         }
         let found = route_by_model(spec, call, usage, self.value_provider, &options, self.router)?;
@@ -131,8 +131,8 @@ impl<'c> TargetChooser<'c, '_, '_> {
             self.calls.set_document_target(n, call, usage, self.own_usage(n));
             return Ok(());
         }
-        let images = &self.spec.images;
-        self.calls.set_value_target(n, self.sql, self.parsed, usage, self.value_provider, images)
+        let media = &self.spec.media;
+        self.calls.set_value_target(n, self.sql, self.parsed, usage, self.value_provider, media)
     }
 
     /// Sets the target of a call that reads embeddings. Returns the reason for the route.

@@ -28,7 +28,8 @@ use crate::query::route::model_router::ModelRouter;
 use crate::retrieval::vectors::VectorStore;
 use hqdl_facts::QuestionOrigin;
 use hqdl_spec::checker::Checker;
-use hqdl_spec::{Column, Expansion, Images, Spec, Task, Type};
+use hqdl_spec::media::KINDS;
+use hqdl_spec::{Column, Expansion, MediaColumn, MediaFiles, Spec, Task, Type};
 use hqdl_sql::blendsql::lexer::{Brackets, Lexeme, Token, next_token};
 use hqdl_sql::blendsql::parse::ParsedQuery;
 use hqdl_sql::blendsql::rewrite::{CallSite, column_values_sql};
@@ -219,7 +220,7 @@ impl Calls {
         parsed: &ParsedQuery,
         usage: &CallUsage,
         value_provider: &mut dyn ValueListProvider,
-        images: &Images,
+        media_files: &MediaFiles,
     ) -> Result<(), QueryError> {
         let call = &parsed.calls[n];
         let values = read_options(sql, parsed, call, usage, value_provider, false)?;
@@ -228,10 +229,10 @@ impl Calls {
         // The names do not depend on the query, so that the same question about a value always has
         // the same identity.
         let names: Vec<String> = (1..=usage.keys.len())
-            .map(|n| match n {
-                1 if call.is_image => IMAGE_COLUMN.to_owned(),
-                1 => "value".to_owned(),
-                n => format!("value_{n}"),
+            .map(|n| match (n, &call.media) {
+                (1, Some(kind)) => kind.clone(),
+                (1, None) => "value".to_owned(),
+                (n, _) => format!("value_{n}"),
             })
             .collect();
         let mut question = fill_call_question(call, &names) + &format_item_count(call);
@@ -253,16 +254,17 @@ impl Calls {
             _ => None,
         });
         column.pattern.clone_from(&call.regex);
-        column.part_of = (call.is_substring && !call.is_image).then_some(0);
+        column.part_of = (call.is_substring && call.media.is_none()).then_some(0);
         self.kinds.set_column_identity(&mut column, usage);
         let is_untyped = !row_list && is_untyped(call, usage, &column)
             || is_ordered_number(call, usage, &column);
         let kinds = column.meaning.kinds.clone();
         let target = self.find_or_add_value_target(self.models[n].clone(), names, kinds);
-        if call.is_image {
+        if let Some(name) = &call.media {
             let expansion = &mut self.expansions[target].expansion;
-            expansion.images = vec![IMAGE_COLUMN.to_owned()];
-            expansion.image_files = images.clone();
+            let kind = KINDS.into_iter().find(|kind| kind.name == name);
+            expansion.media = vec![MediaColumn { name: name.clone(), kind }];
+            expansion.media_files = media_files.clone();
         }
         let at = self.add_column(target, column);
         self.record_question(target, at, usage);
@@ -510,14 +512,13 @@ impl PlannedExpansion {
     }
 }
 
-/// Name of the key column that contains an image.
-const IMAGE_COLUMN: &str = "image";
-
 /// Returns the reason if a column cannot answer a call because the column's prompt does not show
-/// the call's image.
-fn explain_image_mismatch(call: &Call, expansion: &Expansion) -> Option<String> {
-    let seen = expansion.key.names().first().is_some_and(|key| expansion.is_image(key));
-    (call.is_image && !seen).then(|| "its column is about the value, not the image".to_owned())
+/// the call's medium.
+fn explain_media_mismatch(call: &Call, expansion: &Expansion) -> Option<String> {
+    let name = call.media.as_ref()?;
+    let key = expansion.key.names().first().and_then(|key| expansion.media_column(key));
+    let is_shown = key.is_some_and(|key| key.kind.is_none_or(|kind| kind.name == name));
+    (!is_shown).then(|| format!("its column is about the value, not the {name}"))
 }
 
 /// Returns the spec's name for the model of a call, or `None` for the default model.

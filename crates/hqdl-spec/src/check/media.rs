@@ -1,0 +1,76 @@
+//! Checks the columns of expansions that contain images and recordings.
+
+use super::{SpecCheck, format_suggestion, join_path};
+use crate::file::ExpansionTable;
+use crate::media::{KINDS, MediaColumn};
+use crate::schema_check::Step;
+use crate::{Column, Spec};
+
+impl SpecCheck<'_> {
+    /// Checks `images`, `audio` and `media`. Returns the key and context columns that contain media.
+    pub(super) fn check_media(&mut self, path: &[Step], e: &ExpansionTable) -> Vec<MediaColumn> {
+        let mut columns: Vec<MediaColumn> = Vec::new();
+        let fields = [("images", &e.images), ("audio", &e.audio), ("media", &e.media)];
+        for (field, names) in fields {
+            let kind = KINDS.into_iter().find(|kind| kind.plural == field);
+            for (n, name) in names.iter().enumerate() {
+                let name_path = join_path(path, &[field.into(), n.into()]);
+                let mut known = e.key.iter().chain(&e.context);
+                if !known.any(|k| k.eq_ignore_ascii_case(name)) {
+                    let help =
+                        format_suggestion(name, e.key.iter().chain(&e.context).map(String::as_str));
+                    let help = if help.is_empty() || !help.starts_with("did") {
+                        format!("if the source has this column, add `{name}` to `context`")
+                    } else {
+                        help
+                    };
+                    let message = format!("`{name}` is not a column of `key` or `context`");
+                    self.add_error(&name_path, &message, "", &help);
+                } else if columns.iter().any(|column| column.name.eq_ignore_ascii_case(name)) {
+                    let message = format!("`{name}` is listed twice");
+                    let help = "if the column contains files of several kinds, list it in `media`";
+                    self.add_error(&name_path, &message, "", help);
+                }
+                columns.push(MediaColumn { name: name.clone(), kind });
+            }
+        }
+        if !columns.is_empty() && e.rows_per_request.is_some_and(|rows| rows > 1) {
+            let kind = columns.iter().find_map(|column| column.kind);
+            let plural = kind.map_or("media", |kind| kind.plural);
+            self.add_error(
+                &join_path(path, &["rows_per_request".into()]),
+                &format!("hqdl sends rows with {plural} one per request"),
+                "more than one",
+                "remove `rows_per_request`",
+            );
+        }
+        columns
+    }
+
+    /// Checks that the APIs of an expansion's models accept its media, so that a run does not fail
+    /// at its first request.
+    pub(crate) fn check_media_providers(&mut self, spec: &Spec) {
+        for (n, expansion) in spec.expansions.iter().enumerate() {
+            let provider_of = |column: &Column| {
+                spec.model_settings(spec.column_model(expansion, column)).provider
+            };
+            let refused =
+                expansion.media.iter().filter_map(|column| column.kind).find_map(|kind| {
+                    let mut providers = expansion.columns.iter().map(provider_of);
+                    Some((kind, providers.find(|provider| !kind.providers.contains(provider))?))
+                });
+            let Some((kind, provider)) = refused else { continue };
+            let path = [Step::from("expansion"), n.into(), kind.plural.into()];
+            let message = format!("provider `{}` accepts no {}", provider.name(), kind.plural);
+            let help = format!(
+                "use a model of another provider: add [model.NAME], and `model = \"NAME\"` to the expansion; {} work",
+                kind.providers
+                    .iter()
+                    .map(|p| format!("`{}`", p.name()))
+                    .collect::<Vec<_>>()
+                    .join(" and ")
+            );
+            self.add_error(&path, &message, "", &help);
+        }
+    }
+}
