@@ -31,6 +31,10 @@ pub const TRIGRAMS_FUNCTION: &str = "hq_trigrams";
 /// and NULL if nothing is left.
 pub const TRIMMED_FUNCTION: &str = "hq_trimmed";
 
+/// Name of `hq_try_cast(value, type)`, a function that every connection has: the value as
+/// one of the type, or NULL.
+pub const TRY_CAST_FUNCTION: &str = "hq_try_cast";
+
 /// A runtime function. All are scalar functions except [`Function::Rows`], [`Function::Values`] and
 /// [`Function::Texts`], which are aggregates. None is declared deterministic, because `SQLite` must
 /// not evaluate them early.
