@@ -24,6 +24,9 @@ pub const CLUSTERS_AGGREGATE: &str = "hq_clusters";
 /// Name of the `LLMDedup` function that maps a text to its canonical value.
 pub const CANONICAL_FUNCTION: &str = "hq_canonical";
 
+/// Name of the `LLMDedup` function that returns a hash of a pair, by which a sample is drawn.
+pub const PAIR_ORDER_FUNCTION: &str = "hq_pair_order";
+
 /// Name of the function that returns the trigram similarity of two texts.
 pub const TRIGRAMS_FUNCTION: &str = "hq_trigrams";
 
