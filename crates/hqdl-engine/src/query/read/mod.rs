@@ -6,6 +6,7 @@ pub mod classify;
 mod dates;
 mod dedup;
 mod extract;
+mod function_calls;
 mod labels;
 pub mod macros;
 mod nearest;
@@ -93,6 +94,9 @@ fn read_query<T>(
     let is_table = |table: &str| schema.has_table(table);
     let find_macro = |name: &str| macros::find_signature(&request.spec.ingredients, name);
     let syntax = Syntax { is_table: &is_table, is_server: false, find_macro: Some(&find_macro) };
+    if let Some(expanded) = function_calls::expand_aliases(request, syntax)? {
+        return remap_spans(&expanded, |sql| read_query(&Request { sql, ..request.clone() }, run));
+    }
     let mut source = SourceQuery::parse(request.sql, syntax)?;
     let expanded = macros::expand_macros(request, &schema, &source)?;
     let classified = classify::classify_literals(request, &guard, &schema, &source);
