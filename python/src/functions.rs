@@ -95,7 +95,9 @@ fn read_ingredient(
             Value::Null => Literal::Text(String::new()),
         })
     };
-    let values = description.values.map(|all| all.into_iter().map(to_literal).collect());
+    let values = description
+        .values
+        .map(|all| all.into_iter().map(to_literal).collect::<PyResult<Vec<Literal>>>());
     let function = PythonFunction {
         stored_name: format!("python {name} {version}"),
         batch: description.batch,
