@@ -70,6 +70,9 @@ class Ingredient(Generic[P, R]):
         _check_settings(self.name, function, kind, batch, threads)
         self._required, self._arguments = _read_arguments(self.name, function, kind)
         self.returns: str | None = _read_type(self.name, function, kind, returns)
+        if batch is not None and returns is None and self.returns is not None:
+            # The annotation is the type of the list of results.
+            self.returns = self.returns.removeprefix("list[").removesuffix("]")
         self.values = None if values is None else list(values)
         if self.values is not None:
             if kind in ("join", "alias"):
