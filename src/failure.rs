@@ -130,6 +130,16 @@ impl Failure {
         }
     }
 
+    /// Returns the suggestion for the user; empty if there is none.
+    pub fn hint(&self) -> String {
+        match self {
+            Self::Message { hint, .. } => hint.clone(),
+            Self::Problems(problems) => {
+                problems.problems.iter().find_map(|p| p.help.clone()).unwrap_or_default()
+            }
+        }
+    }
+
     /// Returns the message, its location and the hint, without colors.
     pub fn to_text(&self) -> String {
         match self {

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from . import _native, errors
+from ._ingredients import SQL, Ingredient, ingredient
 from ._native import __version__
 from ._results import Answers, Array, Plan, Result
 from ._session import Model, OnEvent, Params, Path, Session, _run_in_thread, _Tables, session_of
@@ -24,15 +25,18 @@ __all__ = [
     "BudgetError",
     "EndpointError",
     "Error",
+    "Ingredient",
     "InputError",
     "Interrupted",
     "Model",
     "Plan",
     "Result",
+    "SQL",
     "Session",
     "__version__",
     "close",
     "errors",
+    "ingredient",
     "map",
     "map_async",
     "open",

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from . import _native
+from ._ingredients import _describe_all
 from ._progress import Progress
 from ._results import Answers, Plan, Result, _has_pyarrow
 from .errors import InputError
@@ -240,6 +241,7 @@ class Session:
             "budget": budget,
             "interval": interval,
             "simultaneous": simultaneous,
+            "ingredients": _describe_all(),
         }
         with Progress(progress, on_event) as listener:
             table, meta = self._project.query(
@@ -265,7 +267,7 @@ class Session:
         Raises:
             InputError: The query is wrong.
         """
-        options = {"dialect": dialect}
+        options = {"dialect": dialect, "ingredients": _describe_all()}
         explained: dict[str, Any] = json.loads(
             self._project.explain(sql, _params(params), options, _interrupt)
         )

@@ -20,13 +20,8 @@ pub fn wrong_input(message: impl Into<String>, hint: impl Into<String>) -> Faile
 
 impl From<Failed> for PyErr {
     fn from(Failed(failure, report): Failed) -> Self {
-        let hint = match &failure {
-            Failure::Message { hint, .. } => hint.clone(),
-            Failure::Problems(problems) => {
-                problems.problems.iter().find_map(|p| p.help.clone()).unwrap_or_default()
-            }
-        };
-        let args = (failure.message(), hint, failure.exit_code(), failure.to_text(), report);
+        let args =
+            (failure.message(), failure.hint(), failure.exit_code(), failure.to_text(), report);
         Python::attach(|py| {
             let raised = py.import("hqdl.errors").and_then(|m| m.getattr("_of")?.call1(args));
             raised.map_or_else(|error| error, PyErr::from_value)

@@ -4,6 +4,7 @@
 mod answers;
 mod cache;
 mod errors;
+mod functions;
 mod outline;
 mod project;
 mod rows;

@@ -13,6 +13,7 @@ use hqdl::failure::Failure;
 use hqdl::generate::{Event, StopReason};
 use hqdl::interval::{IntervalRequest, run_with_intervals};
 use hqdl::materialize::{Report, RunMode, Selection};
+use hqdl::model::function::add_functions;
 use hqdl::model::{self, Model, SetupError};
 use hqdl::problem::Problems;
 use hqdl::query::{self, Dialect, Meta, Param, QueryError, RefreshScope, Request, ValueQuestion};
@@ -26,6 +27,7 @@ use pyo3_arrow::PyArray;
 use crate::answers;
 use crate::cache::{OpenCache, Registry};
 use crate::errors::{Failed, lock, wrong_input};
+use crate::functions::PythonIngredients;
 use crate::rows::ColumnBuffer;
 use crate::run::{Interrupt, RunContext, run_work};
 use crate::table::Table;
@@ -569,6 +571,7 @@ struct QueryArguments {
     /// Confidence of the intervals, between 0 and 1.
     interval: Option<f64>,
     simultaneous: bool,
+    ingredients: PythonIngredients,
 }
 
 impl QueryArguments {
@@ -589,6 +592,7 @@ impl QueryArguments {
             budget: None,
             interval: None,
             simultaneous: false,
+            ingredients: PythonIngredients::default(),
         };
         for (name, value) in options.into_iter().flatten() {
             match name.extract::<String>()?.as_str() {
@@ -608,6 +612,7 @@ impl QueryArguments {
                 "budget" => query.budget = value.extract()?,
                 "interval" => query.interval = value.extract()?,
                 "simultaneous" => query.simultaneous = value.extract()?,
+                "ingredients" => query.ingredients = PythonIngredients::read(&value)?,
                 other => {
                     return Err(wrong_input(
                         format!("`{other}` is not an argument of a query"),
@@ -627,7 +632,9 @@ impl QueryArguments {
         context: &RunContext,
         rows: Option<&mut ColumnBuffer>,
     ) -> Result<Meta, Failed> {
-        let (session, _cache) = settings.open_session(self.budget)?;
+        let (mut session, _cache) = settings.open_session(self.budget)?;
+        let model_spec = session.spec.clone();
+        let functions = self.ingredients.add_to_spec(&mut session.spec)?;
         let spec = &session.spec;
         let (target, _) =
             output::find_expanded_database(&session.database, spec.output.as_deref())?;
@@ -664,8 +671,13 @@ impl QueryArguments {
         };
         let may_ask = query::may_ask(spec, &self.sql, self.dialect, self.classify);
         if may_ask && interval.is_none() {
-            let model = settings.connect_model(spec, facts)?;
-            request.model = model.map_err(|failure| model_failure = Some(failure)).ok();
+            let model = settings.connect_model(&model_spec, facts)?;
+            request.model = if functions.is_empty() {
+                model.map_err(|failure| model_failure = Some(failure)).ok()
+            } else {
+                let to_texts = |failure: Failure| (failure.message(), failure.hint());
+                Some(add_functions(model.map_err(to_texts), functions))
+            };
         }
         let result = match (rows, interval, may_ask) {
             (Some(rows), Some(interval), _) => {

@@ -19,7 +19,7 @@ def test_guide(endpoint: Endpoint, capsys: pytest.CaptureFixture[str]) -> None:
     text, _ = GUIDE.read_text().split("## Work with a spec")
     names: dict[str, Any] = {}
     blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-    assert len(blocks) == 4
+    assert len(blocks) == 5
     for block in blocks:
         block = block.replace('Model("gpt-4o-mini",', f'Model("gpt-4o-mini", base_url="{endpoint.url}",')
         exec(block, names)

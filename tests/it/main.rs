@@ -47,6 +47,7 @@ mod faults;
 mod first_steps;
 mod fleet;
 mod forms;
+mod functions;
 mod generation;
 mod guides;
 mod images;

@@ -1,8 +1,9 @@
 //! Generates random queries, each in two spellings: with calls, and with the same functions as
 //! functions of plain `SQLite`.
 //!
-//! While the query is assembled, a call is written as `«function¦parameter¦type¦argument»`;
-//! [`Generated`] has both spellings.
+//! While the query is assembled, a call is written as `«function¦parameter¦type¦argument»`, with
+//! other arguments after a `;` in the type; [`Generated`] has both spellings. `TRY_CAST(… AS
+//! INTEGER)` is `try_integer(…)` of plain `SQLite`.
 
 use fastrand::Rng;
 
@@ -23,6 +24,9 @@ const WORDS: [&str; 14] = [
     "Ünï",
     "say \"hi\"",
 ];
+
+/// Options without the 2, which `fn:mod:3` also answers.
+const SOME_OPTIONS: &str = "options=(0, 1)";
 
 /// A query in both spellings.
 #[derive(Debug)]
@@ -135,7 +139,21 @@ fn spell(text: &str, live: bool) -> String {
         let end = start + text[start..].find('»').unwrap();
         let parts: Vec<&str> = text[start + '«'.len_utf8()..end].splitn(4, '¦').collect();
         let [function, parameter, kind, argument] = parts[..] else { panic!("{text}") };
-        let call = if live {
+        let (kind, more) = kind.split_once(';').unwrap_or((kind, ""));
+        let call = if function == "join" {
+            let (left, right) = argument.split_once('¦').unwrap();
+            if live {
+                format!("{{{{LLMJoin({left}, {right}{more})}}}}")
+            } else {
+                format!("({left} = {right} COLLATE BINARY)")
+            }
+        } else if function == "reduce" {
+            if live {
+                format!("{{{{LLMReduce('fn:{parameter}', {argument})}}}}")
+            } else {
+                format!("min({argument} COLLATE BINARY)")
+            }
+        } else if live {
             let question = if parameter.is_empty() {
                 format!("fn:{function}")
             } else {
@@ -143,7 +161,9 @@ fn spell(text: &str, live: bool) -> String {
             };
             let kind =
                 if kind.is_empty() { String::new() } else { format!(", return_type='{kind}'") };
-            format!("{{{{LLMMap('{question}', {argument}{kind})}}}}")
+            format!("{{{{LLMMap('{question}', {argument}{kind}{more})}}}}")
+        } else if more.contains(SOME_OPTIONS) {
+            format!("nullif(hq_{function}({argument}, '{parameter}'), 2)")
         } else if parameter.is_empty() {
             format!("hq_{function}({argument})")
         } else {
@@ -151,7 +171,10 @@ fn spell(text: &str, live: bool) -> String {
         };
         text.replace_range(start..end + '»'.len_utf8(), &call);
     }
-    text
+    if live {
+        return text;
+    }
+    text.replace("TRY_CAST(", "try_integer(").replace(" AS INTEGER)", ")")
 }
 
 impl Writer<'_> {
@@ -703,6 +726,7 @@ impl Writer<'_> {
             format!("count(DISTINCT {int}) FILTER (WHERE {})", self.predicate(&scope, 0)),
             format!("sum(DISTINCT {int})"),
             format!("total({int} > 1)"),
+            format!("length(«reduce¦least¦¦{}»)", self.bare(&scope, Kind::Text)),
         ];
         let aggregate = aggregates[self.rng.usize(..aggregates.len())].clone();
         if self.chance(10) {
@@ -767,7 +791,13 @@ impl Writer<'_> {
         for _ in 0..[0, 0, 0, 1, 1, 2][self.rng.usize(..6)] {
             let (source, columns) = self.source(depth.saturating_sub(1));
             let (left, right) = (self.column(&scope, Kind::Int), self.column(&columns, Kind::Int));
+            let texts = (self.column(&scope, Kind::Text), self.column(&columns, Kind::Text));
             let equal = match (left, right) {
+                _ if texts.0.is_some() && texts.1.is_some() && self.chance(6) => {
+                    let block = self.pick(&[";", ";, block='trigrams'"]);
+                    let (left, right) = (texts.0.unwrap_or_default(), texts.1.unwrap_or_default());
+                    format!("«join¦¦{block}¦{left}¦{right}»")
+                }
                 (Some(left), Some(right)) => format!("{left} = {right}"),
                 _ => "1".to_owned(),
             };
@@ -914,7 +944,23 @@ impl Writer<'_> {
             Kind::Text => (self.pick(&["upper¦", "initial¦", "null_if¦e"]), "str"),
             Kind::Int => (self.pick(&["length¦", "vowels¦", "mod¦3"]), "int"),
         };
-        format!("«{function}¦{name}¦{argument}»")
+        let more = self.more_arguments(function, kind, argument);
+        format!("«{function}¦{name}{more}¦{argument}»")
+    }
+
+    /// Returns further arguments of a call, mostly none, after a `;`.
+    fn more_arguments(&mut self, function: &str, kind: Kind, argument: &str) -> String {
+        match self.rng.u8(0..24) {
+            0 if function == "mod¦3" => ";, options=(0, 1, 2)".to_owned(),
+            1 if function == "mod¦3" => format!(";, {SOME_OPTIONS}"),
+            2 if kind == Kind::Text => ";, examples=[('some', 'SOME')]".to_owned(),
+            3 if kind == Kind::Int => ";, examples=[('some', 4)]".to_owned(),
+            4 if !argument.contains('«') => {
+                let from = self.pick(&["q.c", "p.a", "r.k"]);
+                format!(";, context=search({from}, {argument}, 2)")
+            }
+            _ => String::new(),
+        }
     }
 
     /// Returns a yes-or-no call whose type follows from its position.
@@ -934,6 +980,12 @@ impl Writer<'_> {
             (4, _) => self.computed(scope, kind, depth),
             (5..8, _) => call,
             (8, Kind::Text) => format!("coalesce({call}, {bare})"),
+            (8, Kind::Int) if self.chance(40) => {
+                // A word, or a number as a text.
+                let text = self.call(Kind::Text, &argument);
+                let value = if self.chance(50) { call } else { text };
+                format!("TRY_CAST({value} AS INTEGER)")
+            }
             (8, Kind::Int) => format!("{call} + {bare}"),
             (9, Kind::Text) => format!("{call} || '!'"),
             (9, Kind::Int) => format!("coalesce({bare}, {call}, 0)"),

@@ -36,6 +36,7 @@ use hqdl::database::Database;
 use hqdl::facts::Facts;
 use hqdl::query::{self, Dialect, QueryError, QueryResult, Request};
 use hqdl::spec::UncheckedSpec;
+use rusqlite::functions::FunctionFlags;
 use rusqlite::types::Value as Sql;
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 
@@ -74,11 +75,24 @@ fn build(sql: &str) -> (tempfile::TempDir, PathBuf) {
     (dir, path)
 }
 
+/// Registers what `TRY_CAST(… AS INTEGER)` returns for the values of random queries.
+fn register_try_integer(connection: &Connection) -> rusqlite::Result<()> {
+    let flags = FunctionFlags::SQLITE_UTF8 | FunctionFlags::SQLITE_DETERMINISTIC;
+    connection.create_scalar_function("try_integer", 1, flags, |context| {
+        Ok(match context.get::<Sql>(0)? {
+            Sql::Integer(integer) => Some(integer),
+            Sql::Text(text) => text.trim().parse::<i64>().ok(),
+            _ => None,
+        })
+    })
+}
+
 /// Returns the rows of plain `SQLite` under a truth.
 fn plain(db: &Path, sql: &str, truth: &Truth) -> Result<Rows, String> {
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let mut connection = Connection::open_with_flags(db, flags).map_err(|e| e.to_string())?;
     register(&connection, truth);
+    register_try_integer(&connection).map_err(|e| e.to_string())?;
     // Millions of rows show no more than a thousand.
     connection.progress_handler(STEPS, Some(|| true)).map_err(|e| e.to_string())?;
     let failed = |e: rusqlite::Error| match e.sqlite_error_code() {

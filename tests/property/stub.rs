@@ -45,7 +45,9 @@ impl Stub {
         let of = &question.origin;
         let content = question.write_answer(|row, column| {
             let value = Value::from_json(&row.key[0]).canonical_text().unwrap().into_owned();
-            let (question, kind) = (column.about.clone(), column.data_type.clone());
+            // Examples do not change what the functions answer.
+            let question = column.about.split(" Examples: ").next().unwrap_or_default().to_owned();
+            let kind = column.data_type.clone();
             let origin = of.clone();
             self.asked.lock().unwrap().push(Pair { question, kind, value, origin });
             let mut row = row.clone();

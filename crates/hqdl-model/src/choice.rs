@@ -268,6 +268,7 @@ fn choose_model(
             // With several media, an answer could not be matched to its medium. With evidence, one
             // row's passages must not affect the answer about another row.
             _ if expansion.has_media() || expansion.evidence.is_some() => 1,
+            Some(max_rows) if connected.is_some_and(Model::fixes_row_count) => max_rows,
             Some(max_rows) => max_rows.min(expansion.rows_per_request),
             None => expansion.rows_per_request,
         },

@@ -8,6 +8,7 @@ pub mod dispatch;
 pub mod embeddings;
 pub mod endpoint;
 mod file_body;
+pub mod function;
 pub mod generate;
 mod media;
 mod logprobs;
@@ -128,6 +129,9 @@ pub enum ModelError {
     /// This request cannot be answered, but others may be.
     #[error("{0}")]
     NoAnswer(String),
+    /// The function that answers in place of a model failed. A request with fewer rows may succeed.
+    #[error("{0}")]
+    FunctionFailed(String),
 }
 
 /// Future of a reply.
@@ -159,6 +163,11 @@ pub trait Model: Send + Sync {
     /// limit.
     fn max_rows(&self) -> Option<u32> {
         None
+    }
+
+    /// Returns whether a request has [`Self::max_rows`] rows, whatever the expansion's setting.
+    fn fixes_row_count(&self) -> bool {
+        false
     }
 
     /// Returns whether the same prompt always gets the same reply, so that retrying is pointless.

@@ -39,9 +39,9 @@ pub(super) fn connect_all_models(
 }
 
 /// The default model and the named models.
-struct ModelSet {
-    first: Arc<dyn Model>,
-    others: BTreeMap<String, Arc<dyn Model>>,
+pub(super) struct ModelSet {
+    pub first: Arc<dyn Model>,
+    pub others: BTreeMap<String, Arc<dyn Model>>,
 }
 
 impl Model for ModelSet {
@@ -102,15 +102,15 @@ impl Model for ModelSet {
     }
 
     fn named_model(&self, name: &str) -> Option<Arc<dyn Model>> {
-        self.others.get(name).cloned()
+        self.others.get(name).cloned().or_else(|| self.first.named_model(name))
     }
 }
 
 /// A model that could not be connected.
-struct Unconnected {
-    name: String,
-    message: String,
-    hint: String,
+pub(super) struct Unconnected {
+    pub name: String,
+    pub message: String,
+    pub hint: String,
 }
 
 impl Model for Unconnected {

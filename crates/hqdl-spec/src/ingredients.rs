@@ -1,7 +1,11 @@
 //! `[[ingredient]]`: a user-defined call, built from a question with slots.
 
+use std::fmt;
+use std::sync::Arc;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::{Value as Json, json};
 
 use super::Type;
 use super::literal::Literal;
@@ -38,6 +42,104 @@ pub struct IngredientTable {
     pub example_outputs: Option<Vec<Literal>>,
     /// Search whose results the model sees with each question.
     pub search: Option<SearchTable>,
+    /// Function that computes the answers; `None` if a model answers. A file cannot set it.
+    #[serde(skip)]
+    #[schemars(skip)]
+    pub function: Option<FunctionIngredient>,
+}
+
+/// A function of the program that uses hqdl, such as a function in Python.
+#[derive(Debug, Clone)]
+pub struct FunctionIngredient {
+    /// What the function is called about.
+    pub kind: FunctionKind,
+    /// Identifies the function's code. Answers of another version are not reused.
+    pub version: String,
+    /// Number of leading arguments that every call must have.
+    pub required: usize,
+}
+
+/// What a function is called about.
+#[derive(Debug, Clone)]
+pub enum FunctionKind {
+    /// The arguments of each row, like `LLMMap`.
+    Values,
+    /// The rows of queries, like `LLMQA`.
+    Rows,
+    /// A left value and the right values that it may match, like `LLMJoin`.
+    Pairs,
+    /// The SQL of the arguments; the function returns the SQL that replaces the call.
+    Alias(AliasWriter),
+}
+
+/// Function that returns the SQL that replaces a call, or a message.
+#[derive(Clone)]
+pub struct AliasWriter(pub Arc<WriteAlias>);
+
+/// See [`AliasWriter`].
+pub type WriteAlias = dyn Fn(&[AliasArgument]) -> Result<String, String> + Send + Sync;
+
+impl fmt::Debug for AliasWriter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("AliasWriter")
+    }
+}
+
+/// An argument of a call that a function replaces.
+#[derive(Debug, Clone, PartialEq)]
+pub struct AliasArgument {
+    /// Keyword of `keyword=…`.
+    pub keyword: Option<String>,
+    /// The value, if the argument is a string, a number or NULL.
+    pub literal: Option<Json>,
+    /// SQL of the argument.
+    pub sql: String,
+}
+
+impl FunctionIngredient {
+    /// Returns the question of a call, which identifies its answers: the name, the version, and the
+    /// arguments in order. An argument without a value is a value of the row.
+    #[must_use]
+    pub fn write_question(&self, name: &str, arguments: &[(&str, Option<Json>)]) -> String {
+        let slot = |(name, value): &(&str, Option<Json>)| match value {
+            None => json!([name]),
+            Some(value) => json!([name, value]),
+        };
+        let slots = Json::from(arguments.iter().map(slot).collect::<Vec<Json>>()).to_string();
+        // Braces would be slots of the question.
+        let slots = slots.replace('{', "\\u007b").replace('}', "\\u007d");
+        format!("{name} {} {slots}", self.version)
+    }
+}
+
+/// Returns the arguments of a question that [`FunctionIngredient::write_question`] wrote, with the
+/// values of the row; `None` for another question.
+#[must_use]
+pub fn parse_function_question(question: &str, values: &[Json]) -> Option<Vec<(String, Json)>> {
+    let (_, slots) = question.split_once(" [")?;
+    let slots: Vec<Vec<Json>> = serde_json::from_str(&format!("[{slots}")).ok()?;
+    let mut values = values.iter();
+    let argument = |slot: Vec<Json>| {
+        let mut slot = slot.into_iter();
+        let name = slot.next()?.as_str()?.to_owned();
+        Some((name, slot.next().or_else(|| values.next().cloned())?))
+    };
+    slots.into_iter().map(argument).collect()
+}
+
+/// Beginning of the name in [`crate::Spec::models`] under which a function is listed.
+const FUNCTION_MODEL: &str = "function ";
+
+/// Returns true if a model of the spec is a function.
+#[must_use]
+pub fn is_function_model(name: &str) -> bool {
+    name.starts_with(FUNCTION_MODEL)
+}
+
+/// Returns the name in [`crate::Spec::models`] of a function.
+#[must_use]
+pub fn function_model_name(function: &str) -> String {
+    format!("{FUNCTION_MODEL}{function}")
 }
 
 /// A search by the value or the question of a call.

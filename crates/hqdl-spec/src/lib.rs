@@ -162,6 +162,53 @@ impl Spec {
         self.all_models().all(|model| model.price.is_some())
     }
 
+    /// Adds an ingredient that a function computes. Returns the name under which the function is
+    /// listed in `models`.
+    ///
+    /// # Errors
+    /// Returns a message if the name is taken or not a name.
+    pub fn add_function(
+        &mut self,
+        ingredient: ingredients::IngredientTable,
+    ) -> Result<String, String> {
+        let Some(function) = &ingredient.function else {
+            return Err(format!("the ingredient `{}` is not a function", ingredient.name));
+        };
+        let name = &ingredient.name;
+        let words = std::iter::once(name).chain(&ingredient.arguments);
+        if let Some(word) = words.into_iter().find(|word| !ingredients::is_name(word)) {
+            return Err(format!("`{word}` is not a name: expected letters, digits and _"));
+        }
+        let own = self.ingredients.iter().map(|other| other.name.as_str());
+        let built_in = hqdl_sql::blendsql::ingredients::all_ingredients();
+        let mut taken = own.chain(built_in.iter().map(|other| other.name()));
+        if taken.any(|other| other.eq_ignore_ascii_case(name)) {
+            return Err(format!("an ingredient `{name}` exists already"));
+        }
+        let model = ingredients::function_model_name(name);
+        let settings = ModelSettings {
+            // Like recorded answers, a function's answers cost nothing.
+            provider: Provider::Replay,
+            name: format!("{model} {}", function.version),
+            base_url: None,
+            api_key_env: None,
+            temperature: None,
+            parameters: ModelParameters::default(),
+            parameters_identity: false,
+            price: None,
+            price_origin: PriceOrigin::Unknown("a function has no price".to_owned()),
+            recordings: Vec::new(),
+            echo: Echo::Short,
+            // A function returns None, and each text is a value.
+            unknown: Some(Vec::new()),
+            ..self.model.clone()
+        };
+        self.models.insert(model.clone(), settings);
+        self.ingredients
+            .push(ingredients::IngredientTable { model: Some(model.clone()), ..ingredient });
+        Ok(model)
+    }
+
     /// Replaces the spec's budget of a run if `usd` is set.
     ///
     /// # Errors

@@ -6,6 +6,7 @@
 pub mod blendsql;
 pub mod suql;
 mod translated;
+pub mod try_cast;
 pub mod vendors;
 
 pub use translated::{EditText, Edits, TextTooLong, TranslatedQuery};

@@ -18,6 +18,7 @@ use crate::query::result::query_result::{Meta, Pass, RowSink};
 use crate::query::server;
 use hqdl_spec::is_server;
 use hqdl_sql::blendsql::parse::{ParsedQuery, parse_query};
+use hqdl_sql::try_cast::has_try_cast;
 use hqdl_values::value::Value;
 
 /// A query without calls.
@@ -58,7 +59,8 @@ impl PlainQuery<'_> {
     /// Returns [`QueryError`] if the query is invalid, exceeds the time limit or is interrupted, or
     /// if the database or the sink fails.
     pub fn run(&self, sink: &mut dyn RowSink) -> Result<Meta, QueryError> {
-        if self.dialect != Dialect::Sqlite {
+        // A rewritten query would change the names of its columns.
+        if self.dialect != Dialect::Sqlite || has_try_cast(self.sql) {
             let mut sink = SourceHeaders::new(self.sql, self.dialect, sink);
             return self.run_translated_query(Some(&mut sink));
         }

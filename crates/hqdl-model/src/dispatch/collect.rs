@@ -356,7 +356,8 @@ impl UnansweredSink for UnansweredRequests<'_, '_> {
             (
                 error @ (ModelError::TooLong(_)
                 | ModelError::Unfinished(_)
-                | ModelError::NoAnswer(_)),
+                | ModelError::NoAnswer(_)
+                | ModelError::FunctionFailed(_)),
                 _,
             ) => {
                 let reason = format!("{error} (batch {})", self.status);

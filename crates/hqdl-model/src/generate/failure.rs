@@ -37,7 +37,9 @@ impl Context {
         };
         match &error {
             // A part of the request may fit into the budget.
-            ModelError::TooLong(_) | ModelError::Budget(_) if !is_single => {
+            ModelError::TooLong(_) | ModelError::Budget(_) | ModelError::FunctionFailed(_)
+                if !is_single =>
+            {
                 return retry(split_in_half(&row_batch, attempt));
             }
             ModelError::Refused { .. }
@@ -97,7 +99,7 @@ impl Context {
                     });
                 }
             }
-            ModelError::TooLong(_) | ModelError::NoAnswer(_) => {}
+            ModelError::TooLong(_) | ModelError::NoAnswer(_) | ModelError::FunctionFailed(_) => {}
         }
         (self.run.events.listener)(&Event::Failed(error.to_string()));
         self.store_failed_cells(&row_batch, completion, State::Error, &error.to_string(), None)

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::lineage::Lineage;
+use super::runtime::TRY_CAST_FUNCTION;
 use super::scope::{Affinity, ColumnOrigin};
 
 /// Maximum number of texts and columns that are tracked per value.
@@ -125,7 +126,7 @@ pub(super) fn function_effect(name: &str) -> FunctionEffect {
         "likely" | "unlikely" | "likelihood" | "first_value" | "last_value" | "nth_value" => {
             FunctionEffect::PassesThrough(1)
         }
-        "lag" | "lead" | "suql_number" => FunctionEffect::PassesThrough(1),
+        "lag" | "lead" | "suql_number" | TRY_CAST_FUNCTION => FunctionEffect::PassesThrough(1),
         "max" | "min" => FunctionEffect::Extremum,
         "nullif" => FunctionEffect::NullIf,
         "iif" | "if" => FunctionEffect::Conditional,

@@ -7,7 +7,7 @@ use super::ReturnType;
 use super::argument::{
     begins_query, is_cast_type, is_name, span_of_tokens, split_legacy_column, strip_parens,
 };
-use super::ingredients::{AnswerFunction, IngredientRef, LlmMap, LlmQa, Subject};
+use super::ingredients::{AnswerFunction, IngredientRef, LlmJoin, LlmMap, LlmQa, Subject};
 use super::lexer::{Lexeme, Token};
 
 /// Properties of a macro that decide how its calls are parsed.
@@ -48,7 +48,8 @@ pub(super) fn macro_ingredient(subject: Subject) -> IngredientRef {
     match subject {
         Subject::Rows => &LlmQa,
         Subject::Document => &AnswerFunction,
-        Subject::Value | Subject::Pair | Subject::Embedding => &LlmMap,
+        Subject::Pair => &LlmJoin,
+        Subject::Value | Subject::Embedding => &LlmMap,
     }
 }
 

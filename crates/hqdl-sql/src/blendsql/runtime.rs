@@ -24,12 +24,19 @@ pub const CLUSTERS_AGGREGATE: &str = "hq_clusters";
 /// Name of the `LLMDedup` function that maps a text to its canonical value.
 pub const CANONICAL_FUNCTION: &str = "hq_canonical";
 
+/// Name of the `LLMDedup` function that returns a hash of a pair, by which a sample is drawn.
+pub const PAIR_ORDER_FUNCTION: &str = "hq_pair_order";
+
 /// Name of the function that returns the trigram similarity of two texts.
 pub const TRIGRAMS_FUNCTION: &str = "hq_trigrams";
 
 /// Name of the `LLMDedup` function that returns a value in canonical form: trimmed, in Unicode NFC,
 /// and NULL if nothing is left.
 pub const TRIMMED_FUNCTION: &str = "hq_trimmed";
+
+/// Name of `hq_try_cast(value, type)`, a function that every connection has: the value as
+/// one of the type, or NULL.
+pub const TRY_CAST_FUNCTION: &str = "hq_try_cast";
 
 /// A runtime function. All are scalar functions except [`Function::Rows`], [`Function::Values`] and
 /// [`Function::Texts`], which are aggregates. None is declared deterministic, because `SQLite` must

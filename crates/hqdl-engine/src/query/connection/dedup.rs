@@ -12,8 +12,10 @@ use rusqlite::types::ValueRef;
 use serde::{Deserialize, Serialize};
 
 use hqdl_sql::blendsql::runtime::{
-    CANONICAL_FUNCTION, CLUSTERS_AGGREGATE, TRIGRAMS_FUNCTION, TRIMMED_FUNCTION,
+    CANONICAL_FUNCTION, CLUSTERS_AGGREGATE, PAIR_ORDER_FUNCTION, TRIGRAMS_FUNCTION,
+    TRIMMED_FUNCTION,
 };
+use hqdl_statistics::bound_positives;
 use hqdl_values::value::Value;
 
 /// Registers the functions with a connection. `add_note` receives the text of each call, and a note
@@ -26,13 +28,21 @@ pub fn register_dedup_functions(
     add_note: impl Fn(String, String) + Send + 'static,
 ) -> rusqlite::Result<()> {
     let flags = FunctionFlags::SQLITE_UTF8;
-    connection.create_aggregate_function(CLUSTERS_AGGREGATE, 3, flags, ClustersAggregate)?;
+    connection.create_aggregate_function(CLUSTERS_AGGREGATE, 4, flags, ClustersAggregate)?;
     let trigrams: Mutex<TrigramCache> = Mutex::default();
     let is_pure = FunctionFlags::SQLITE_DETERMINISTIC;
     connection.create_scalar_function(TRIGRAMS_FUNCTION, 2, flags | is_pure, move |ctx| {
         let texts = (ctx.get_raw(0).as_str()?, ctx.get_raw(1).as_str()?);
         let mut trigrams = trigrams.lock().unwrap_or_else(PoisonError::into_inner);
         Ok(trigrams.compute_similarity(texts.0, texts.1).unwrap_or_default())
+    })?;
+    connection.create_scalar_function(PAIR_ORDER_FUNCTION, 2, flags | is_pure, |ctx| {
+        let mut hasher = blake3::Hasher::new();
+        for n in 0..2 {
+            let text = ctx.get_raw(n).as_str()?;
+            hasher.update(&text.len().to_le_bytes()).update(text.as_bytes());
+        }
+        Ok(hasher.finalize().as_bytes().to_vec())
     })?;
     connection.create_scalar_function(TRIMMED_FUNCTION, 1, flags | is_pure, |ctx| {
         let value = match ctx.get_raw(0) {
@@ -74,9 +84,59 @@ struct Clusters {
     canonical: BTreeMap<String, String>,
     /// Pairs in the same cluster that the model judged to be different.
     conflicts: Vec<(String, String)>,
+    /// Answers about a random sample of the excluded pairs; empty without an audit.
+    audit: BlockAudit,
 }
 
-/// Maximum number of conflicts in a note.
+/// Answers about a simple random sample of the pairs that blocking excluded.
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct BlockAudit {
+    /// Number of pairs in the sample.
+    sampled: u64,
+    /// Sampled pairs that the model judged to be the same.
+    same: Vec<(String, String)>,
+    /// Number of sampled pairs without an answer.
+    unanswered: u64,
+}
+
+/// Probability that more pairs were lost than the bound of a [`BlockAudit`] says.
+const AUDIT_ALPHA: f64 = 0.05;
+
+impl BlockAudit {
+    /// Returns a note about what blocking lost among `excluded` pairs; `None` without an audit.
+    fn format_note(&self, excluded: u64) -> Option<String> {
+        if self.sampled == 0 {
+            return None;
+        }
+        // An unanswered pair may be the same.
+        let hits = self.same.len() as u64 + self.unanswered;
+        // The bound is one-sided, so the other side's half of alpha is not used.
+        let (_, most) =
+            bound_positives(excluded.max(self.sampled), self.sampled, hits, 2.0 * AUDIT_ALPHA);
+        let mut note = format!(
+            "{} of {} audited pairs mean the same thing, so blocking lost at most {most} of the \
+             {excluded} pairs (95 % confidence)",
+            self.same.len(),
+            self.sampled
+        );
+        if !self.same.is_empty() {
+            note.push_str(&format!(": {}", format_pairs(&self.same)));
+        }
+        if self.unanswered > 0 {
+            note.push_str(&format!("; audited pairs without an answer: {}", self.unanswered));
+        }
+        Some(note)
+    }
+}
+
+/// Formats the first pairs for a note.
+fn format_pairs(pairs: &[(String, String)]) -> String {
+    let shown: Vec<String> =
+        pairs.iter().take(MAX_SHOWN).map(|(a, b)| format!("'{a}' and '{b}'")).collect();
+    shown.join(", ")
+}
+
+/// Maximum number of pairs in a list of a note.
 const MAX_SHOWN: usize = 3;
 
 impl Clusters {
@@ -92,15 +152,17 @@ impl Clusters {
             note.push_str(&format!("; without an answer, and so different: {}", self.unanswered));
         }
         if !self.conflicts.is_empty() {
-            let shown = self.conflicts.iter().take(MAX_SHOWN);
-            let shown: Vec<String> = shown.map(|(a, b)| format!("'{a}' and '{b}'")).collect();
             let (pairs, were) =
                 if self.conflicts.len() == 1 { ("pair", "was") } else { ("pairs", "were") };
             note.push_str(&format!(
                 "; {} {pairs} within a cluster {were} answered as different: {}",
                 self.conflicts.len(),
-                shown.join(", ")
+                format_pairs(&self.conflicts)
             ));
+        }
+        if let Some(audit) = self.audit.format_note(all.saturating_sub(self.pairs)) {
+            note.push_str("; ");
+            note.push_str(&audit);
         }
         note
     }
@@ -115,6 +177,7 @@ struct CollectedPairs {
     same: Vec<(String, String)>,
     different: Vec<(String, String)>,
     unanswered: u64,
+    audit: BlockAudit,
 }
 
 impl Aggregate<CollectedPairs, String> for ClustersAggregate {
@@ -125,6 +188,17 @@ impl Aggregate<CollectedPairs, String> for ClustersAggregate {
     fn step(&self, ctx: &mut Context<'_>, state: &mut CollectedPairs) -> rusqlite::Result<()> {
         let (a, b, is_same): (String, String, Option<i64>) =
             (ctx.get(0)?, ctx.get(1)?, ctx.get(2)?);
+        if ctx.get::<i64>(3)? == 0 {
+            // The answers of an audit change no cluster, so that a query with an audit returns the
+            // same rows.
+            state.audit.sampled += 1;
+            match is_same {
+                Some(0) => {}
+                Some(_) => state.audit.same.push((a, b)),
+                None => state.audit.unanswered += 1,
+            }
+            return Ok(());
+        }
         match is_same {
             Some(0) => state.different.push((a, b)),
             Some(_) => state.same.push((a, b)),
@@ -146,7 +220,7 @@ impl Aggregate<CollectedPairs, String> for ClustersAggregate {
 /// Merges pairs that share a value into clusters. The canonical value of a cluster is the first of
 /// its values in text order.
 fn build_clusters(pairs: CollectedPairs) -> Clusters {
-    let CollectedPairs { same, mut different, unanswered } = pairs;
+    let CollectedPairs { same, mut different, unanswered, mut audit } = pairs;
     let texts: BTreeSet<&String> = same.iter().flat_map(|(a, b)| [a, b]).collect();
     let texts: Vec<&String> = texts.into_iter().collect();
     let numbers: HashMap<&String, usize> = texts.iter().enumerate().map(|(n, t)| (*t, n)).collect();
@@ -167,7 +241,8 @@ fn build_clusters(pairs: CollectedPairs) -> Clusters {
     let root = |text: &String| canonical.get(text).unwrap_or(text).clone();
     different.retain(|(a, b)| root(a) == root(b));
     different.sort_unstable();
-    Clusters { pairs, unanswered, canonical, conflicts: different }
+    audit.same.sort_unstable();
+    Clusters { pairs, unanswered, canonical, conflicts: different, audit }
 }
 
 fn find_root(parents: &mut [usize], mut n: usize) -> usize {
@@ -252,7 +327,7 @@ mod tests {
         let same = vec![pair("c", "d"), pair("a", "c"), pair("x", "y")];
         let different = vec![pair("a", "d"), pair("a", "x")];
         let build = |same: Vec<_>, different: Vec<_>| {
-            build_clusters(CollectedPairs { same, different, unanswered: 1 })
+            build_clusters(CollectedPairs { same, different, unanswered: 1, ..Default::default() })
         };
         let clusters = build(same.clone(), different.clone());
         let canonical = [("c", "a"), ("d", "a"), ("y", "x")];

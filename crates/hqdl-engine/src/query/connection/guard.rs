@@ -25,7 +25,7 @@ use crate::query::connection::sqlite_message::{
 use crate::query::connection::statement::{
     ONLY_READS, clause_span, first_word_span, name_span, token_span_at,
 };
-use crate::query::connection::{best, dedup, math, search};
+use crate::query::connection::{best, dedup, math, search, try_cast};
 use crate::query::request::error::QueryError;
 use crate::query::result::query_result::RowSink;
 use hqdl_database::{Database, StoreError, sqlite_message};
@@ -144,6 +144,7 @@ impl Guard {
         let registered = math::register_math_functions(guard.connection())
             .and_then(|()| best::register_best_aggregate(guard.connection()))
             .and_then(|()| search::register_search_aggregate(guard.connection()))
+            .and_then(|()| try_cast::register_try_cast(guard.connection()))
             .and_then(|()| dedup::register_dedup_functions(guard.connection(), |_, _| {}))
             .and_then(|()| hqdl_sql::suql::functions::register(guard.connection()));
         registered.map_err(|e| guard.database.store_error_for(&e))?;

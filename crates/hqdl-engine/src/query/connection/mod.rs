@@ -10,3 +10,4 @@ pub mod schema;
 mod search;
 mod sqlite_message;
 pub mod statement;
+mod try_cast;

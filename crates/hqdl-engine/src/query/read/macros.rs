@@ -27,7 +27,7 @@ use crate::query::read::arguments::{ArgumentNames, MacroNode};
 use crate::query::read::{dedup, extract, labels, nearest, rank};
 use crate::query::request::Request;
 use crate::query::request::error::QueryError;
-use hqdl_spec::ingredients::{AskedOf, IngredientTable};
+use hqdl_spec::ingredients::{AskedOf, FunctionIngredient, FunctionKind, IngredientTable};
 use hqdl_sql::blendsql::ingredients::{self, EmbedFunction, Ingredient, SimilarityFunction};
 use hqdl_sql::blendsql::macros::{MacroSuffix, WrittenArgument};
 use hqdl_sql::blendsql::normalize::SourceQuery;
@@ -300,6 +300,10 @@ impl Macro<'_> {
         let (subject, has_question) = match self {
             Self::Typed("LLMQA", _) | Self::Summary => (Subject::Rows, true),
             Self::Own(own) if own.of == AskedOf::Rows => (Subject::Rows, false),
+            Self::Own(IngredientTable {
+                function: Some(FunctionIngredient { kind: FunctionKind::Pairs, .. }),
+                ..
+            }) => (Subject::Pair, false),
             Self::Own(_) | Self::Describe(..) | Self::Classify => (Subject::Value, false),
             Self::Typed(..) | Self::Image | Self::Extract | Self::Rank => (Subject::Value, true),
             Self::Reduce | Self::Top | Self::Documents => (Subject::Document, true),
@@ -352,7 +356,10 @@ impl MacroNode<'_> {
         };
         match found {
             Macro::Typed(ingredient, kind) => self.rewrite_typed_ingredient(ingredient, kind),
-            Macro::Own(own) => self.rewrite_spec_ingredient(own),
+            Macro::Own(own) => match &own.function {
+                Some(function) => self.rewrite_function_call(own, function),
+                None => self.rewrite_spec_ingredient(own),
+            },
             Macro::Describe(question, kind) => {
                 Ok(self.replace_head(&self.description_head(question, kind)))
             }

@@ -6,6 +6,7 @@ pub mod classify;
 mod dates;
 mod dedup;
 mod extract;
+mod function_calls;
 mod labels;
 pub mod macros;
 mod nearest;
@@ -21,8 +22,10 @@ use crate::query::plan::prepare::{ReadQuery, open_database};
 use crate::query::request::Request;
 use crate::query::request::dialect::Dialect;
 use crate::query::request::error::QueryError;
+use hqdl_spec::is_server;
 use hqdl_sql::blendsql::normalize::SourceQuery;
 use hqdl_sql::blendsql::parse::Syntax;
+use hqdl_sql::try_cast::rewrite_try_casts;
 use hqdl_sql::{suql, vendors};
 
 impl Dialect {
@@ -34,6 +37,15 @@ impl Dialect {
         database: &Path,
         run: impl FnOnce(&str) -> Result<T, QueryError>,
     ) -> Result<T, QueryError> {
+        // On a server, TRY_CAST is the server's own.
+        let has_try_cast = !is_server(database) && !matches!(self, Self::Suql | Self::AlloyDb);
+        if let Some(rewritten) = has_try_cast
+            .then(|| rewrite_try_casts(sql, self == Self::BigQuery))
+            .transpose()?
+            .flatten()
+        {
+            return remap_spans(&rewritten, |sql| self.translate_query(sql, database, run));
+        }
         if let Some(vendor) = self.vendor() {
             let rewritten = vendors::translate(sql, vendor)?;
             let dialect = if self == Self::AlloyDb { Self::Suql } else { Self::Sqlite };
@@ -82,6 +94,9 @@ fn read_query<T>(
     let is_table = |table: &str| schema.has_table(table);
     let find_macro = |name: &str| macros::find_signature(&request.spec.ingredients, name);
     let syntax = Syntax { is_table: &is_table, is_server: false, find_macro: Some(&find_macro) };
+    if let Some(expanded) = function_calls::expand_aliases(request, syntax)? {
+        return remap_spans(&expanded, |sql| read_query(&Request { sql, ..request.clone() }, run));
+    }
     let mut source = SourceQuery::parse(request.sql, syntax)?;
     let expanded = macros::expand_macros(request, &schema, &source)?;
     let classified = classify::classify_literals(request, &guard, &schema, &source);

@@ -28,6 +28,7 @@ use crate::query::route::model_router::ModelRouter;
 use crate::retrieval::vectors::VectorStore;
 use hqdl_facts::QuestionOrigin;
 use hqdl_spec::checker::Checker;
+use hqdl_spec::ingredients::is_function_model;
 use hqdl_spec::media::KINDS;
 use hqdl_spec::{Column, Expansion, MediaColumn, MediaFiles, Spec, Task, Type};
 use hqdl_sql::blendsql::lexer::{Brackets, Lexeme, Token, next_token};
@@ -255,7 +256,10 @@ impl Calls {
         });
         column.pattern.clone_from(&call.regex);
         column.part_of = (call.is_substring && call.media.is_none()).then_some(0);
-        self.kinds.set_column_identity(&mut column, usage);
+        // A function's result depends on its arguments only, not on the column that they come from.
+        if !self.models[n].as_deref().is_some_and(is_function_model) {
+            self.kinds.set_column_identity(&mut column, usage);
+        }
         let is_untyped = !row_list && is_untyped(call, usage, &column)
             || is_ordered_number(call, usage, &column);
         let kinds = column.meaning.kinds.clone();
@@ -474,7 +478,8 @@ impl Calls {
                 planned.expansion.rows_per_request = 1;
             }
             if planned.in_spec.is_none() {
-                planned.expansion.apply_model_defaults(&spec.model);
+                let settings = spec.model_settings(planned.expansion.model.as_deref()).clone();
+                planned.expansion.apply_model_defaults(&settings);
             }
             let mut requirements = request
                 .choose_models(&planned.expansion)

@@ -1,0 +1,214 @@
+//! Tests of ingredients that functions of the calling program compute, as those in Python do.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+use serde_json::{Value as Json, json};
+
+use hqdl::database::Database;
+use hqdl::facts::Facts;
+use hqdl::model::function::{HostCall, HostFunction, add_functions};
+use hqdl::query::{self, QueryError, QueryResult, Request};
+use hqdl::spec::ingredients::{
+    AliasArgument, AliasWriter, AskedOf, FunctionIngredient, FunctionKind, IngredientTable,
+    parse_function_question,
+};
+use hqdl::spec::{Spec, Type, UncheckedSpec};
+use rusqlite::Connection;
+use rusqlite::types::Value as Sql;
+
+/// A function that records its calls.
+struct Recorded {
+    name: &'static str,
+    batch: u32,
+    calls: Mutex<Vec<Vec<HostCall>>>,
+    compute: fn(&HostCall) -> Result<Json, String>,
+}
+
+impl HostFunction for Recorded {
+    fn stored_name(&self) -> &str {
+        self.name
+    }
+
+    fn batch_size(&self) -> u32 {
+        self.batch
+    }
+
+    fn max_threads(&self) -> usize {
+        1
+    }
+
+    fn compute(&self, calls: &[HostCall]) -> Result<Vec<Json>, String> {
+        self.calls.lock().unwrap().push(calls.to_vec());
+        calls.iter().map(self.compute).collect()
+    }
+}
+
+/// Returns the text of a call's argument.
+fn argument(call: &HostCall, n: usize) -> String {
+    let arguments = parse_function_question(&call.question, &call.values).unwrap();
+    arguments[n].1.as_str().unwrap_or_default().to_owned()
+}
+
+/// A database, a cache and a function `f`.
+struct Fixture {
+    _dir: tempfile::TempDir,
+    spec: Spec,
+    facts: Facts,
+    function: Arc<Recorded>,
+    model: Arc<dyn hqdl::model::Model>,
+}
+
+impl Fixture {
+    fn new(
+        kind: FunctionKind,
+        data_type: Option<Type>,
+        batch: u32,
+        compute: fn(&HostCall) -> Result<Json, String>,
+    ) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("data.sqlite");
+        let sql = "CREATE TABLE t (a TEXT, n INTEGER); CREATE TABLE u (b TEXT);
+                   INSERT INTO t VALUES ('apple', 1), ('fig', 2), (NULL, 3), ('apple', 4);
+                   INSERT INTO u VALUES ('acorn'), ('fig'), ('date');";
+        Connection::open(&path).unwrap().execute_batch(sql).unwrap();
+        let database = Database::open(&path).unwrap();
+        let (mut spec, _) = UncheckedSpec::without_file(path).check(&database).unwrap();
+        let function = Arc::new(Recorded { name: "f v1", batch, calls: Mutex::default(), compute });
+        let of = if matches!(kind, FunctionKind::Rows) { AskedOf::Rows } else { AskedOf::Values };
+        let name = spec
+            .add_function(IngredientTable {
+                name: "f".to_owned(),
+                question: String::new(),
+                arguments: vec!["a".to_owned(), "b".to_owned()],
+                of,
+                kind: data_type,
+                list: false,
+                options: None,
+                model: None,
+                examples: None,
+                example_outputs: None,
+                search: None,
+                function: Some(FunctionIngredient { kind, version: "v1".to_owned(), required: 1 }),
+            })
+            .unwrap();
+        let functions: BTreeMap<String, Arc<dyn HostFunction>> =
+            BTreeMap::from([(name, Arc::clone(&function) as Arc<dyn HostFunction>)]);
+        let none = Err(("no model".to_owned(), String::new()));
+        let model = add_functions(none, functions);
+        Self { _dir: dir, spec, facts: Facts::open_temporary().unwrap(), function, model }
+    }
+
+    fn request<'r>(&'r self, sql: &'r str) -> Request<'r> {
+        let model = Some(Arc::clone(&self.model));
+        Request { model, ..Request::new(&self.spec, &self.spec.database, &self.facts, sql) }
+    }
+
+    fn run(&self, sql: &str) -> Result<Vec<Sql>, QueryError> {
+        let mut result = QueryResult::default();
+        query::run(&self.request(sql), &mut result)?;
+        Ok(result.rows.into_iter().map(|row| row[0].clone()).collect())
+    }
+
+    /// Returns the number of calls since the last time.
+    fn take_calls(&self) -> Vec<Vec<HostCall>> {
+        std::mem::take(&mut self.function.calls.lock().unwrap())
+    }
+}
+
+fn text(text: &str) -> Sql {
+    Sql::Text(text.to_owned())
+}
+
+#[test]
+fn each_distinct_argument_is_computed_once() {
+    let fixture = Fixture::new(FunctionKind::Values, Some(Type::Integer), 1, |call| {
+        Ok(argument(call, 0).len().into())
+    });
+    let explained = query::explain(&fixture.request("SELECT {{f(t.a)}} FROM t")).unwrap();
+    assert_eq!((explained.values_asked, fixture.take_calls().len()), (2, 0));
+    let lengths = [Sql::Integer(5), Sql::Integer(3), Sql::Null, Sql::Integer(5)];
+    assert_eq!(fixture.run("SELECT {{f(t.a)}} FROM t").unwrap(), lengths);
+    assert_eq!(fixture.take_calls().len(), 2);
+    // The same value of another column, and in an expression.
+    let sql = "SELECT {{f(u.b)}} FROM u WHERE b = 'fig' UNION ALL SELECT {{f(a || '')}} FROM t WHERE n = 2";
+    assert_eq!(fixture.run(sql).unwrap(), [Sql::Integer(3), Sql::Integer(3)]);
+    assert_eq!(fixture.take_calls().len(), 0);
+}
+
+#[test]
+fn arguments_are_literals_or_values() {
+    let fixture = Fixture::new(FunctionKind::Values, Some(Type::Text), 1, |call| {
+        let arguments = parse_function_question(&call.question, &call.values).unwrap();
+        Ok(json!(arguments).to_string().into())
+    });
+    for (call, expected) in [
+        ("f('x')", r#"[["a","x"]]"#),
+        ("f(b=t.n, a='{}')", r#"[["b",2],["a","{}"]]"#),
+        ("f(t.a, NULL)", r#"[["a","fig"],["b",null]]"#),
+        ("f(1.5, -2)", r#"[["a",1.5],["b",-2]]"#),
+        ("f(t.n + 1)", r#"[["a",3]]"#),
+    ] {
+        let sql = format!("SELECT {{{{{call}}}}} FROM t WHERE n = 2");
+        assert_eq!(fixture.run(&sql).unwrap(), [text(expected)], "{call}");
+    }
+    for (call, message) in [
+        ("f(b=1)", "`f` needs `a`"),
+        ("f(1, model='x')", "`f` has no argument `model`"),
+        ("f(1, 2, 3)", "no arguments after"),
+    ] {
+        let error = fixture.run(&format!("SELECT {{{{{call}}}}}")).unwrap_err().to_string();
+        assert!(error.contains(message), "{error}");
+    }
+}
+
+#[test]
+fn a_failure_is_an_error_of_its_cell() {
+    for batch in [1, 10] {
+        let fixture = Fixture::new(FunctionKind::Values, Some(Type::Text), batch, |call| {
+            let value = argument(call, 0);
+            if value == "fig" { Err("no figs".to_owned()) } else { Ok(value.to_uppercase().into()) }
+        });
+        let rows = [text("APPLE"), Sql::Null, Sql::Null, text("APPLE")];
+        assert_eq!(fixture.run("SELECT {{f(t.a)}} FROM t").unwrap(), rows, "{batch}");
+    }
+}
+
+#[test]
+fn rows_pairs_and_aliases() {
+    let fixture = Fixture::new(FunctionKind::Rows, Some(Type::Integer), 1, |call| {
+        let table: Json = serde_json::from_str(&argument(call, 0)).unwrap();
+        Ok(table["rows"].as_array().unwrap().len().into())
+    });
+    assert_eq!(fixture.run("SELECT {{f((SELECT * FROM t))}}").unwrap(), [Sql::Integer(4)]);
+    let fixture = Fixture::new(FunctionKind::Pairs, None, 1, |call| {
+        let left = call.values[0].as_str().unwrap().chars().next();
+        Ok(call.options.iter().filter(|o| o.chars().next() == left).cloned().collect())
+    });
+    let sql = "SELECT DISTINCT a || b FROM t JOIN u ON {{f(t.a, u.b)}} ORDER BY 1";
+    assert_eq!(fixture.run(sql).unwrap(), [text("appleacorn"), text("figfig")]);
+    let writer = |arguments: &[AliasArgument]| match &arguments[0].literal {
+        Some(Json::String(text)) => Ok(format!("{{{{f({text}, 'x')}}}}")),
+        Some(_) => Err("no text".to_owned()),
+        None => Ok(format!("upper({})", arguments[0].sql)),
+    };
+    let kind = FunctionKind::Alias(AliasWriter(Arc::new(writer)));
+    let fixture = Fixture::new(kind, None, 1, |_| Ok(Json::Null));
+    assert_eq!(fixture.run("SELECT {{f(t.a)}} FROM t WHERE n = 1").unwrap(), [text("APPLE")]);
+    assert_eq!(fixture.run("SELECT {{f('t.a')}} FROM t WHERE n = 1").unwrap(), [text("APPLE")]);
+    let error = fixture.run("SELECT {{f(1)}}").unwrap_err().to_string();
+    assert!(error.contains("no text"), "{error}");
+}
+
+#[test]
+fn the_name_of_a_function_must_be_free() {
+    let fixture = Fixture::new(FunctionKind::Values, None, 1, |_| Ok(Json::Null));
+    let mut spec = fixture.spec.clone();
+    let own = spec.ingredients[0].clone();
+    for (name, message) in
+        [("F", "exists already"), ("llmmap", "exists already"), ("a b", "not a name")]
+    {
+        let added = spec.add_function(IngredientTable { name: name.to_owned(), ..own.clone() });
+        assert!(added.unwrap_err().contains(message), "{name}");
+    }
+}
