@@ -261,7 +261,7 @@ fn here(connection: &Connection, query: &str) -> Result<Vec<Vec<Option<String>>>
         let (names, types) = all.into_iter().map(|(n, t)| (n.to_owned(), t.to_owned())).unzip();
         Some(TableColumns { names, types, has_rowid: true })
     };
-    let sql = translate_with_columns(query, &columns).map_err(|e| e.message)?.sql;
+    let sql = translate_with_columns(query, None, &columns).map_err(|e| e.message)?.sql;
     let error = |e: rusqlite::Error| e.to_string();
     let mut statement = connection.prepare(&sql).map_err(error)?;
     let count = statement.column_count();

@@ -1,12 +1,10 @@
 //! Parsers and rewriters for SQL queries that contain questions: [`blendsql`] parses `BlendSQL`'s
 //! dialect and rewrites its calls into SQL functions, and [`suql`] translates `SUQL`'s syntax into
-//! `SQLite`'s. [`vendors`] rewrites the AI functions of other engines. This crate has no dependency
-//! on models or on the fact store.
+//! `SQLite`'s. This crate has no dependency on models or on the fact store.
 
 pub mod blendsql;
 pub mod suql;
 mod translated;
 pub mod try_cast;
-pub mod vendors;
 
 pub use translated::{EditText, Edits, TextTooLong, TranslatedQuery};

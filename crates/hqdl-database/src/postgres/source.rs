@@ -140,7 +140,7 @@ impl DatabaseServer {
                     .iter()
                     .zip(&expressions)
                     .zip(&decoders)
-                    .filter(|((name, _), _)| !expansion.is_image(name))
+                    .filter(|((name, _), _)| !expansion.is_media(name))
                     .map(|((name, text), decoder)| (name.as_str(), text.as_str(), *decoder))
                     .collect();
                 (None, format_entities_condition(&columns, entities))

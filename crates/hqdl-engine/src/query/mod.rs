@@ -56,7 +56,7 @@ use self::read::with_read_query;
 use self::result::headers::SourceHeaders;
 use hqdl_spec::{Spec, is_server};
 use hqdl_sql::blendsql::{Subject, may_have_calls, scan_calls};
-use hqdl_sql::{suql, vendors};
+use hqdl_sql::suql;
 
 pub use self::map::{MappedAnswers, ValueQuestion, map_known_values, map_values};
 pub use self::plain::PlainQuery;
@@ -86,23 +86,17 @@ pub fn may_ask(spec: &Spec, sql: &str, dialect: Dialect, classify: bool) -> bool
     {
         return false;
     }
-    if let Some(vendor) = dialect.vendor() {
-        return vendors::translate(sql, vendor)
-            .map_or_else(|_| may_have_calls(sql), |translated| may_have_calls(&translated.sql));
+    let vendor = dialect.vendor();
+    if !dialect.has_postgres_syntax() {
+        return may_have_calls(sql, vendor);
     }
-    match dialect {
-        // A query that cannot be translated fails when it is run. The lookup returns a dummy column
-        // for every table, because columns do not affect whether the query contains a call.
-        Dialect::Suql => suql::translate_with_columns(sql, &|_| {
-            Some(suql::TableColumns {
-                names: vec!["c".to_owned()],
-                types: Vec::new(),
-                has_rowid: true,
-            })
-        })
-        .map_or_else(|_| may_have_calls(sql), |t| may_have_calls(&t.sql)),
-        _ => may_have_calls(sql),
-    }
+    // A query that cannot be translated fails when it is run. The lookup returns a dummy column for
+    // every table, because columns do not affect whether the query contains a call.
+    let translated = suql::translate_with_columns(sql, vendor, &|_| {
+        let (names, types) = (vec!["c".to_owned()], Vec::new());
+        Some(suql::TableColumns { names, types, has_rowid: true })
+    });
+    translated.map_or_else(|_| may_have_calls(sql, vendor), |t| may_have_calls(&t.sql, vendor))
 }
 
 /// Runs a query and streams its rows to the sink.

@@ -17,6 +17,7 @@ use crate::query::result::headers::SourceHeaders;
 use crate::query::result::query_result::{Meta, Pass, RowSink};
 use crate::query::server;
 use hqdl_spec::is_server;
+use hqdl_sql::blendsql::normalize::requote_strings;
 use hqdl_sql::blendsql::parse::{ParsedQuery, parse_query};
 use hqdl_sql::try_cast::has_try_cast;
 use hqdl_values::value::Value;
@@ -79,10 +80,18 @@ impl PlainQuery<'_> {
         if is_server(self.database) {
             return self.run_on_server(sink);
         }
-        self.dialect.translate_query(self.sql, self.database, |sql| {
+        let run = |sql: &str| {
             PlainQuery { sql, dialect: Dialect::Sqlite, interrupt: self.interrupt.clone(), ..*self }
                 .run_on_sqlite(sink)
-        })
+        };
+        match self.dialect.vendor().filter(|vendor| vendor.has_double_quoted_strings()) {
+            None => self.dialect.translate_query(self.sql, self.database, run),
+            Some(vendor) => {
+                let written = requote_strings(self.sql, vendor)?;
+                let result = run(&written.sql);
+                result.map_err(|error| error.map_span(|span| written.original_span(&span)))
+            }
+        }
     }
 
     fn run_on_server(&self, sink: Option<&mut dyn RowSink>) -> Result<Meta, QueryError> {

@@ -119,7 +119,7 @@ fn a_value_is_shown_with_its_column() {
 #[test]
 fn a_single_image_needs_no_number_and_several_are_numbered() {
     let of_image =
-        |asked: Column| Expansion { images: vec!["value".to_owned()], ..of_value(asked) };
+        |asked: Column| Expansion { media: vec![image_column()], ..of_value(asked) };
     let prompt_of_one =
         prompt(&of_image(column(Type::Boolean, None, false)), &row("[image 1]", &[]));
     assert_eq!(

@@ -11,7 +11,8 @@ use super::ingredients::{
 };
 use super::lexer::{Brackets, Lexeme, Token};
 use super::macros::{WrittenArgument, macro_ingredient};
-use super::scan::{Scanner, scan_query};
+use super::scan::{ScanSettings, Scanner, scan_query};
+use super::vendors::Vendor;
 use super::{Argument, Call, SqlError, Subject, answer_arguments};
 
 /// Name of `nearest(text, table.column, k)`.
@@ -38,16 +39,19 @@ const TABLE_INTRODUCERS: [&str; 3] = ["WITH", "RECURSIVE", "INTO"];
 /// Arguments of a function, the calls in them, and the end offset.
 type FunctionArguments = (Vec<Vec<Token>>, Vec<Call>, usize);
 
-/// Returns true if the query may contain calls. Without calls, it is plain SQL.
+/// Returns true if the query may contain calls, such as calls of the vendor's functions. Without
+/// calls, it is plain SQL.
 #[must_use]
-pub fn may_have_calls(sql: &str) -> bool {
+pub fn may_have_calls(sql: &str, vendor: Option<Vendor>) -> bool {
     // Treat a query that cannot be scanned as a query with calls, so that the parser reports the
     // error.
     let has_calls = || {
-        let scanned = scan_query(sql, &|_| false, Some(&|_| None));
+        let settings =
+            ScanSettings { find_macro: Some(&|_| None), vendor, ..ScanSettings::default() };
+        let scanned = scan_query(sql, settings);
         scanned.map_or(true, |scanned| !scanned.calls.is_empty())
     };
-    sql.contains("{{") || mentions_function(sql) && has_calls()
+    sql.contains("{{") || (vendor.is_some() || mentions_function(sql)) && has_calls()
 }
 
 fn mentions_function(sql: &str) -> bool {
@@ -62,6 +66,9 @@ impl Scanner<'_> {
         word: Token,
         previous: Option<Token>,
     ) -> Result<Option<Call>, SqlError> {
+        if let Some(call) = self.read_vendor_call(word, previous)? {
+            return Ok(Some(call));
+        }
         let function =
             FUNCTIONS.into_iter().find(|function| word.is_word(self.sql, function.name()));
         let is_macro =
@@ -77,7 +84,7 @@ impl Scanner<'_> {
             self.at = start;
             return Ok(None);
         };
-        if self.is_cte_column_list()? {
+        if self.is_cte_column_list(Brackets::Name)? {
             self.at = start;
             return Ok(None);
         }
@@ -143,11 +150,11 @@ impl Scanner<'_> {
 
     /// Returns true if the parentheses that have just been opened contain the column names of a
     /// common table expression, i.e. if `AS (…)` follows them. Does not advance the scanner.
-    fn is_cte_column_list(&mut self) -> Result<bool, SqlError> {
+    pub(super) fn is_cte_column_list(&mut self, brackets: Brackets) -> Result<bool, SqlError> {
         let start = self.at;
         let mut depth = 1;
         while depth > 0 {
-            match self.next_token(Brackets::Name)? {
+            match self.next_token(brackets)? {
                 Some(token) if token.is_symbol(b'(') => depth += 1,
                 Some(token) if token.is_symbol(b')') => depth -= 1,
                 Some(_) => {}

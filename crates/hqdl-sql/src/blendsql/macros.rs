@@ -3,12 +3,12 @@
 
 use std::ops::Range;
 
-use super::ReturnType;
 use super::argument::{
     begins_query, is_cast_type, is_name, span_of_tokens, split_legacy_column, strip_parens,
 };
 use super::ingredients::{AnswerFunction, IngredientRef, LlmJoin, LlmMap, LlmQa, Subject};
 use super::lexer::{Lexeme, Token};
+use super::{Argument, ReturnType};
 
 /// Properties of a macro that decide how its calls are parsed.
 #[derive(Debug, Clone, Copy)]
@@ -70,6 +70,60 @@ pub struct MacroCall {
     pub filter: Option<Range<usize>>,
     /// Whether a value can have DISTINCT and ORDER BY, like the argument of an aggregate.
     pub is_aggregate: bool,
+    /// What the call of another engine's function asks; `arguments` is then empty.
+    pub question: Option<VendorQuestion>,
+}
+
+/// What the call of another engine's AI function asks.
+#[derive(Debug, Clone, PartialEq)]
+pub struct VendorQuestion {
+    /// Ingredient that replaces the call.
+    pub ingredient: VendorIngredient,
+    /// Text of the question, which names each value if there are several. Empty for the default
+    /// question.
+    pub text: String,
+    /// Values, which are parts of the query.
+    pub values: Vec<NamedValue>,
+}
+
+/// Ingredient that replaces the call of another engine's AI function.
+#[derive(Debug, Clone, PartialEq)]
+pub enum VendorIngredient {
+    /// `LLMMap` about the values, or `LLMQA` if there are none.
+    Ask {
+        /// Type of the answer, as in `return_type=`.
+        return_type: &'static str,
+        /// Options that the answer is chosen from; empty if there are none.
+        options: &'static [&'static str],
+    },
+    /// `LLMClassify`
+    Classify {
+        /// Labels with their descriptions.
+        labels: Vec<(String, Option<String>)>,
+        /// Tokens of the list of labels.
+        label_tokens: Vec<Token>,
+        /// Whether several labels can fit.
+        is_many: bool,
+    },
+    /// `LLMReduce`
+    Reduce,
+    /// `similarity` of two values
+    Similarity,
+    /// `embed`
+    Embed,
+}
+
+/// A value that the call of another engine's function asks about.
+#[derive(Debug, Clone, PartialEq)]
+pub struct NamedValue {
+    /// Byte range in the query.
+    pub span: Range<usize>,
+    /// Parsed value; `None` for NULL.
+    pub argument: Option<Argument>,
+    /// Name by which the question refers to the value.
+    pub name: String,
+    /// Whether the value begins like a named argument: `a = b`.
+    pub is_comparison: bool,
 }
 
 /// An argument of a call; it has at least one token.

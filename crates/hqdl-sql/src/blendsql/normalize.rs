@@ -7,8 +7,10 @@ use std::borrow::Cow;
 use super::lexer::{Lexeme, Token};
 use super::parse::{ParsedQuery, Syntax, parse_query_with, parse_scanned_query};
 use super::scan::{ScannedQuery, scan_query};
+use super::vendors::Vendor;
 use super::{Call, SqlError};
 use crate::translated::{Edits, TranslatedQuery};
+use hqdl_values::sql::quote_text;
 
 /// The tree of a query as the user wrote it, and the edits that normalize it. Other passes over the
 /// tree add their edits, so that the text is written once.
@@ -19,6 +21,8 @@ pub struct SourceQuery {
     pub parsed: ParsedQuery,
     /// Edits of the text.
     pub edits: Edits,
+    /// Strings in double quotes.
+    strings: Vec<Token>,
 }
 
 impl SourceQuery {
@@ -32,9 +36,10 @@ impl SourceQuery {
         let mut edits = Edits::default();
         space_calls(&text, &scanned.calls, &mut edits);
         number_parameters(&text, &scanned.tokens, &mut edits);
+        let strings = find_double_quoted_strings(&text, &scanned.tokens);
         let (parsed, replaced) = parse_scanned_query(&text, scanned, syntax)?;
         edits.extend(replaced);
-        Ok(Self { text, parsed, edits })
+        Ok(Self { text, parsed, edits, strings })
     }
 
     /// Returns the text with all edits, and its tree.
@@ -42,13 +47,15 @@ impl SourceQuery {
     /// # Errors
     /// Returns [`SqlError`] if the edited text is too long or cannot be parsed, with the location
     /// in the query as the user wrote it.
-    pub fn write(self, syntax: Syntax<'_>) -> Result<(TranslatedQuery, ParsedQuery), SqlError> {
+    pub fn write(mut self, syntax: Syntax<'_>) -> Result<(TranslatedQuery, ParsedQuery), SqlError> {
+        requote_tokens(&self.text, &self.strings, &mut self.edits);
         let is_changed = !self.edits.is_empty();
         let normalized = self.edits.write(&self.text)?;
         if !is_changed {
             return Ok((normalized, self.parsed));
         }
-        match parse_query_with(&normalized.sql, Syntax { find_macro: None, ..syntax }) {
+        match parse_query_with(&normalized.sql, Syntax { find_macro: None, vendor: None, ..syntax })
+        {
             Ok(parsed) => Ok((normalized, parsed)),
             Err(error) => Err(error.map_span(|span| normalized.original_span(&span))),
         }
@@ -66,17 +73,44 @@ pub fn normalize_query(
     SourceQuery::parse(sql, syntax)?.write(syntax)
 }
 
+/// Writes a query in which strings in double quotes are in single quotes, as in `SQLite`.
+///
+/// # Errors
+/// Returns [`SqlError`] for an invalid token, and for an invalid call.
+pub fn requote_strings(sql: &str, vendor: Vendor) -> Result<TranslatedQuery, SqlError> {
+    let settings = Syntax { vendor: Some(vendor), ..Syntax::default() }.scan_settings();
+    let strings = find_double_quoted_strings(sql, &scan_query(sql, settings)?.tokens);
+    let mut edits = Edits::default();
+    requote_tokens(sql, &strings, &mut edits);
+    Ok(edits.write(sql)?)
+}
+
+fn find_double_quoted_strings(sql: &str, tokens: &[Token]) -> Vec<Token> {
+    let is_found = |t: &&Token| t.lexeme == Lexeme::Text && t.text(sql).starts_with('"');
+    tokens.iter().filter(is_found).copied().collect()
+}
+
+/// Adds edits that write strings in single quotes, except strings that are already replaced.
+fn requote_tokens(sql: &str, strings: &[Token], edits: &mut Edits) {
+    for string in strings {
+        if !edits.covers(&string.span()) {
+            edits.replace(string.span(), quote_text(&string.unquoted_text(sql)));
+        }
+    }
+}
+
 /// Scans a query. If it is not valid as standard SQL, also accepts Python's escaped quotes.
 /// Positions in the text do not change.
 fn scan_with_lenient_quotes<'s>(
     sql: &'s str,
     syntax: Syntax<'_>,
 ) -> Result<(Cow<'s, str>, ScannedQuery), SqlError> {
-    match scan_query(sql, syntax.is_table, syntax.find_macro) {
+    let settings = syntax.scan_settings();
+    match scan_query(sql, settings) {
         Ok(scanned) => Ok((Cow::Borrowed(sql), scanned)),
         Err(error) if sql.contains("\\'") => {
             let doubled = replace_escaped_quotes(sql);
-            let scanned = scan_query(&doubled, syntax.is_table, syntax.find_macro);
+            let scanned = scan_query(&doubled, settings);
             let scanned = scanned.map_err(|_| error)?;
             Ok((Cow::Owned(doubled), scanned))
         }

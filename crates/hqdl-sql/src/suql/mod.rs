@@ -48,6 +48,7 @@ use std::collections::hash_map::Entry;
 
 use crate::blendsql::SqlError;
 use crate::blendsql::lexer::{self, Brackets, Lexeme, Token};
+use crate::blendsql::vendors::Vendor;
 
 /// Columns of a database table.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -116,20 +117,22 @@ fn blank_out_public_schema(sql: &str) -> Cow<'_, str> {
 /// # Errors
 /// Returns [`SqlError`] for invalid syntax, or a construct that `SQLite` does not support.
 pub fn translate(sql: &str) -> Result<TranslatedQuery, SqlError> {
-    translate_with_columns(sql, &|_| None)
+    translate_with_columns(sql, None, &|_| None)
 }
 
-/// Translates a query into `SQLite`'s dialect. `columns` looks up the columns of a table by name.
+/// Translates a query into `SQLite`'s dialect. `columns` looks up the columns of a table by name. The
+/// calls of the vendor's functions are copied, because a later pass replaces them.
 ///
 /// # Errors
 /// Returns [`SqlError`] for invalid syntax, or a construct that `SQLite` does not support.
 pub fn translate_with_columns(
     sql: &str,
+    vendor: Option<Vendor>,
     columns: ColumnLookup<'_>,
 ) -> Result<TranslatedQuery, SqlError> {
     let sql = blank_out_public_schema(sql);
     let sql = sql.as_ref();
-    let mut parser = parser::Parser::new(sql)?;
+    let mut parser = parser::Parser::new(sql, vendor)?;
     // Call `columns` before the thread starts, because it need not be `Sync`.
     parser.tables = find_known_tables(sql, &parser.tokens, columns);
     let run = move || parser.parse_statement().map(|text| text::join_fragments(sql, &text));

@@ -5,9 +5,9 @@ use std::ops::Range;
 
 use super::TableColumns;
 use super::text::{SourceFragment, SqlText};
-use crate::blendsql::SqlError;
 use crate::blendsql::lexer::{self, Brackets, Lexeme, Token};
-use crate::blendsql::scan_calls;
+use crate::blendsql::vendors::Vendor;
+use crate::blendsql::{Call, SqlError, scan_dialect_calls};
 
 /// Maximum nesting depth of expressions; each level is a recursion level of the parser.
 const MAX_DEPTH: usize = 200;
@@ -143,16 +143,30 @@ pub(super) struct Parser<'s> {
     pub alias_count: usize,
 }
 
+/// Appends the byte ranges of the calls that the translation copies, in text order: calls in braces
+/// and of a vendor's functions. The arguments of `answer` and `summary` are translated instead.
+fn add_copied_calls(calls: Vec<Call>, copied: &mut Vec<Range<usize>>) {
+    for call in calls {
+        if call.is_in_braces() || call.macro_call.is_some() {
+            copied.push(call.span);
+        } else {
+            add_copied_calls(call.inner, copied);
+        }
+    }
+}
+
 impl<'s> Parser<'s> {
-    pub fn new(sql: &'s str) -> Result<Self, SqlError> {
-        let calls = if sql.contains("{{") { scan_calls(sql)? } else { Vec::new() };
+    pub fn new(sql: &'s str, vendor: Option<Vendor>) -> Result<Self, SqlError> {
+        let has_calls = sql.contains("{{") || vendor.is_some();
+        let mut calls = Vec::new();
+        if has_calls {
+            add_copied_calls(scan_dialect_calls(sql, vendor)?, &mut calls);
+        }
         let mut tokens = Vec::new();
         let mut at = 0;
         while let Some(mut token) = lexer::next_token(sql, at, Brackets::List)? {
-            if token.lexeme == Lexeme::Open
-                && let Some(call) = calls.iter().find(|c| c.span.start == token.start)
-            {
-                token = Token { lexeme: Lexeme::Call, end: call.span.end, ..token };
+            if let Ok(n) = calls.binary_search_by_key(&token.start, |call| call.start) {
+                token = Token { lexeme: Lexeme::Call, end: calls[n].end, ..token };
             }
             // E'…' ends at the first quote without a backslash before it.
             if token.is_word(sql, "E") && sql.as_bytes().get(token.end) == Some(&b'\'') {

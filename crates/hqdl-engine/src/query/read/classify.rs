@@ -72,7 +72,10 @@ impl ComparedColumn {
             }
             _ => None,
         };
-        let word = |e: &Expr| parse_text_literal(&text[without_parens(e).span.clone()]);
+        let word = |e: &Expr| match without_parens(e) {
+            Expr { kind: ExprKind::Literal, span } => parse_text_literal(&text[span.clone()]),
+            _ => None,
+        };
         let (of, words, negated, array) = match &expr.kind {
             ExprKind::Compare(sign @ ("=" | "<>"), left, right) => {
                 let (of, word) = match (origin(left), word(right)) {
@@ -144,11 +147,11 @@ impl ComparedColumn {
     }
 }
 
-/// Returns the content of a text that is a single string literal.
+/// Returns the content of a literal that is a string. Some dialects have strings in double quotes.
 fn parse_text_literal(text: &str) -> Option<String> {
     let token = lexer::next_token(text, 0, Brackets::Name).ok()??;
-    (token.lexeme == Lexeme::Text && token.end == text.trim_end().len())
-        .then(|| token.unquoted_text(text))
+    let is_string = matches!(token.lexeme, Lexeme::Text | Lexeme::Quoted);
+    (is_string && token.end == text.trim_end().len()).then(|| token.unquoted_text(text))
 }
 
 /// Finds the value lists of columns.

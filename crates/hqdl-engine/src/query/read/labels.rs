@@ -62,13 +62,13 @@ impl MacroNode<'_> {
             let Some(argument) = argument.filter(|a| a.keyword.is_none()) else { continue };
             edits.replace(argument.span().start..argument.span().start, format!("{keyword}="));
         }
-        let mut asked = match question {
-            Some(question) => question
-                .text_content(self.text)
-                .ok_or_else(|| self.missing_argument_error("a text as its question"))?,
-            None if is_many => "Which labels fit {}?".to_owned(),
-            None => "Which label fits {}?".to_owned(),
-        };
+        let question = question
+            .map(|question| {
+                let text = question.text_content(self.text);
+                text.ok_or_else(|| self.missing_argument_error("a text as its question"))
+            })
+            .transpose()?;
+        let mut asked = label_question(question.as_deref(), is_many).to_owned();
         match self.parse_labels(options)? {
             Some(mut labels) => {
                 labels.extend(other_label.map(|name| Label {
@@ -94,6 +94,31 @@ impl MacroNode<'_> {
         }
         edits.replace(self.head_span(), head);
         Ok(edits)
+    }
+
+    /// Returns the question which label fits the value of another engine's call. `label_tokens` are
+    /// the tokens of the list of labels.
+    pub(super) fn write_classification(
+        &self,
+        value: EditText,
+        labels: &[(String, Option<String>)],
+        label_tokens: &[Token],
+        (question, is_many): (Option<&str>, bool),
+    ) -> Result<EditText, QueryError> {
+        let new_label =
+            |(name, about): &(String, Option<String>)| Label::new(name.clone(), about.clone());
+        let labels: Vec<Label> = labels.iter().map(new_label).collect();
+        let list = WrittenArgument { keyword: None, tokens: label_tokens.to_vec(), end: 0 };
+        self.check_labels(&labels, &list)?;
+        let mut asked = label_question(question, is_many).to_owned();
+        asked.push_str(&describe_labels(&labels));
+        let return_type = if is_many { "return_type='list[str]', " } else { "" };
+        let literals: Vec<&str> = labels.iter().map(|label| label.literal.as_str()).collect();
+        Ok(EditText::concat([
+            format!("{{{{LLMMap({}, {return_type}", sql::quote_text(&asked)).into(),
+            value,
+            format!(", options=({},))}}}}", literals.join(", ")).into(),
+        ]))
     }
 
     /// Parses an argument that must be true or false.
@@ -293,6 +318,11 @@ fn split_items(tokens: &[Token]) -> Vec<&[Token]> {
     let mut items: Vec<&[Token]> = tokens.split(is_comma).collect();
     items.pop_if(|last| last.is_empty());
     items
+}
+
+/// Returns the question of a classification, or the default question.
+fn label_question(question: Option<&str>, is_many: bool) -> &str {
+    question.unwrap_or(if is_many { "Which labels fit {}?" } else { "Which label fits {}?" })
 }
 
 /// Returns a sentence that lists the labels with their descriptions, to append to the question.

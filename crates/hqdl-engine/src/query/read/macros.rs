@@ -22,6 +22,7 @@
 //! | `{{LLMDedup(t.c)}}` | `hq_canonical(…, t.c, (SELECT hq_clusters(x, y, {{LLMMap(…)}}) FROM …))` |
 //! | `{{RAGQA('q', d.text)}}`, `DocumentSearch` | `answer(`all texts of `d`, `'q')` |
 //! | `{{DT(t.d, start='…', end='…')}}` | `(date(t.d) >= '…' AND date(t.d) <= '…')` |
+//! | `AI_FILTER(PROMPT('…', t.c))` and similar, in another dialect | an ingredient, see `vendor_calls` |
 
 use crate::query::read::arguments::{ArgumentNames, MacroNode};
 use crate::query::read::{dedup, extract, labels, nearest, rank};
@@ -213,11 +214,17 @@ fn add_example(error: QueryError, name: &str) -> QueryError {
 pub(in crate::query) struct MacroNames(Vec<(usize, Option<String>)>);
 
 impl MacroNames {
-    /// Collects the calls in braces. The name of a call is `None` if the call is not a macro.
+    /// Collects the calls that are replaced with or are ingredients in braces. The name of a call is
+    /// `None` if the call is not a macro.
     pub(in crate::query) fn of_calls(source: &SourceQuery) -> Self {
         let mut names: Vec<(usize, Option<String>)> = Vec::new();
-        for call in source.parsed.calls.iter().filter(|call| call.is_in_braces()) {
-            let name = call.macro_call.as_ref().map(|m| m.name.text(&source.text).to_owned());
+        for call in &source.parsed.calls {
+            let is_vendor_call = call.macro_call.as_ref().is_some_and(|m| m.question.is_some());
+            if !call.is_in_braces() && !is_vendor_call {
+                continue;
+            }
+            let written = call.macro_call.as_ref().filter(|_| !is_vendor_call);
+            let name = written.map(|m| m.name.text(&source.text).to_owned());
             names.push((call.span.start, name));
         }
         names.sort();
@@ -349,6 +356,9 @@ pub(super) fn return_type_name(own: &IngredientTable) -> Option<String> {
 impl MacroNode<'_> {
     /// Returns the edits that expand the call.
     fn expand_macro(&self, request: &Request<'_>) -> Result<Edits, QueryError> {
+        if let Some(question) = &self.written.question {
+            return self.rewrite_vendor_call(question);
+        }
         let name = self.name();
         let found = find_macro(&request.spec.ingredients, name);
         let Some(found) = found.filter(|_| self.call.is_in_braces()) else {

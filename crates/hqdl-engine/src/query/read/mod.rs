@@ -1,5 +1,6 @@
-//! Reads a query: translates its dialect and parses it. Passes over the tree expand macros and turn
-//! literals that no column contains into questions.
+//! Reads a query: translates `PostgreSQL`'s syntax and parses it. Passes over the tree expand macros,
+//! replace the calls of other engines' functions, and turn literals that no column contains into
+//! questions.
 
 pub mod arguments;
 pub mod classify;
@@ -14,6 +15,7 @@ pub mod one_row;
 mod rank;
 mod reduce;
 mod spec_ingredients;
+mod vendor_calls;
 
 use std::path::Path;
 
@@ -23,14 +25,16 @@ use crate::query::request::Request;
 use crate::query::request::dialect::Dialect;
 use crate::query::request::error::QueryError;
 use hqdl_spec::is_server;
+use hqdl_sql::blendsql::macros::FindMacro;
 use hqdl_sql::blendsql::normalize::SourceQuery;
 use hqdl_sql::blendsql::parse::Syntax;
+use hqdl_sql::blendsql::vendors::Vendor;
+use hqdl_sql::suql;
 use hqdl_sql::try_cast::rewrite_try_casts;
-use hqdl_sql::{suql, vendors};
 
 impl Dialect {
-    /// Translates a query to `SQLite`'s dialect and passes it to `run`. Error spans point into the
-    /// original query.
+    /// Translates `PostgreSQL`'s syntax to `SQLite`'s, and passes the query to `run`. The calls of
+    /// other engines' functions stay as they are. Error spans point into the original query.
     pub fn translate_query<T>(
         self,
         sql: &str,
@@ -46,30 +50,18 @@ impl Dialect {
         {
             return remap_spans(&rewritten, |sql| self.translate_query(sql, database, run));
         }
-        if let Some(vendor) = self.vendor() {
-            let rewritten = vendors::translate(sql, vendor)?;
-            let dialect = if self == Self::AlloyDb { Self::Suql } else { Self::Sqlite };
-            return remap_spans(&rewritten, |sql| dialect.translate_query(sql, database, run));
-        }
-        if self == Self::Sqlite {
+        if !self.has_postgres_syntax() {
             return run(sql);
         }
-        let translated = suql::translate_with_columns(sql, &column_lookup(database));
+        let lookup = column_lookup(database);
+        let translated = suql::translate_with_columns(sql, self.vendor(), &lookup);
         let translated = translated.map_err(|error| {
             let hint = "use `--dialect sqlite` for this call, or LLMMap, LLMQA, LLMValidate, LLMJoin or LLMReduce";
             macros::explain_missing_macro(error.into(), hint)
         })?;
-        remap_spans(&translated, run)
+        let result = run(&translated.sql);
+        result.map_err(|error| error.map_span(|span| translated.original_span(&span)))
     }
-}
-
-/// Passes the rewritten text of a query to `run`, and maps the error spans back to the original
-/// text.
-fn remap_spans<T>(
-    rewritten: &suql::TranslatedQuery,
-    run: impl FnOnce(&str) -> Result<T, QueryError>,
-) -> Result<T, QueryError> {
-    run(&rewritten.sql).map_err(|error| error.map_span(|span| rewritten.original_span(&span)))
 }
 
 /// Reads a query and passes it to `run`. Error spans point into the original query.
@@ -77,9 +69,10 @@ pub fn with_read_query<T>(
     request: &Request<'_>,
     run: impl FnOnce(&Request<'_>, ReadQuery) -> Result<T, QueryError>,
 ) -> Result<T, QueryError> {
+    let vendor = request.dialect.vendor();
     request.dialect.translate_query(request.sql, request.database, |sql| {
         let request = &Request { sql, dialect: Dialect::Sqlite, ..request.clone() };
-        let result = read_query(request, run);
+        let result = read_query(request, vendor, run);
         result.map_err(|error| macros::list_ingredients_in_error(request, error))
     })
 }
@@ -88,12 +81,14 @@ pub fn with_read_query<T>(
 /// again. Passes the final query to `run`.
 fn read_query<T>(
     request: &Request<'_>,
+    vendor: Option<Vendor>,
     run: impl FnOnce(&Request<'_>, ReadQuery) -> Result<T, QueryError>,
 ) -> Result<T, QueryError> {
     let (guard, schema) = open_database(request)?;
     let is_table = |table: &str| schema.has_table(table);
     let find_macro = |name: &str| macros::find_signature(&request.spec.ingredients, name);
-    let syntax = Syntax { is_table: &is_table, is_server: false, find_macro: Some(&find_macro) };
+    let find_macro = Some::<FindMacro<'_>>(&find_macro);
+    let syntax = Syntax { is_table: &is_table, is_server: false, find_macro, vendor };
     if let Some(expanded) = function_calls::expand_aliases(request, syntax)? {
         return remap_spans(&expanded, |sql| read_query(&Request { sql, ..request.clone() }, run));
     }

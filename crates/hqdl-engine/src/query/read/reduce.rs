@@ -21,27 +21,42 @@ impl MacroNode<'_> {
             let message = format!("`{}` has no values to reduce", self.name());
             return Err(self.error_at_name(message, "needs a column or an expression", help));
         };
-        let texts = Function::Texts.name();
         let mut parts = vec![EditText::from("{{LLMReduce(")];
         for argument in question.into_iter().chain(others) {
             parts.push((argument.full_span().start..argument.span().end).into());
             parts.push(", ".into());
         }
-        if let Some(query) = value.query_span(self.text) {
-            self.reject_filter_of_query()?;
-            parts.push("(WITH hq_reduced(hq_text) AS ".into());
-            parts.push(query.into());
-            parts.push(format!(" SELECT {texts}(hq_text) FROM hq_reduced)").into());
-        } else {
-            parts.push(format!("{texts}(").into());
-            parts.push(self.value_sql(value));
-            parts.push(")".into());
-            parts.push(self.filter_sql());
-        }
-        parts.push(")}}".into());
+        let query = value.query_span(self.text).map(EditText::from);
+        let head = EditText::join(parts, "");
+        let written = self.write_reduction(head, query, self.value_sql(value))?;
         let mut edits = Edits::default();
-        edits.replace(self.call.span.clone(), EditText::join(parts, ""));
+        edits.replace(self.call.span.clone(), written);
         Ok(edits)
+    }
+
+    /// Returns the call with the values as an aggregate. `head` is the text before the values, and
+    /// `query` is the query that returns them, in parentheses; `None` if they are not a query.
+    pub(super) fn write_reduction(
+        &self,
+        head: EditText,
+        query: Option<EditText>,
+        value: EditText,
+    ) -> Result<EditText, QueryError> {
+        let texts = Function::Texts.name();
+        let values = match query {
+            Some(query) => {
+                self.reject_filter_of_query()?;
+                EditText::concat([
+                    "(WITH hq_reduced(hq_text) AS ".into(),
+                    query,
+                    format!(" SELECT {texts}(hq_text) FROM hq_reduced)").into(),
+                ])
+            }
+            None => {
+                EditText::concat([format!("{texts}(").into(), value, ")".into(), self.filter_sql()])
+            }
+        };
+        Ok(EditText::concat([head, values, ")}}".into()]))
     }
 
     /// Returns the call's FILTER clause as SQL; empty if there is none.

@@ -1,6 +1,6 @@
 //! SQL dialects of queries.
 
-use hqdl_sql::vendors::Vendor;
+use hqdl_sql::blendsql::vendors::Vendor;
 
 /// SQL dialect of a query. Calls have the same syntax in all dialects.
 #[derive(
@@ -55,6 +55,11 @@ impl Dialect {
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.iter().find(|(known, _)| *known == name).map(|(_, dialect)| *dialect)
+    }
+
+    /// Returns true if the dialect has `PostgreSQL`'s syntax.
+    pub(in crate::query) fn has_postgres_syntax(self) -> bool {
+        matches!(self, Self::Suql | Self::AlloyDb)
     }
 
     /// Returns the vendor whose functions the dialect supports, if any.

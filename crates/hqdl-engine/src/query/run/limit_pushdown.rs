@@ -276,9 +276,7 @@ impl<'r> CandidateReader<'r> {
 fn distinct_value(value: &Sql) -> ValueRef<'_> {
     // A whole number of less than 2^63 is exact as an integer.
     match value {
-        Sql::Real(r) if r.fract() == 0.0 && r.abs() < 63_f64.exp2() => {
-            ValueRef::Integer(*r as i64)
-        }
+        Sql::Real(r) if r.fract() == 0.0 && r.abs() < 63_f64.exp2() => ValueRef::Integer(*r as i64),
         other => ValueRef::from(other),
     }
 }

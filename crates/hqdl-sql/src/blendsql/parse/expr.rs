@@ -313,7 +313,7 @@ impl QueryParser<'_> {
             }
             Lexeme::Number if is_number(self.text(token)) => self.read_literal(1),
             Lexeme::Text
-                if self.text(token).starts_with('\'') && !self.is_symbol_after(1, b'.') =>
+                if self.text(token).starts_with(['\'', '"']) && !self.is_symbol_after(1, b'.') =>
             {
                 self.read_literal(1)
             }

@@ -14,8 +14,9 @@ pub use keywords::begins_write;
 use crate::blendsql::frame::reads_table;
 use crate::blendsql::macros::FindMacro;
 use crate::blendsql::parse::cursor::{LegacySyntax, QueryParser};
-use crate::blendsql::scan::{ScannedQuery, scan_query};
+use crate::blendsql::scan::{ScanSettings, ScannedQuery, scan_query};
 use crate::blendsql::tree::{Expr, ExprKind, Query, ResultColumn, SelectCore, Span};
+use crate::blendsql::vendors::Vendor;
 use crate::blendsql::{Argument, Call, Choices, SqlError};
 use crate::translated::Edits;
 
@@ -58,11 +59,21 @@ pub struct Syntax<'a> {
     pub is_server: bool,
     /// Finds the macros that the query may contain; `None` if it must not contain any.
     pub find_macro: Option<FindMacro<'a>>,
+    /// Engine whose AI functions the query may call, if any.
+    pub vendor: Option<Vendor>,
 }
 
 impl Default for Syntax<'_> {
     fn default() -> Self {
-        Self { is_table: &|_| false, is_server: false, find_macro: None }
+        Self { is_table: &|_| false, is_server: false, find_macro: None, vendor: None }
+    }
+}
+
+impl<'a> Syntax<'a> {
+    /// Returns the settings that decide what a call is.
+    pub(in crate::blendsql) fn scan_settings(self) -> ScanSettings<'a> {
+        let Self { is_table, find_macro, vendor, .. } = self;
+        ScanSettings { is_table, find_macro, vendor }
     }
 }
 
@@ -79,7 +90,7 @@ pub fn parse_query(sql: &str) -> Result<ParsedQuery, SqlError> {
 /// # Errors
 /// Returns [`SqlError`] with the location of the syntax error.
 pub fn parse_query_with(sql: &str, syntax: Syntax<'_>) -> Result<ParsedQuery, SqlError> {
-    let scanned = scan_query(sql, syntax.is_table, syntax.find_macro)?;
+    let scanned = scan_query(sql, syntax.scan_settings())?;
     parse_tokens(sql, scanned, syntax, None).map(|(parsed, _)| parsed)
 }
 

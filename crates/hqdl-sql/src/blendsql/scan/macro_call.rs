@@ -71,7 +71,9 @@ impl Scanner<'_> {
         }
         call.span.end = field.map_or(self.at, |field| field.end);
         let (end, is_aggregate) = (scanned.end, signature.is_aggregate);
-        let written = MacroCall { name, paren, arguments, end, field, filter, is_aggregate };
+        let question = None;
+        let written =
+            MacroCall { name, paren, arguments, end, field, filter, is_aggregate, question };
         call.macro_call = Some(Box::new(written));
         Ok(call)
     }
@@ -91,8 +93,9 @@ impl Scanner<'_> {
             call.values.extend(self.macro_value(argument, &argument.tokens)?);
         }
         let end = call.span.end;
-        let (field, filter, is_aggregate) = (None, None, false);
-        let written = MacroCall { name, paren, arguments, end, field, filter, is_aggregate };
+        let (field, filter, is_aggregate, question) = (None, None, false, None);
+        let written =
+            MacroCall { name, paren, arguments, end, field, filter, is_aggregate, question };
         call.macro_call = Some(Box::new(written));
         Ok(call)
     }
@@ -162,7 +165,7 @@ impl Scanner<'_> {
     }
 
     /// Reads `FILTER (WHERE …)`. Returns the byte range of the condition.
-    fn read_filter(
+    pub(super) fn read_filter(
         &mut self,
         inner: &mut Vec<Call>,
     ) -> Result<Option<std::ops::Range<usize>>, SqlError> {
@@ -188,7 +191,7 @@ impl Scanner<'_> {
     }
 
     /// Rejects a call that is used as a window function.
-    fn reject_window(&mut self, name: Token) -> Result<(), SqlError> {
+    pub(super) fn reject_window(&mut self, name: Token) -> Result<(), SqlError> {
         let Some(over) = self.peek_token().filter(|t| t.is_word(self.sql, "OVER")) else {
             return Ok(());
         };
@@ -199,7 +202,7 @@ impl Scanner<'_> {
 
     /// Returns the next token without moving past it. If the token is invalid, the error is
     /// reported when the token is read.
-    fn peek_token(&mut self) -> Option<Token> {
+    pub(super) fn peek_token(&mut self) -> Option<Token> {
         let start = self.at;
         let token = self.next_token(Brackets::Name).ok().flatten();
         self.at = start;

@@ -3,11 +3,13 @@
 mod blocking;
 pub(in crate::blendsql) mod call;
 mod macro_call;
+mod vendor_call;
 
 use crate::blendsql::argument::{span_of_tokens, split_legacy_column};
 use crate::blendsql::ingredients::{self, IngredientRef};
 use crate::blendsql::lexer::{self, Brackets, Lexeme, Token};
 use crate::blendsql::macros::{FindMacro, MacroSignature, WrittenArgument, macro_ingredient};
+use crate::blendsql::vendors::Vendor;
 use crate::blendsql::{Call, SqlError};
 use hqdl_values::format::name_all;
 use hqdl_values::problem::find_nearest;
@@ -20,7 +22,32 @@ const MAX_DEPTH: usize = 64;
 /// # Errors
 /// Returns [`SqlError`] at the first syntax error.
 pub fn scan_calls(sql: &str) -> Result<Vec<Call>, SqlError> {
-    scan_query(sql, &|_| false, None).map(|scanned| scanned.calls)
+    scan_dialect_calls(sql, None)
+}
+
+/// Same as [`scan_calls`], for a query that may call the functions of a vendor.
+///
+/// # Errors
+/// Returns [`SqlError`] at the first syntax error.
+pub fn scan_dialect_calls(sql: &str, vendor: Option<Vendor>) -> Result<Vec<Call>, SqlError> {
+    scan_query(sql, ScanSettings { vendor, ..ScanSettings::default() }).map(|found| found.calls)
+}
+
+/// Settings that decide what a call is.
+#[derive(Clone, Copy)]
+pub(in crate::blendsql) struct ScanSettings<'a> {
+    /// Returns true if the database has a table of this name.
+    pub is_table: &'a dyn Fn(&str) -> bool,
+    /// Macros that a call may name; `None` if macros are not accepted.
+    pub find_macro: Option<FindMacro<'a>>,
+    /// Engine whose functions are calls, if any.
+    pub vendor: Option<Vendor>,
+}
+
+impl Default for ScanSettings<'_> {
+    fn default() -> Self {
+        Self { is_table: &|_| false, find_macro: None, vendor: None }
+    }
 }
 
 /// Tokens of a query and its outermost calls.
@@ -33,14 +60,15 @@ pub(in crate::blendsql) struct ScannedQuery {
 /// Reads all tokens of a query, and its calls.
 pub(in crate::blendsql) fn scan_query(
     sql: &str,
-    is_table: &dyn Fn(&str) -> bool,
-    find_macro: Option<FindMacro<'_>>,
+    ScanSettings { is_table, find_macro, vendor }: ScanSettings<'_>,
 ) -> Result<ScannedQuery, SqlError> {
-    let mut scanner = Scanner { sql, is_table, find_macro, tokens: Vec::new(), at: 0, depth: 0 };
+    let (tokens, at, depth) = (Vec::new(), 0, 0);
+    let mut scanner = Scanner { sql, is_table, find_macro, vendor, tokens, at, depth };
+    let brackets = vendor.map_or(Brackets::Name, Vendor::brackets);
     let mut calls = Vec::new();
     let mut rows = ValuesRowTracker::default();
     let mut previous = None;
-    while let Some(token) = scanner.next_token(Brackets::Name)? {
+    while let Some(token) = scanner.next_token(brackets)? {
         let previous = previous.replace(token);
         if let Some(call) = scanner.read_function_call(token, previous)? {
             calls.push(call);
@@ -84,6 +112,8 @@ pub(in crate::blendsql) struct Scanner<'a> {
     is_table: &'a dyn Fn(&str) -> bool,
     /// Macros that a call may name; `None` if macros are not accepted.
     pub find_macro: Option<FindMacro<'a>>,
+    /// Engine whose functions are calls, if any.
+    vendor: Option<Vendor>,
     /// All tokens before `at`.
     tokens: Vec<Token>,
     /// Offset at which the next token is read.
@@ -98,6 +128,11 @@ impl Scanner<'_> {
     ) -> Result<Option<Token>, SqlError> {
         let token = lexer::next_token(self.sql, self.at, brackets)?;
         self.at = token.map_or(self.sql.len(), |t| t.end);
+        let has_strings = self.vendor.is_some_and(Vendor::has_double_quoted_strings);
+        let token = token.map(|token| match token.lexeme {
+            Lexeme::Quoted if has_strings => Token { lexeme: Lexeme::Text, ..token },
+            _ => token,
+        });
         if let Some(token) = token {
             // A lookahead may already have added tokens from here on.
             while self.tokens.last().is_some_and(|last| last.start >= token.start) {

@@ -1,11 +1,11 @@
 //! Lists and objects in arguments: `['a', 'b']`, `ARRAY('a')`, `{'label': 'a'}`.
 
-use super::Translator;
+use super::VendorText;
 use super::brackets::{split_at_commas, strip_brackets};
 use super::call::{FunctionArgument, FunctionCall};
 use crate::blendsql::SqlError;
-use crate::blendsql::lexer::{Lexeme, Token};
-use hqdl_values::sql::quote_text;
+use crate::blendsql::lexer::Token;
+use crate::blendsql::macros::{VendorIngredient, VendorQuestion};
 
 /// Fields of an object: names in lower case, and the tokens of the values.
 pub(super) type ObjectFields = Vec<(String, Vec<Token>)>;
@@ -25,15 +25,7 @@ pub(super) fn parse_object(sql: &str, tokens: &[Token]) -> Option<ObjectFields> 
         let (name, rest) = field.split_first()?;
         let name = name.unquoted_text(sql).to_lowercase();
         let (colon, value) = rest.split_first()?;
-        match colon.lexeme {
-            Lexeme::Symbol(b':') if !value.is_empty() => Some((name, value.to_vec())),
-            // Without a space, the lexer reads `:c` as a parameter.
-            Lexeme::Parameter => {
-                let word = Token { lexeme: Lexeme::Word, start: colon.start + 1, end: colon.end };
-                Some((name, [&[word], value].concat()))
-            }
-            _ => None,
-        }
+        (colon.is_symbol(b':') && !value.is_empty()).then(|| (name, value.to_vec()))
     });
     fields.collect()
 }
@@ -64,15 +56,18 @@ impl<'q> FunctionCall<'q> {
         Ok(labels.into_iter().map(|(label, _)| label).collect())
     }
 
-    /// Writes `LLMClassify` with the labels of a list. A label can have a description: an object
-    /// with `label` and `description`, or a pair.
-    pub fn write_classification(
+    /// Asks which label of a list fits a value. A label can have a description: an object with
+    /// `label` and `description`, or a pair. If `is_many` is true, several labels can fit. An empty
+    /// `question` is the default one.
+    pub fn classify(
         &self,
         value: Option<FunctionArgument<'q>>,
         labels: Option<FunctionArgument<'q>>,
-        options: &str,
-    ) -> Result<String, SqlError> {
-        let value = self.require_expression(value, "a text")?;
+        question: &str,
+        is_many: bool,
+    ) -> Result<VendorQuestion, SqlError> {
+        let label_tokens = labels.map(|labels| labels.tokens.to_vec()).unwrap_or_default();
+        self.require(value, "a text")?;
         let labels = self.require_labels(labels, "labels")?;
         // Descriptions become part of the question, next to their labels.
         if labels.iter().any(|(_, about)| about.is_some()) {
@@ -81,16 +76,11 @@ impl<'q> FunctionCall<'q> {
                 self.reject_slot(about.as_deref().unwrap_or_default())?;
             }
         }
-        let labels: Vec<String> = labels
-            .into_iter()
-            .map(|(label, about)| match about {
-                Some(about) => {
-                    format!("{{'label': {}, 'about': {}}}", quote_text(&label), quote_text(&about))
-                }
-                None => quote_text(&label),
-            })
-            .collect();
-        Ok(format!("{{{{LLMClassify({value}, [{}]{options})}}}}", labels.join(", ")))
+        self.ask_about(
+            value,
+            question,
+            VendorIngredient::Classify { labels, label_tokens, is_many },
+        )
     }
 
     fn require_labels(
@@ -99,21 +89,21 @@ impl<'q> FunctionCall<'q> {
         name: &str,
     ) -> Result<Vec<(String, Option<String>)>, SqlError> {
         let argument = self.require(argument, name)?;
-        let sql = self.translator.sql;
+        let sql = self.text.sql;
         let elements = parse_list(sql, argument.tokens);
         let labels = elements
             .and_then(|list| {
-                list.into_iter().map(|element| parse_label(self.translator, element)).collect()
+                list.into_iter().map(|element| parse_label(self.text, element)).collect()
             })
-            .or_else(|| parse_json_labels(&self.translator.read_string(argument.tokens)?))
+            .or_else(|| parse_json_labels(&self.text.read_string(argument.tokens)?))
             .filter(|labels: &Vec<_>| !labels.is_empty());
         labels.ok_or_else(|| self.error_at(&argument, &format!("{name} must be a list of strings")))
     }
 }
 
 /// Parses a label of a list. Returns the label, and its description if it has one.
-fn parse_label(translator: Translator<'_>, element: &[Token]) -> Option<(String, Option<String>)> {
-    let sql = translator.sql;
+fn parse_label(text: VendorText<'_>, element: &[Token]) -> Option<(String, Option<String>)> {
+    let sql = text.sql;
     if let Some(fields) = parse_object(sql, element) {
         let (mut label, mut about) = (None, None);
         for (name, value) in fields {
@@ -122,7 +112,7 @@ fn parse_label(translator: Translator<'_>, element: &[Token]) -> Option<(String,
                 "description" => &mut about,
                 _ => continue,
             };
-            if field.replace(translator.read_string(&value)?).is_some() {
+            if field.replace(text.read_string(&value)?).is_some() {
                 return None;
             }
         }
@@ -130,9 +120,9 @@ fn parse_label(translator: Translator<'_>, element: &[Token]) -> Option<(String,
     }
     if let Some(pair) = strip_brackets(sql, element, None, b'(') {
         let [label, about] = split_at_commas(pair)[..] else { return None };
-        return Some((translator.read_string(label)?, Some(translator.read_string(about)?)));
+        return Some((text.read_string(label)?, Some(text.read_string(about)?)));
     }
-    Some((translator.read_string(element)?, None))
+    Some((text.read_string(element)?, None))
 }
 
 /// Parses labels in a JSON text: a list of labels, or an object with the labels' descriptions.

@@ -1,45 +1,48 @@
 //! Functions of Databricks.
 
 use super::call::FunctionCall;
-use super::{ANSWER, BOOL, FLOAT, Functions, INT, SENTIMENT, STR};
+use super::{ANSWER, BOOL, FLOAT, Functions, INT, SENTIMENT, STR, choose};
 use crate::blendsql::SqlError;
+use crate::blendsql::macros::VendorQuestion;
 
 pub(super) const FUNCTIONS: Functions = Functions {
-    rewritten: &[
-        ("ai_query", "ai_query('model', 'Translate this: ' || t.c)", rewrite_query),
+    known: &[
+        ("ai_query", "ai_query('model', 'Translate this: ' || t.c)", read_query),
         ("ai_gen", "ai_gen('Translate this: ' || t.c)", |call| {
             let [prompt] = call.match_arguments(["prompt"])?;
-            call.write_prompt(prompt, ANSWER, STR)
+            call.ask_prompt(prompt, ANSWER, STR)
         }),
         ("ai_classify", "ai_classify(t.c, ARRAY('good', 'bad'))", |call| {
             let [content, labels] = call.match_arguments(["content", "labels"])?;
-            call.write_classification(content, labels, "")
+            call.classify(content, labels, "", false)
         }),
         ("ai_analyze_sentiment", "ai_analyze_sentiment(t.c)", |call| {
             let [content] = call.match_arguments(["content"])?;
-            let options =
-                ", options=('positive', 'negative', 'neutral', 'mixed'), return_type='str'";
-            call.write_question_about(content, SENTIMENT, options)
+            call.ask_about(
+                content,
+                SENTIMENT,
+                choose(&["positive", "negative", "neutral", "mixed"]),
+            )
         }),
-        ("ai_summarize", "ai_summarize(t.c, 20)", rewrite_summarize),
+        ("ai_summarize", "ai_summarize(t.c, 20)", read_summarize),
         ("ai_translate", "ai_translate(t.c, 'en')", |call| {
             let [content, to] = call.match_arguments(["content", "to_lang"])?;
             let to = call.require_text(to, "the target language")?;
-            call.write_question_about(content, &format!("Translate the text to {to}."), STR)
+            call.ask_about(content, &format!("Translate the text to {to}."), STR)
         }),
         ("ai_fix_grammar", "ai_fix_grammar(t.c)", |call| {
             let [content] = call.match_arguments(["content"])?;
-            call.write_question_about(content, "Correct the grammatical errors of the text.", STR)
+            call.ask_about(content, "Correct the grammatical errors of the text.", STR)
         }),
         ("ai_similarity", "ai_similarity(t.c, 'late delivery')", |call| {
             let [a, b] = call.match_arguments(["expr1", "expr2"])?;
-            call.write_similarity(a, b)
+            call.compare(a, b)
         }),
         ("ai_mask", "ai_mask(t.c, ARRAY('name', 'address'))", |call| {
             let [content, labels] = call.match_arguments(["content", "labels"])?;
             let labels = call.require_texts(labels, "labels")?.join(", ");
             let question = format!("Replace each of these in the text with [MASKED]: {labels}.");
-            call.write_question_about(content, &question, STR)
+            call.ask_about(content, &question, STR)
         }),
     ],
     prefixes: &["ai_", "vector_search"],
@@ -47,7 +50,7 @@ pub(super) const FUNCTIONS: Functions = Functions {
 };
 
 /// Ignores the endpoint, because hqdl uses its own model.
-fn rewrite_query(call: &FunctionCall<'_>) -> Result<String, SqlError> {
+fn read_query(call: &FunctionCall<'_>) -> Result<VendorQuestion, SqlError> {
     let [_, request, return_type, _, _] = call.match_arguments([
         "endpoint",
         "request",
@@ -55,7 +58,7 @@ fn rewrite_query(call: &FunctionCall<'_>) -> Result<String, SqlError> {
         "failonerror",
         "modelparameters",
     ])?;
-    let options = match return_type {
+    let ingredient = match return_type {
         None => STR,
         Some(name) => match &*call.require_text(return_type, "returnType")?.to_uppercase() {
             "STRING" => STR,
@@ -65,24 +68,20 @@ fn rewrite_query(call: &FunctionCall<'_>) -> Result<String, SqlError> {
             _ => return Err(call.error_at(&name, "hqdl has no equivalent of this returnType")),
         },
     };
-    call.write_prompt(request, ANSWER, options)
+    call.ask_prompt(request, ANSWER, ingredient)
 }
 
-fn rewrite_summarize(call: &FunctionCall<'_>) -> Result<String, SqlError> {
+fn read_summarize(call: &FunctionCall<'_>) -> Result<VendorQuestion, SqlError> {
     let [content, max_words] = call.match_arguments(["content", "max_words"])?;
     let words = match max_words {
-        None => "50".to_owned(),
-        Some(words) => call.translator.translate_expression(words.tokens)?,
+        None => "50",
+        Some(words) => call.text_of(&words),
     };
     if words == "0" {
-        return call.write_question_about(content, "Summarize the text.", STR);
+        return call.ask_about(content, "Summarize the text.", STR);
     }
     if words.parse::<u32>().is_err() {
         return Err(call.error_at_name("`ai_summarize` needs max_words as a number"));
     }
-    call.write_question_about(
-        content,
-        &format!("Summarize the text in at most {words} words."),
-        STR,
-    )
+    call.ask_about(content, &format!("Summarize the text in at most {words} words."), STR)
 }

@@ -2,66 +2,63 @@
 
 use super::call::FunctionCall;
 use super::list::parse_object;
-use super::{ANSWER, BOOL, Functions, IS_TRUE, SENTIMENT, STR, SUMMARIZE_GROUP};
+use super::{ANSWER, BOOL, Functions, IS_TRUE, SENTIMENT, STR, SUMMARIZE_GROUP, choose};
 use crate::blendsql::SqlError;
-use hqdl_values::sql::quote_text;
+use crate::blendsql::macros::{VendorIngredient, VendorQuestion};
 
 pub(super) const FUNCTIONS: Functions = Functions {
-    rewritten: &[
-        ("ai_filter", "AI_FILTER(PROMPT('Is it positive? {0}', t.c))", rewrite_filter),
-        ("ai_classify", "AI_CLASSIFY(t.c, ['good', 'bad'])", rewrite_classify),
-        (
-            "ai_complete",
-            "AI_COMPLETE('model', PROMPT('Translate this: {0}', t.c))",
-            rewrite_complete,
-        ),
-        ("ai_agg", "AI_AGG(t.c, 'Summarize the texts.')", rewrite_aggregate),
+    known: &[
+        ("ai_filter", "AI_FILTER(PROMPT('Is it positive? {0}', t.c))", read_filter),
+        ("ai_classify", "AI_CLASSIFY(t.c, ['good', 'bad'])", read_classify),
+        ("ai_complete", "AI_COMPLETE('model', PROMPT('Translate this: {0}', t.c))", read_complete),
+        ("ai_agg", "AI_AGG(t.c, 'Summarize the texts.')", read_aggregate),
         ("ai_summarize_agg", "AI_SUMMARIZE_AGG(t.c)", |call| {
             let [text] = call.match_arguments(["expr"])?;
-            call.write_reduction(text, SUMMARIZE_GROUP)
+            call.ask_about(text, SUMMARIZE_GROUP, VendorIngredient::Reduce)
         }),
         ("ai_sentiment", "AI_SENTIMENT(t.c)", |call| {
             let [text, categories] = call.match_arguments(["text", "categories"])?;
             call.refuse(categories, "categories")?;
-            let options = ", options=('positive', 'negative', 'neutral', 'mixed', 'unknown'), return_type='str'";
-            call.write_question_about(text, SENTIMENT, options)
+            call.ask_about(
+                text,
+                SENTIMENT,
+                choose(&["positive", "negative", "neutral", "mixed", "unknown"]),
+            )
         }),
-        ("ai_translate", "AI_TRANSLATE(t.c, 'de', 'en')", rewrite_translate),
+        ("ai_translate", "AI_TRANSLATE(t.c, 'de', 'en')", read_translate),
         ("ai_similarity", "AI_SIMILARITY(t.c, 'late delivery')", |call| {
             let [a, b, config] = call.match_arguments(["input1", "input2", "config_object"])?;
             call.refuse(config, "config_object")?;
-            call.write_similarity(a, b)
+            call.compare(a, b)
         }),
         ("ai_embed", "AI_EMBED('model', t.c)", |call| {
             let [_, text] = call.match_arguments(["model", "input"])?;
-            call.write_embedding(text)
+            call.ask_about(text, "", VendorIngredient::Embed)
         }),
         ("vector_cosine_similarity", "VECTOR_COSINE_SIMILARITY(t.v, t.w)", |call| {
             let [a, b] = call.match_arguments(["vector", "vector2"])?;
-            call.write_similarity(a, b)
+            call.compare(a, b)
         }),
     ],
     prefixes: &["ai_", "snowflake.cortex."],
     has_double_quoted_strings: false,
 };
 
-fn rewrite_filter(call: &FunctionCall<'_>) -> Result<String, SqlError> {
+fn read_filter(call: &FunctionCall<'_>) -> Result<VendorQuestion, SqlError> {
     let [predicate, input] = call.match_arguments(["predicate", "input"])?;
     match input {
-        Some(_) => {
-            call.write_question_about(input, &call.require_text(predicate, "the predicate")?, BOOL)
-        }
-        None => call.write_prompt(predicate, IS_TRUE, BOOL),
+        Some(_) => call.ask_about(input, &call.require_text(predicate, "the predicate")?, BOOL),
+        None => call.ask_prompt(predicate, IS_TRUE, BOOL),
     }
 }
 
 /// Rewrites a classification. The result is a label or, in multi mode, a JSON list of labels.
-fn rewrite_classify(call: &FunctionCall<'_>) -> Result<String, SqlError> {
+fn read_classify(call: &FunctionCall<'_>) -> Result<VendorQuestion, SqlError> {
     let [input, categories, config] =
         call.match_arguments(["input", "list_of_categories", "config_object"])?;
-    let mut options = String::new();
+    let (mut question, mut is_many) = (String::new(), false);
     if let Some(config) = config {
-        let sql = call.translator.sql;
+        let sql = call.text.sql;
         let fields = parse_object(sql, config.tokens)
             .ok_or_else(|| call.error_at(&config, "the configuration must be an object"))?;
         call.reject_repeated_fields(&fields)?;
@@ -70,9 +67,9 @@ fn rewrite_classify(call: &FunctionCall<'_>) -> Result<String, SqlError> {
             match (name.as_str(), value.as_str()) {
                 ("task_description", task) => {
                     call.reject_slot(task)?;
-                    options.push_str(&format!(", question={}", quote_text(task)));
+                    task.clone_into(&mut question);
                 }
-                ("output_mode", "multi") => options.push_str(", many=true"),
+                ("output_mode", "multi") => is_many = true,
                 ("output_mode", "single") => {}
                 _ => {
                     return Err(call.error_at(
@@ -83,25 +80,25 @@ fn rewrite_classify(call: &FunctionCall<'_>) -> Result<String, SqlError> {
             }
         }
     }
-    call.write_classification(input, categories, &options)
+    call.classify(input, categories, &question, is_many)
 }
 
-fn rewrite_complete(call: &FunctionCall<'_>) -> Result<String, SqlError> {
+fn read_complete(call: &FunctionCall<'_>) -> Result<VendorQuestion, SqlError> {
     let [_, prompt, _, format] =
         call.match_arguments(["model", "prompt", "model_parameters", "response_format"])?;
     call.refuse(format, "response_format")?;
-    call.write_prompt(prompt, ANSWER, STR)
+    call.ask_prompt(prompt, ANSWER, STR)
 }
 
-fn rewrite_aggregate(call: &FunctionCall<'_>) -> Result<String, SqlError> {
+fn read_aggregate(call: &FunctionCall<'_>) -> Result<VendorQuestion, SqlError> {
     let [value, task] = call.match_arguments(["expr", "task_description"])?;
-    call.write_reduction(value, &call.require_text(task, "a task")?)
+    call.ask_about(value, &call.require_text(task, "a task")?, VendorIngredient::Reduce)
 }
 
-fn rewrite_translate(call: &FunctionCall<'_>) -> Result<String, SqlError> {
+fn read_translate(call: &FunctionCall<'_>) -> Result<VendorQuestion, SqlError> {
     let [text, from, to] = call.match_arguments(["text", "source_language", "target_language"])?;
     let from = call.require_text(from, "the source language")?;
     let to = call.require_text(to, "the target language")?;
     let from = if from.is_empty() { String::new() } else { format!(" from {from}") };
-    call.write_question_about(text, &format!("Translate the text{from} to {to}."), STR)
+    call.ask_about(text, &format!("Translate the text{from} to {to}."), STR)
 }

@@ -3,29 +3,30 @@
 use super::call::FunctionCall;
 use super::{ANSWER, BOOL, FLOAT, Functions, INT, IS_TRUE, STR, SUMMARIZE_GROUP};
 use crate::blendsql::SqlError;
+use crate::blendsql::macros::{VendorIngredient, VendorQuestion};
 
 pub(super) const FUNCTIONS: Functions = Functions {
-    rewritten: &[
-        ("ai.if", "AI.IF(('Is it positive? ', t.c))", |call| rewrite_ask(call, IS_TRUE, BOOL)),
+    known: &[
+        ("ai.if", "AI.IF(('Is it positive? ', t.c))", |call| read_ask(call, IS_TRUE, BOOL)),
         ("ai.score", "AI.SCORE(('How positive is it? ', t.c))", |call| {
-            rewrite_ask(call, "Rate this.", FLOAT)
+            read_ask(call, "Rate this.", FLOAT)
         }),
         ("ai.generate", "AI.GENERATE(('Translate this: ', t.c))", |call| {
-            rewrite_ask(call, ANSWER, STR)
+            read_ask(call, ANSWER, STR)
         }),
         ("ai.generate_bool", "AI.GENERATE_BOOL(('Is it positive? ', t.c))", |call| {
-            rewrite_ask(call, IS_TRUE, BOOL)
+            read_ask(call, IS_TRUE, BOOL)
         }),
         ("ai.generate_int", "AI.GENERATE_INT(('How many people? ', t.c))", |call| {
-            rewrite_ask(call, ANSWER, INT)
+            read_ask(call, ANSWER, INT)
         }),
         ("ai.generate_double", "AI.GENERATE_DOUBLE(('What price? ', t.c))", |call| {
-            rewrite_ask(call, ANSWER, FLOAT)
+            read_ask(call, ANSWER, FLOAT)
         }),
         ("ai.classify", "AI.CLASSIFY(t.c, categories => ['good', 'bad'])", |call| {
             let [input, categories, _, _] =
                 call.match_arguments(["input", "categories", "connection_id", "endpoint"])?;
-            call.write_classification(input, categories, "")
+            call.classify(input, categories, "", false)
         }),
         ("ai.similarity", "AI.SIMILARITY(t.c, 'late delivery', endpoint => 'model')", |call| {
             let [a, b, _, _, _] = call.match_arguments([
@@ -35,7 +36,7 @@ pub(super) const FUNCTIONS: Functions = Functions {
                 "endpoint",
                 "model",
             ])?;
-            call.write_similarity(a, b)
+            call.compare(a, b)
         }),
         ("ai.embed", "AI.EMBED(t.c, endpoint => 'model')", |call| {
             let [text, _, _, _, _] = call.match_arguments([
@@ -45,16 +46,18 @@ pub(super) const FUNCTIONS: Functions = Functions {
                 "model",
                 "task_type",
             ])?;
-            call.write_embedding(text)
+            call.ask_about(text, "", VendorIngredient::Embed)
         }),
         ("ai.agg", "AI.AGG(t.c, 'Summarize the texts.')", |call| {
             let [input, instruction, _, _] =
                 call.match_arguments(["input", "instruction", "connection_id", "endpoint"])?;
             match instruction {
-                Some(_) => {
-                    call.write_reduction(input, &call.require_text(instruction, "an instruction")?)
-                }
-                None => call.write_reduction(input, SUMMARIZE_GROUP),
+                Some(_) => call.ask_about(
+                    input,
+                    &call.require_text(instruction, "an instruction")?,
+                    VendorIngredient::Reduce,
+                ),
+                None => call.ask_about(input, SUMMARIZE_GROUP, VendorIngredient::Reduce),
             }
         }),
     ],
@@ -63,7 +66,11 @@ pub(super) const FUNCTIONS: Functions = Functions {
 };
 
 /// Ignores the connection and the endpoint, because hqdl uses its own model.
-fn rewrite_ask(call: &FunctionCall<'_>, default: &str, options: &str) -> Result<String, SqlError> {
+fn read_ask(
+    call: &FunctionCall<'_>,
+    default: &str,
+    ingredient: VendorIngredient,
+) -> Result<VendorQuestion, SqlError> {
     let [prompt, _, _, _, schema] = call.match_arguments([
         "prompt",
         "connection_id",
@@ -72,5 +79,5 @@ fn rewrite_ask(call: &FunctionCall<'_>, default: &str, options: &str) -> Result<
         "output_schema",
     ])?;
     call.refuse(schema, "output_schema")?;
-    call.write_prompt(prompt, default, options)
+    call.ask_prompt(prompt, default, ingredient)
 }

@@ -4,12 +4,12 @@ use crate::blendsql::lexer::{Lexeme, Token};
 
 /// Returns the index of the bracket that closes the bracket at the first token; 0 if the first
 /// token is not a bracket, and `None` if the bracket is not closed.
-pub(super) fn find_close(tokens: &[Token]) -> Option<usize> {
+fn find_close(tokens: &[Token]) -> Option<usize> {
     let mut depth = 0_usize;
     tokens.iter().position(|token| {
         match token.lexeme {
-            Lexeme::Symbol(b'(' | b'[' | b'{') | Lexeme::Open => depth += 1,
-            Lexeme::Symbol(b')' | b']' | b'}') | Lexeme::Close => depth = depth.saturating_sub(1),
+            Lexeme::Symbol(b'(' | b'[' | b'{') => depth += 1,
+            Lexeme::Symbol(b')' | b']' | b'}') => depth = depth.saturating_sub(1),
             _ => {}
         }
         depth == 0

@@ -2,22 +2,20 @@
 
 use std::ops::Range;
 
-use super::Translator;
-use super::brackets::{find_close, split_at_commas};
+use super::VendorText;
+use super::brackets::split_at_commas;
 use super::prompt::{SLOT, VendorPrompt};
-use crate::blendsql::SqlError;
 use crate::blendsql::lexer::{Lexeme, Token};
+use crate::blendsql::macros::{NamedValue, VendorIngredient, VendorQuestion};
+use crate::blendsql::{SqlError, argument};
 use hqdl_values::problem::find_nearest;
-use hqdl_values::sql::quote_text;
 
 pub(super) struct FunctionCall<'q> {
-    pub translator: Translator<'q>,
-    /// Name with its schema, in lower case: `ai.if`.
+    pub text: VendorText<'q>,
+    /// Name with its schema, in lower case and without blanks: `ai.if`.
     pub name: String,
     pub name_span: Range<usize>,
     arguments: Vec<FunctionArgument<'q>>,
-    /// End offset of the call, including a field that selects the answer.
-    pub end: usize,
 }
 
 /// An argument of a call.
@@ -27,57 +25,6 @@ pub(super) struct FunctionArgument<'q> {
     name: Option<Token>,
     /// Tokens of the value; never empty.
     pub tokens: &'q [Token],
-}
-
-/// Parses the call that begins at the `n`th token. Also returns the index of the token after the
-/// call.
-pub(super) fn parse_call<'q>(
-    translator: Translator<'q>,
-    tokens: &'q [Token],
-    n: usize,
-) -> Option<(FunctionCall<'q>, usize)> {
-    let sql = translator.sql;
-    let is_dot = |n: usize| tokens.get(n).is_some_and(|token| token.is_symbol(b'.'));
-    let first = tokens.get(n).filter(|first| first.lexeme == Lexeme::Word)?;
-    if n > 0 && (is_dot(n - 1) || tokens[n - 1].lexeme == Lexeme::Open) {
-        return None;
-    }
-    let mut last = n;
-    while is_dot(last + 1) && tokens.get(last + 2)?.lexeme == Lexeme::Word {
-        last += 2;
-    }
-    tokens.get(last + 1).filter(|paren| paren.is_symbol(b'('))?;
-    let close = last + 1 + find_close(&tokens[last + 1..])?;
-    let words = tokens[n..=last].iter().map(|token| token.text(sql).to_lowercase());
-    let mut end = close + 1;
-    // `.result` of BigQuery and `:labels[0]::text` of Snowflake select the answer.
-    if is_dot(end) && tokens.get(end + 1).is_some_and(|field| field.is_word(sql, "result")) {
-        end += 2;
-    } else if let [field, open, zero, shut, ..] = &tokens[end..]
-        && field.text(sql).eq_ignore_ascii_case(":labels")
-        && open.is_symbol(b'[')
-        && zero.text(sql) == "0"
-        && shut.is_symbol(b']')
-    {
-        end += 4;
-        if let [colons, name, ..] = &tokens[end..]
-            && colons.lexeme == Lexeme::Colons
-            && name.lexeme == Lexeme::Word
-        {
-            end += 2;
-        }
-    }
-    let call = FunctionCall {
-        translator,
-        name: words.collect(),
-        name_span: first.start..tokens[last].end,
-        arguments: split_at_commas(&tokens[last + 2..close])
-            .into_iter()
-            .map(|tokens| FunctionArgument::new(sql, tokens))
-            .collect(),
-        end: tokens[end - 1].end,
-    };
-    Some((call, end))
 }
 
 impl<'q> FunctionArgument<'q> {
@@ -102,6 +49,23 @@ impl<'q> FunctionArgument<'q> {
 }
 
 impl<'q> FunctionCall<'q> {
+    /// Splits the tokens of a call's arguments.
+    pub fn new(text: VendorText<'q>, name: Token, arguments: &'q [Token]) -> Self {
+        let is_part = |c: &char| !c.is_whitespace();
+        let arguments = split_at_commas(arguments).into_iter();
+        Self {
+            text,
+            name: name.text(text.sql).to_lowercase().chars().filter(is_part).collect(),
+            name_span: name.span(),
+            arguments: arguments.map(|tokens| FunctionArgument::new(text.sql, tokens)).collect(),
+        }
+    }
+
+    /// Returns an argument as written.
+    pub fn text_of(&self, argument: &FunctionArgument<'_>) -> &'q str {
+        self.text.sql.get(argument.span()).unwrap_or_default()
+    }
+
     /// Returns an error at the function's name.
     pub fn error_at_name(&self, message: &str) -> SqlError {
         SqlError::new(self.name_span.clone(), message, "in this call")
@@ -135,7 +99,7 @@ impl<'q> FunctionCall<'q> {
         &self,
         names: [&str; N],
     ) -> Result<[Option<FunctionArgument<'q>>; N], SqlError> {
-        let sql = self.translator.sql;
+        let sql = self.text.sql;
         let (mut matched, mut positions) = ([None; N], 0..N);
         let mut set = |position: usize, argument: &FunctionArgument<'q>| {
             let message = format!("`{}` appears twice", names[position]);
@@ -188,7 +152,7 @@ impl<'q> FunctionCall<'q> {
 
     /// Returns the text of a part that must be a single string.
     pub fn read_text(&self, tokens: &[Token], name: &str) -> Result<String, SqlError> {
-        let text = self.translator.read_string(tokens);
+        let text = self.text.read_string(tokens);
         text.ok_or_else(|| self.error_at_tokens(tokens, &format!("{name} must be a string")))
     }
 
@@ -204,72 +168,66 @@ impl<'q> FunctionCall<'q> {
         })
     }
 
-    /// Returns the translated text of a required expression.
-    pub fn require_expression(
-        &self,
-        argument: Option<FunctionArgument<'q>>,
-        name: &str,
-    ) -> Result<String, SqlError> {
-        self.translator.translate_expression(self.require(argument, name)?.tokens)
-    }
-
-    /// Returns the prompt in a required argument.
-    fn require_prompt(
-        &self,
-        argument: Option<FunctionArgument<'q>>,
-    ) -> Result<VendorPrompt, SqlError> {
-        let argument = self.require(argument, "a prompt")?;
-        VendorPrompt::parse(self.translator, argument.tokens)
-    }
-
-    /// Writes an ingredient that asks the prompt in an argument; `default` is the question of a
-    /// prompt without text.
-    pub fn write_prompt(
+    /// Asks the prompt in a required argument; `default` is the question of a prompt without text.
+    pub fn ask_prompt(
         &self,
         argument: Option<FunctionArgument<'q>>,
         default: &str,
-        options: &str,
-    ) -> Result<String, SqlError> {
-        let prompt = self.require_prompt(argument)?;
-        prompt.write_ingredient(default, options).ok_or_else(|| self.slot_error())
+        ingredient: VendorIngredient,
+    ) -> Result<VendorQuestion, SqlError> {
+        let argument = self.require(argument, "a prompt")?;
+        let prompt = VendorPrompt::parse(self.text, argument.tokens, 0)?;
+        let (text, values) = prompt.into_question(default).ok_or_else(|| self.slot_error())?;
+        Ok(VendorQuestion { ingredient, text, values })
     }
 
-    /// Writes a question about each value of a required expression.
-    pub fn write_question_about(
+    /// Asks a question about the value of a required argument.
+    pub fn ask_about(
         &self,
         argument: Option<FunctionArgument<'q>>,
         question: &str,
-        options: &str,
-    ) -> Result<String, SqlError> {
+        ingredient: VendorIngredient,
+    ) -> Result<VendorQuestion, SqlError> {
         self.reject_slot(question)?;
-        let value = self.require_expression(argument, "a text")?;
-        Ok(format!("{{{{LLMMap({}, {value}{options})}}}}", quote_text(question)))
+        let values = vec![self.text.read_value(self.require(argument, "a text")?.tokens)?];
+        Ok(VendorQuestion { ingredient, text: question.to_owned(), values })
     }
 
-    /// Writes the similarity of two required expressions.
-    pub fn write_similarity(
+    /// Returns the similarity of two required texts.
+    pub fn compare(
         &self,
         a: Option<FunctionArgument<'q>>,
         b: Option<FunctionArgument<'q>>,
-    ) -> Result<String, SqlError> {
-        let (a, b) =
-            (self.require_expression(a, "a text")?, self.require_expression(b, "a second text")?);
-        Ok(format!("similarity({a}, {b})"))
+    ) -> Result<VendorQuestion, SqlError> {
+        let mut question = self.ask_about(a, "", VendorIngredient::Similarity)?;
+        let b = self.require(b, "a second text")?;
+        question.values.push(self.text.read_value(b.tokens)?);
+        Ok(question)
+    }
+}
+
+impl VendorText<'_> {
+    /// Returns the tokens of an expression as a value. If they are a column, the value has its
+    /// name.
+    pub fn read_value(self, tokens: &[Token]) -> Result<NamedValue, SqlError> {
+        self.reject_casts(tokens)?;
+        // An ingredient reads `a = b` as a named argument.
+        let is_comparison = matches!(tokens, [word, sign, ..]
+            if word.lexeme == Lexeme::Word && sign.is_symbol(b'='));
+        Ok(NamedValue {
+            span: argument::span_of_tokens(tokens),
+            argument: argument::parse_argument(self.sql, tokens)?,
+            name: self.column_name(tokens).unwrap_or_default(),
+            is_comparison,
+        })
     }
 
-    /// Writes the embedding of a required expression.
-    pub fn write_embedding(&self, text: Option<FunctionArgument<'q>>) -> Result<String, SqlError> {
-        Ok(format!("embed({})", self.require_expression(text, "a text")?))
-    }
-
-    /// Writes an instruction about all values of a group.
-    pub fn write_reduction(
-        &self,
-        argument: Option<FunctionArgument<'q>>,
-        instruction: &str,
-    ) -> Result<String, SqlError> {
-        self.reject_slot(instruction)?;
-        let value = self.require_expression(argument, "a text")?;
-        Ok(format!("{{{{LLMReduce({}, {value})}}}}", quote_text(instruction)))
+    /// Returns the name of a column, without its table.
+    fn column_name(self, tokens: &[Token]) -> Option<String> {
+        let is_column = tokens.iter().enumerate().all(|(n, token)| match n % 2 {
+            0 => matches!(token.lexeme, Lexeme::Word | Lexeme::Name | Lexeme::Quoted),
+            _ => token.is_symbol(b'.'),
+        });
+        tokens.last().filter(|_| is_column).map(|last| last.unquoted_text(self.sql))
     }
 }
