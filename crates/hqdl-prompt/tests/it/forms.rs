@@ -5,7 +5,8 @@ use hqdl_prompt::align::RequestKeys;
 use hqdl_prompt::completion::FinishReason;
 use hqdl_prompt::{AnswerForm, Prompt, PromptFrame, Question, RowOutcome, completion};
 use hqdl_spec::checker::Checker;
-use hqdl_spec::{Column, Expansion, Format, Task, Type, ValueList};
+use hqdl_spec::media::KINDS;
+use hqdl_spec::{Column, Expansion, Format, MediaColumn, Task, Type, ValueList};
 use hqdl_values::Row;
 use hqdl_values::cell::{CellValue, State};
 use hqdl_values::key::{ColumnIdentity, ListHash};
@@ -114,6 +115,10 @@ fn a_value_is_shown_with_its_column() {
          or {\"answer\": null} if you do not know.\nCopy the answer from the options.\nOptions: [\"S\",\"L\"]"
     );
     assert_eq!(prompt.user, "Column: city.na me\nvalue: \"Oslo\"\n\nQuestion: Is it {a}\nlarge?");
+}
+
+fn image_column() -> MediaColumn {
+    MediaColumn { name: "value".to_owned(), kind: Some(KINDS[0]) }
 }
 
 #[test]

@@ -29,8 +29,8 @@ use hqdl_sql::blendsql::macros::FindMacro;
 use hqdl_sql::blendsql::normalize::SourceQuery;
 use hqdl_sql::blendsql::parse::Syntax;
 use hqdl_sql::blendsql::vendors::Vendor;
-use hqdl_sql::suql;
 use hqdl_sql::try_cast::rewrite_try_casts;
+use hqdl_sql::{TranslatedQuery, suql};
 
 impl Dialect {
     /// Translates `PostgreSQL`'s syntax to `SQLite`'s, and passes the query to `run`. The calls of
@@ -59,9 +59,17 @@ impl Dialect {
             let hint = "use `--dialect sqlite` for this call, or LLMMap, LLMQA, LLMValidate, LLMJoin or LLMReduce";
             macros::explain_missing_macro(error.into(), hint)
         })?;
-        let result = run(&translated.sql);
-        result.map_err(|error| error.map_span(|span| translated.original_span(&span)))
+        remap_spans(&translated, run)
     }
+}
+
+/// Passes the rewritten text of a query to `run`, and maps the error spans back to the original
+/// text.
+fn remap_spans<T>(
+    rewritten: &TranslatedQuery,
+    run: impl FnOnce(&str) -> Result<T, QueryError>,
+) -> Result<T, QueryError> {
+    run(&rewritten.sql).map_err(|error| error.map_span(|span| rewritten.original_span(&span)))
 }
 
 /// Reads a query and passes it to `run`. Error spans point into the original query.
@@ -90,7 +98,8 @@ fn read_query<T>(
     let find_macro = Some::<FindMacro<'_>>(&find_macro);
     let syntax = Syntax { is_table: &is_table, is_server: false, find_macro, vendor };
     if let Some(expanded) = function_calls::expand_aliases(request, syntax)? {
-        return remap_spans(&expanded, |sql| read_query(&Request { sql, ..request.clone() }, run));
+        let run = |sql: &str| read_query(&Request { sql, ..request.clone() }, vendor, run);
+        return remap_spans(&expanded, run);
     }
     let mut source = SourceQuery::parse(request.sql, syntax)?;
     let expanded = macros::expand_macros(request, &schema, &source)?;
