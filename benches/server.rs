@@ -55,8 +55,9 @@ fn write(facts: &Facts) -> Vec<Entity> {
         kinds: Vec::new(),
         requires_evidence: false,
     };
-    let meanings: Vec<u32> =
-        (0..COLUMNS).map(|n| history.column_identity_id(&meaning(n)).expect("a meaning")).collect();
+    let meanings: Vec<u32> = (0..COLUMNS)
+        .map(|n| history.intern_column_identity(&meaning(n)).expect("a meaning"))
+        .collect();
     let unit = |request: usize| {
         let of = |row: usize| {
             let fact = |meaning: &u32| Fact {

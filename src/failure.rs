@@ -102,7 +102,7 @@ impl Failure {
     /// Replaces advice about commands and request fields by advice for an assistant, which can only
     /// set the arguments of its tools.
     #[must_use]
-    pub fn for_tools(self) -> Self {
+    pub fn with_tool_advice(self) -> Self {
         let own = |text: &str| {
             TOOL_ADVICE.iter().fold(text.to_owned(), |text, (part, own)| text.replace(part, own))
         };

@@ -43,7 +43,7 @@ pub fn build_sample_prompts(
             MaterializeError::Evidence { expansion: expansion.name.clone(), message }
         })?;
         let asked = expansion.reduce_to_key_part(&first.key);
-        let shown: Vec<_> = rows.iter().map(|row| expansion.shown_row(row)).collect();
+        let shown: Vec<_> = rows.iter().map(|row| expansion.build_shown_row(row)).collect();
         let models = model::choose_models(spec, Some(&*connected), expansion);
         for (m, choice) in models.choices().iter().enumerate() {
             let columns: Vec<usize> = models.columns_of_model(m).collect();
@@ -83,6 +83,6 @@ fn collect_first_rows(
         Ok::<_, rusqlite::Error>(())
     };
     let keys = Keys::collect(database, expansion, None)?;
-    keys.for_each(&mut add_row).map_err(|e| database.store_error_for(&e))?;
+    keys.for_each(&mut add_row).map_err(|e| database.to_store_error(&e))?;
     Ok(rows)
 }

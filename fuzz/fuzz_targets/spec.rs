@@ -10,7 +10,7 @@ use libfuzzer_sys::fuzz_target;
 fuzz_target!(|text: &str| {
     let problems = match UncheckedSpec::parse(Path::new("spec.toml"), text.to_owned()) {
         // A missing database is reported with every problem that the text alone reveals.
-        Ok(unchecked_spec) => unchecked_spec.database_problem("there is no database", "make one"),
+        Ok(unchecked_spec) => unchecked_spec.find_problems_without_database("there is no database", "make one"),
         Err(problems) => problems,
     };
     for problem in &problems.problems {

@@ -471,7 +471,7 @@ fn map_values(
     let mut spec = settings.spec.clone();
     spec.set_budget(budget)?;
     spec.expansions.clear();
-    let facts = cache.facts.with_latest();
+    let facts = cache.facts.sync();
     let mut request = Request {
         command: "map",
         listener: Arc::clone(&context.listener),
@@ -638,9 +638,9 @@ impl QueryArguments {
         let spec = &session.spec;
         let (target, _) =
             output::find_expanded_database(&session.database, spec.output.as_deref())?;
-        let facts = session.facts()?.with_latest();
+        let facts = session.facts()?.sync();
         let refresh = (self.refresh || self.retry_failed).then_some(RefreshScope {
-            up_to: facts.history().last_completion_id()?,
+            up_to: facts.history().load_last_completion_id()?,
             failed_only: !self.refresh,
         });
         let timeout = self.timeout.map(std::time::Duration::try_from_secs_f64).transpose();

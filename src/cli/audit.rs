@@ -17,7 +17,7 @@ use crate::audit::{
     sheet_path,
 };
 use crate::database::Database;
-use crate::format::count_noun;
+use crate::format::format_count;
 use crate::interval::design_for_query;
 use crate::materialize::{RunMode, Selection};
 use crate::problem::{Problems, find_nearest};
@@ -110,7 +110,7 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
     } else if let Some(reference) = &options.truth {
         let filled = audit.fill_from_reference(&session.spec, n, reference)?;
         let file = sheet_path(&session.spec, expansion);
-        let what = format!("filled {}", count_noun(filled, "cell"));
+        let what = format!("filled {}", format_count(filled, "cell"));
         report_step(output_options, "filled", &what, filled, &file);
         if filled == 0 && !output_options.quiet {
             anstream::eprintln!(
@@ -121,12 +121,12 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
     } else if asks_model {
         let filled = ask_other_model(options, n, &mut audit, output_options)?;
         let file = sheet_path(&session.spec, expansion);
-        let what = format!("filled {}", count_noun(filled, "cell"));
+        let what = format!("filled {}", format_count(filled, "cell"));
         report_step(output_options, "filled", &what, filled, &file);
     } else if options.apply {
         let applied = audit.apply_truths(&session.spec, expansion)?;
         let file = session.spec.overrides_path();
-        let what = format!("wrote {}", count_noun(applied, "override"));
+        let what = format!("wrote {}", format_count(applied, "override"));
         report_step(output_options, "applied", &what, applied, &file);
     } else {
         ask_person(&session, expansion, &mut audit)?;
@@ -307,7 +307,7 @@ fn draw_sample(
     } else if !output_options.quiet {
         anstream::eprintln!(
             "drew {} of {} ({}, seed {}) into {}",
-            count_noun(draw.sample().len() as u64, "row"),
+            format_count(draw.sample().len() as u64, "row"),
             draw.frame.len(),
             draw.design.name(),
             draw.seed,
@@ -353,7 +353,7 @@ fn ask_person(session: &Session, expansion: &Expansion, audit: &mut Audit) -> Re
     let mut lines = std::io::stdin().lock().lines();
     let sample = audit.draw.sample().to_vec();
     for (n, row) in sample.iter().enumerate() {
-        for (column, audited) in audit.draw.expansion_columns(expansion) {
+        for (column, audited) in audit.draw.find_expansion_columns(expansion) {
             let known = audit.sheet.truth(*row, column);
             if known.is_some_and(|truth| truth.evidence() == Evidence::Truth) {
                 continue;
@@ -397,7 +397,7 @@ fn print_report(report: &AuditReport, output_options: OutputOptions) {
         report.id,
         report.expansion,
         report.design,
-        count_noun(report.sample, "row")
+        format_count(report.sample, "row")
     );
     let gone = [(report.gone, "no longer exist"), (report.changed, "have another answer now")];
     for (rows, what) in gone.iter().filter(|(rows, _)| *rows > 0) {
@@ -456,10 +456,10 @@ fn print_column(column: &ColumnAudit) {
         anstream::println!("  state {state}: {right} of {rows} right");
     }
     if column.cannot_be_known > 0 {
-        anstream::println!("  {} cannot be known", count_noun(column.cannot_be_known, "row"));
+        anstream::println!("  {} cannot be known", format_count(column.cannot_be_known, "row"));
     }
     for pair in &column.confusions {
-        let times = count_noun(pair.rows, "row");
+        let times = format_count(pair.rows, "row");
         anstream::println!("  {} instead of {}: {times}", pair.answer, pair.truth);
     }
 }

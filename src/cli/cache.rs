@@ -144,7 +144,7 @@ impl IdNames {
         };
         Ok(Self {
             columns: history
-                .column_identities()?
+                .list_column_identities()?
                 .into_iter()
                 .map(|(id, text)| (id, column(text)))
                 .collect(),
@@ -163,7 +163,7 @@ fn list_facts(
     let name = |map: &BTreeMap<u32, String>, id: u32| map.get(&id).cloned().unwrap_or_default();
     let mut out = BufWriter::new(std::io::stdout().lock());
     let mut shown = 0;
-    for entry in facts.with_latest().iter() {
+    for entry in facts.sync().iter() {
         let (entity, record) = entry?;
         if filter.is_some_and(|f| !entity.as_str().to_lowercase().contains(&f.to_lowercase())) {
             continue;
@@ -198,7 +198,7 @@ fn print_stats(facts: &Facts, output_options: OutputOptions) -> Result<(), Failu
     let names = IdNames::from_facts(facts)?;
     let mut entities = 0u64;
     let mut columns: BTreeMap<(String, String), Tally> = BTreeMap::new();
-    for entry in facts.with_latest().iter() {
+    for entry in facts.sync().iter() {
         let (_, record) = entry?;
         entities += 1;
         for fact in record.facts {

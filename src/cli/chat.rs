@@ -5,7 +5,8 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use super::ask::{
-    Answered, AskFlags, AskOutcome, AskRun, PlanUse, cannot_keep_failure, keep_example, print_sql,
+    Answered, AskFlags, AskOutcome, AskRun, PlanUse, keep_example, print_sql,
+    unusable_example_failure,
 };
 use super::failure::{Failure, INTERRUPTED};
 use super::rows::{self, RowsFormat};
@@ -38,7 +39,7 @@ pub struct Options {
 }
 
 pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode, Failure> {
-    let format = options.ask.rows_format(output_options)?;
+    let format = options.ask.choose_rows_format(output_options)?;
     let (session, target) = options.ask.open("chat", output_options)?;
     let ask_run =
         AskRun::open(&options.ask, PlanUse::RunInChat, &session, &target, output_options)?;
@@ -265,7 +266,7 @@ impl Chat<'_> {
     fn keep_example(&self, question: &str) -> Result<(), Failure> {
         let last = self.last_turn()?;
         if last.rows == 0 || !last.can_be_example {
-            return Err(cannot_keep_failure(last.rows));
+            return Err(unusable_example_failure(last.rows));
         }
         let Some(spec) = &self.options.ask.spec else {
             let hint = "start the chat with --spec SPEC";

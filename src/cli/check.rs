@@ -132,7 +132,7 @@ fn check_spec(path: &std::path::Path, options: &Options) -> Result<(Problems, St
             .problems
             .extend(warnings.into_iter().map(|r| draft.warning_at(&location, r, help)));
         problems.problems.extend(gathered.report.placeholders_warning().map(|message| {
-            let help = suggest_without_placeholders(expansion, &gathered.report);
+            let help = suggest_filtered_source(expansion, &gathered.report);
             draft.warning_at(&location, message, &help)
         }));
         problems.problems.extend(gathered.report.duplicates_note().map(|message| {
@@ -201,7 +201,7 @@ fn find_shared_columns(spec: &Spec, draft: &UncheckedSpec) -> Vec<Problem> {
 }
 
 /// Returns a hint with a SELECT that leaves out the placeholder keys, such as `N/A`.
-fn suggest_without_placeholders(expansion: &Expansion, report: &KeyReport) -> String {
+fn suggest_filtered_source(expansion: &Expansion, report: &KeyReport) -> String {
     let quote = |text: &String| format!("'{}'", text.replace('\'', "''"));
     let texts: Vec<String> = report.placeholders.1.iter().map(quote).collect();
     match (expansion.key.names(), expansion.sources.as_slice()) {
@@ -225,7 +225,7 @@ fn suggest_without_placeholders(expansion: &Expansion, report: &KeyReport) -> St
 /// are published, because the queries may read their tables.
 fn check_examples(spec: &Spec, draft: &UncheckedSpec) -> Result<Vec<Problem>, Failure> {
     let is_published = |name: &str| {
-        let published = Database::open(spec.target()).and_then(|db| db.published_expansions());
+        let published = Database::open(spec.target()).and_then(|db| db.list_published_expansions());
         published.is_ok_and(|all| all.iter().any(|p| p.expansion.eq_ignore_ascii_case(name)))
     };
     if spec.ask.examples.is_empty() || !spec.expansions.iter().all(|e| is_published(&e.name)) {

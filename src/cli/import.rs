@@ -8,7 +8,7 @@ use super::failure::{Failure, INCOMPLETE};
 use super::materialize::print_report;
 use super::progress::Progress;
 use super::{CacheFlags, ModelFlags, OutputOptions, interrupt, session};
-use crate::format::count_noun;
+use crate::format::format_count;
 use crate::materialize::{ImportResult, RunMode, Selection};
 use crate::model;
 
@@ -83,7 +83,7 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
         let content = match lines.unreadable {
             0 => "no line".to_owned(),
             1 => "1 line, which is not from a batch".to_owned(),
-            count => format!("{}, but none of them is from a batch", count_noun(count, "line")),
+            count => format!("{}, but none of them is from a batch", format_count(count, "line")),
         };
         return Err(Failure::wrong_input(
             format!("nothing to import: {} {have} {content}", files.join(", ")),
@@ -120,7 +120,7 @@ fn print_import_result(imported: &ImportResult, output_options: OutputOptions) {
     if output_options.quiet {
         return;
     }
-    anstream::println!("imported   {}", count_noun(lines.answered, "answer"));
+    anstream::println!("imported   {}", format_count(lines.answered, "answer"));
     let notes = [
         (lines.known, "imported before"),
         (lines.failed, "of failed requests: their cells stay missing, and the next run asks again"),
@@ -134,6 +134,6 @@ fn print_import_result(imported: &ImportResult, output_options: OutputOptions) {
         ),
     ];
     for (n, what) in notes.into_iter().filter(|(n, _)| *n > 0) {
-        anstream::eprintln!("note: skipped {} {what}", count_noun(n, "line"));
+        anstream::eprintln!("note: skipped {} {what}", format_count(n, "line"));
     }
 }

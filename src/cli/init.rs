@@ -8,7 +8,7 @@ use serde_json::json;
 use super::failure::Failure;
 use super::{ModelFlags, OutputOptions, interrupt, session};
 use crate::database::{Database, StoreError};
-use crate::format::{count_noun, format_thousands, format_usd_bound};
+use crate::format::{format_count, format_thousands, format_usd_bound};
 use crate::init::SpecDraft;
 use crate::init::advice::{self, TableAdvice};
 use crate::init::csv_import;
@@ -144,8 +144,8 @@ fn ask_for_advice(
         anstream::eprintln!(
             "asking {} about {} in {}, {price}",
             session.spec.model.name,
-            count_noun(cards.len() as u64, "table"),
-            count_noun(planned.requests, "request"),
+            format_count(cards.len() as u64, "table"),
+            format_count(planned.requests, "request"),
         );
     }
     request.model = Some(session.connect_model()?);
@@ -169,7 +169,7 @@ fn resolve_database(path: &Path, output_options: OutputOptions) -> Result<PathBu
     let (created, notes) = csv_import::create_database(path, &files)
         .map_err(|e| Failure::wrong_input(e.to_string(), e.hint()))?;
     if !output_options.quiet {
-        let files = count_noun(files.len() as u64, "CSV file");
+        let files = format_count(files.len() as u64, "CSV file");
         anstream::eprintln!("created {} from {files}", created.display());
         notes.iter().for_each(|note| anstream::eprintln!("note: {note}"));
     }

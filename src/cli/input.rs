@@ -185,7 +185,7 @@ impl<'o> Input<'o> {
         listener: Listener,
         interrupt: watch::Receiver<bool>,
     ) -> Result<Request<'_>, Failure> {
-        let up_to = self.session.facts()?.history().last_completion_id()?;
+        let up_to = self.session.facts()?.history().load_last_completion_id()?;
         let again = self.options.refresh || self.options.retry_failed;
         let again = again.then_some(RefreshScope { up_to, failed_only: !self.options.refresh });
         Ok(Request {
@@ -217,7 +217,7 @@ impl<'o> Input<'o> {
     }
 
     /// Returns the help for a table that the spec publishes but that the queried database lacks.
-    fn help_with_missing_table(&self) -> String {
+    fn missing_table_help(&self) -> String {
         let spec = &self.session.spec;
         match spec.output.as_ref().filter(|output| is_folder(output)) {
             Some(folder) => format!(
@@ -236,7 +236,7 @@ impl<'o> Input<'o> {
                 if let Some(table) = problem.message.strip_prefix("no such table: ")
                     && self.session.spec.publishes_table(table)
                 {
-                    problem.help = Some(self.help_with_missing_table());
+                    problem.help = Some(self.missing_table_help());
                 }
                 let dialect = format!("use `--dialect {}`", self.options.dialect.name());
                 if problem.help.as_ref().is_some_and(|help| help.contains(&dialect)) {
@@ -269,7 +269,7 @@ pub fn open_for_query(
     let session = match (spec, &flags.db) {
         (Some(spec), _) => {
             let draft = UncheckedSpec::read(spec)?.allow_no_expansions();
-            session::open_draft(draft, flags, budget, command)?
+            session::open_unchecked_spec(draft, flags, budget, command)?
         }
         (None, Some(db)) => session::open_without_spec(db, flags, budget, command)?,
         (None, None) => {

@@ -180,7 +180,7 @@ impl LineAnswerer<'_> {
         let mut spec = self.spec.clone();
         spec.set_budget(budget)?;
         spec.expansions.clear();
-        let facts = self.facts.with_latest();
+        let facts = self.facts.sync();
         let listener: Listener = Arc::new(|_| {});
         let mut request = Request {
             command: "map",

@@ -10,7 +10,7 @@ use super::failure::{Failure, INCOMPLETE};
 use super::progress::{Progress, format_duration, parenthesize_notes};
 use super::{ModelFlags, OutputOptions, interrupt, session};
 use crate::cell::State;
-use crate::format::{count_noun, format_thousands};
+use crate::format::{format_count, format_thousands};
 use crate::generate::Event;
 use crate::materialize::{ExportResult, Report, RunMode, Selection, UnansweredFile};
 use crate::model;
@@ -168,11 +168,11 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
 
 /// Prints what to do about cells whose answers are not valid, unless the run has already done so.
 fn print_failed_cells(report: &Report) {
-    let failed = report.cells.count_failed() - report.cells.get(State::Error);
+    let failed = report.cells.count_failed_cells() - report.cells.get(State::Error);
     if failed > 0 && report.find_common_failure().is_none() {
         anstream::eprintln!(
             "note: {} got no valid answer; `hqdl why` shows the reason, and --retry-failed asks again",
-            count_noun(failed, "cell")
+            format_count(failed, "cell")
         );
     }
 }
@@ -208,7 +208,7 @@ fn print_exported_files(
             });
             anstream::println!("{line}");
         } else {
-            anstream::println!("written    {path}: {}", count_noun(file.requests, "request"));
+            anstream::println!("written    {path}: {}", format_count(file.requests, "request"));
         }
     }
     if output_options.json || output_options.quiet {
@@ -247,9 +247,9 @@ fn print_unanswered_file(file: &UnansweredFile, output_options: OutputOptions) {
         let advice = if is_there { "`hqdl import` reads its answers; " } else { "" };
         anstream::eprintln!(
             "note: {path}{gone} already contains {}: {} of {} {have} no answer yet. {advice}--again writes these cells again",
-            count_noun(file.cells, "cell"),
+            format_count(file.cells, "cell"),
             format_thousands(file.unanswered_requests),
-            count_noun(file.requests, "request")
+            format_count(file.requests, "request")
         );
     }
 }
@@ -317,18 +317,18 @@ fn print_summary(report: &Report, spec: &Spec, seconds: f64) {
     if let Some(why) = report.last_error.as_ref().filter(|_| errors > 0) {
         anstream::println!(
             "failed     {}, asked again by the next run: {why}",
-            count_noun(errors, "cell")
+            format_count(errors, "cell")
         );
     }
     // Number of cells that got no value in this run but keep the value of an earlier answer.
     let kept = report
         .requested
-        .count_without_value()
-        .saturating_sub(report.cells.count_without_value() + errors);
+        .count_cells_without_value()
+        .saturating_sub(report.cells.count_cells_without_value() + errors);
     if kept > 0 {
         anstream::println!(
             "unchanged  {} got no new value and kept the earlier one",
-            count_noun(kept, "cell")
+            format_count(kept, "cell")
         );
     }
     anstream::println!("reused     {}", format_thousands(report.reused));
@@ -352,7 +352,7 @@ fn print_summary(report: &Report, spec: &Spec, seconds: f64) {
         };
         anstream::println!(
             "in doubt   up to {upper_bound}, for {} that ended without an answer",
-            count_noun(report.in_doubt.requests, "request")
+            format_count(report.in_doubt.requests, "request")
         );
     }
     anstream::println!("time       {}", format_duration(seconds));

@@ -1,7 +1,7 @@
 //! Formats a query's metadata for the terminal, for `--meta` and `explain`.
 
 use super::progress::{format_duration, parenthesize_notes};
-use crate::format::{count_noun, format_thousands, format_usd_bound};
+use crate::format::{format_count, format_thousands, format_usd_bound};
 use crate::query::Meta;
 use crate::spec::Spec;
 
@@ -120,7 +120,7 @@ fn format_demand(meta: &Meta) -> String {
         [] => "none".to_owned(),
         [_] => {
             let needed: u64 = meta.passes.iter().map(|p| p.demanded).sum();
-            format!("1, which needed {}", count_noun(needed, "value"))
+            format!("1, which needed {}", format_count(needed, "value"))
         }
         _ => format!("{}, which needed {} values", each.len(), each.join(", ")),
     }

@@ -199,7 +199,7 @@ struct ModelFlags {
 }
 
 fn parse_variable(text: &str) -> Result<String, String> {
-    if crate::spec::is_variable(text) {
+    if crate::spec::is_env_variable_name(text) {
         return Ok(text.to_owned());
     }
     Err("expected the name of an environment variable, such as OPENAI_API_KEY; never pass a key itself"

@@ -11,7 +11,7 @@ use super::materialize::SelectionFlags;
 use super::meta::WITHOUT_REPEATS;
 use super::{ModelFlags, OutputOptions, progress, session};
 use crate::facts::Reason;
-use crate::format::{count_noun, format_thousands};
+use crate::format::{format_count, format_thousands};
 use crate::materialize::RunMode;
 use crate::plan::{BudgetLeft, CascadePlan, ModelPart, Plan};
 use crate::sample_prompts::{SamplePrompt, build_sample_prompts};
@@ -131,7 +131,7 @@ fn print_requests(plan: &Plan) {
             Some(cost) => format!("${:.4} likely, at most ${:.4}", cost.likely, cost.max),
             None => "price unknown".to_owned(),
         };
-        anstream::println!("  {model:width$}  {}, {cost}", count_noun(*requests, "request"));
+        anstream::println!("  {model:width$}  {}, {cost}", format_count(*requests, "request"));
     }
 }
 
@@ -142,7 +142,7 @@ fn print_plan(plan: &Plan, spec: &Spec, batch: bool) {
         anstream::println!(
             "{}: the source no longer has the keys of {}",
             expansion.name,
-            count_noun(expansion.orphaned, "published row")
+            format_count(expansion.orphaned, "published row")
         );
     }
     let output = plan.output_tokens();
@@ -208,6 +208,6 @@ fn print_cascade(cascade: &CascadePlan) {
             format!("agreement with {}", cascade.to)
         },
         percent(cascade.target),
-        count_noun(cascade.sampled, "cell")
+        format_count(cascade.sampled, "cell")
     );
 }

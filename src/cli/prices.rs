@@ -96,7 +96,7 @@ struct PriceColumn {
     value: fn(&BookEntry) -> Value,
 }
 
-const fn price_column(
+const fn build_price_column(
     name: &'static str,
     for_reading: bool,
     value: fn(&BookEntry) -> Value,
@@ -105,35 +105,39 @@ const fn price_column(
 }
 
 const COLUMNS: [PriceColumn; 18] = [
-    price_column("provider", true, |e| to_text_value(&e.provider)),
-    price_column("model", true, |e| to_text_value(&e.model)),
-    price_column("snapshots", false, |e| to_text_value(&e.names.join(" "))),
-    price_column("from", true, |e| to_text_value(&e.from)),
-    price_column("input", true, |e| to_usd_value(Some(e.price.input))),
-    price_column("cached_input", true, |e| to_usd_value(e.price.cached_input)),
-    price_column("cache_write", true, |e| to_usd_value(e.price.cache_write)),
-    price_column("audio_input", false, |e| to_usd_value(e.price.audio_input)),
-    price_column("output", true, |e| to_usd_value(Some(e.price.output))),
-    price_column("batch", true, |e| to_usd_value(e.price.batch)),
-    price_column("batch_cached_input", false, |e| to_usd_value(e.price.batch_cached_input)),
-    price_column("above_input_tokens", true, |e| {
+    build_price_column("provider", true, |e| to_text_value(&e.provider)),
+    build_price_column("model", true, |e| to_text_value(&e.model)),
+    build_price_column("snapshots", false, |e| to_text_value(&e.names.join(" "))),
+    build_price_column("from", true, |e| to_text_value(&e.from)),
+    build_price_column("input", true, |e| to_usd_value(Some(e.price.input))),
+    build_price_column("cached_input", true, |e| to_usd_value(e.price.cached_input)),
+    build_price_column("cache_write", true, |e| to_usd_value(e.price.cache_write)),
+    build_price_column("audio_input", false, |e| to_usd_value(e.price.audio_input)),
+    build_price_column("output", true, |e| to_usd_value(Some(e.price.output))),
+    build_price_column("batch", true, |e| to_usd_value(e.price.batch)),
+    build_price_column("batch_cached_input", false, |e| to_usd_value(e.price.batch_cached_input)),
+    build_price_column("above_input_tokens", true, |e| {
         let tokens = e.price.above.and_then(|above| i64::try_from(above.input_tokens).ok());
         tokens.map_or(Value::Null, Value::Integer)
     }),
-    price_column("above_input", true, |e| to_usd_value(e.price.above.map(|above| above.input))),
-    price_column("above_cached_input", false, |e| {
+    build_price_column("above_input", true, |e| {
+        to_usd_value(e.price.above.map(|above| above.input))
+    }),
+    build_price_column("above_cached_input", false, |e| {
         to_usd_value(e.price.above.and_then(|a| a.cached_input))
     }),
-    price_column("above_cache_write", false, |e| {
+    build_price_column("above_cache_write", false, |e| {
         to_usd_value(e.price.above.and_then(|a| a.cache_write))
     }),
-    price_column("above_output", true, |e| to_usd_value(e.price.above.map(|above| above.output))),
-    price_column("service_tiers", true, |e| {
+    build_price_column("above_output", true, |e| {
+        to_usd_value(e.price.above.map(|above| above.output))
+    }),
+    build_price_column("service_tiers", true, |e| {
         let tiers: Vec<String> =
             e.service_tiers.iter().map(|(name, part)| format!("{name} {part}")).collect();
         to_text_value(&tiers.join(", "))
     }),
-    price_column("source", false, |e| to_text_value(&e.source)),
+    build_price_column("source", false, |e| to_text_value(&e.source)),
 ];
 
 fn to_text_value(text: &str) -> Value {

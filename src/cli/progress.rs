@@ -12,7 +12,7 @@ use indicatif::{
 use serde_json::json;
 
 use super::OutputOptions;
-use crate::format::{count_noun, format_thousands, format_usd};
+use crate::format::{format_count, format_thousands, format_usd};
 use crate::generate::{Event, Listener};
 use crate::usage::Usage;
 
@@ -81,12 +81,12 @@ impl Progress {
 
     /// Returns a listener for a query. It prints a line for each pass that asks the model, on a
     /// terminal only, so that it does not disturb the rows. It prints failures everywhere.
-    pub fn for_query(output_options: OutputOptions) -> Listener {
+    pub fn new_query_listener(output_options: OutputOptions) -> Listener {
         let is_terminal = !output_options.quiet && std::io::stderr().is_terminal();
         let failures = Mutex::new(Failures::default());
         Arc::new(move |event: &Event| match event {
             Event::Begin { expansion, cells } if is_terminal => {
-                anstream::eprintln!("asking for {} ({expansion})", count_noun(*cells, "value"));
+                anstream::eprintln!("asking for {} ({expansion})", format_count(*cells, "value"));
             }
             Event::Failed(message)
                 if !output_options.quiet
@@ -141,7 +141,7 @@ fn show_event(
             if output_options.json {
                 anstream::println!("{}", event.to_json());
             } else if plain {
-                anstream::eprintln!("{expansion}: {} to ask", count_noun(*cells, "cell"));
+                anstream::eprintln!("{expansion}: {} to ask", format_count(*cells, "cell"));
             }
         }
         Event::Stored { cells, usage } => {
@@ -171,14 +171,14 @@ fn show_event(
             }
         }
         Event::Submitted { batch, requests } => {
-            let text = format!("{batch}: submitted, {}", count_noun(*requests, "request"));
+            let text = format!("{batch}: submitted, {}", format_count(*requests, "request"));
             print_event(output_options, bar, event, &text);
         }
         Event::Polled { batch, status, completed, failed, requests } => {
             let text = format!(
                 "{batch}: {status}, {} of {} answered{}",
                 format_thousands(*completed),
-                count_noun(*requests, "request"),
+                format_count(*requests, "request"),
                 if *failed > 0 {
                     format!(", {} failed", format_thousands(*failed))
                 } else {
@@ -230,8 +230,8 @@ fn print_event(output_options: OutputOptions, bar: &ProgressBar, event: &Event, 
 fn format_usage(usage: &Usage) -> String {
     format!(
         "{}, {}, {}",
-        count_noun(usage.requests, "request"),
-        count_noun(usage.input_tokens + usage.output_tokens, "token"),
+        format_count(usage.requests, "request"),
+        format_count(usage.input_tokens + usage.output_tokens, "token"),
         format_usd(usage.cost_usd)
     )
 }

@@ -9,7 +9,7 @@ use super::{ModelFlags, OutputOptions, session};
 use crate::ask::{ColumnCosts, ProposedColumn};
 use crate::database::Database;
 use crate::failure::Failure;
-use crate::format::{count_noun, format_usd, to_single_line};
+use crate::format::{format_count, format_usd, to_single_line};
 use crate::materialize::{Materializer, Selection};
 use crate::model;
 use crate::session::Session;
@@ -44,7 +44,8 @@ impl ColumnProposal {
             None => String::new(),
         };
         let toml = column.format_toml(&base, &taken).unwrap_or_default();
-        let (filled, problem) = match plan_filling(&column, &base, &taken, spec, flags, session) {
+        let (filled, problem) = match plan_column_fill(&column, &base, &taken, spec, flags, session)
+        {
             Ok(filled) => (Some(filled), None),
             Err(failure) => (None, Some(to_single_line(&failure.message()))),
         };
@@ -64,7 +65,7 @@ impl ColumnProposal {
             usd.map_or("not known, because the price is not".to_owned(), format_usd)
         };
         let ColumnCosts { live, materialized } = self.costs;
-        let cells = count_noun(self.cells, "cell");
+        let cells = format_count(self.cells, "cell");
         anstream::eprintln!(
             "{:<10} live, for this query: {}; materialized, for {cells}: {}",
             "cost",
@@ -92,7 +93,7 @@ impl ColumnProposal {
 
 /// Returns the likely cost of filling a column in USD (`None` if not known), and the number of
 /// cells to fill.
-fn plan_filling(
+fn plan_column_fill(
     column: &ProposedColumn,
     base: &str,
     taken: &[String],
@@ -116,7 +117,7 @@ fn plan_filling(
     let (text, expansion) = column.add_to_spec(base, taken).map_err(wrong)?;
     let path = spec.map_or_else(|| session.spec.path.clone(), Path::to_owned);
     let draft = UncheckedSpec::parse(&path, text)?.allow_no_expansions();
-    let edited = session::open_draft(draft, flags, None, "ask")?;
+    let edited = session::open_unchecked_spec(draft, flags, None, "ask")?;
     let selection = Selection {
         columns: Some(vec![format!("{expansion}.{}", column.name)]),
         ..Selection::default()

@@ -7,7 +7,7 @@ use super::input::{self, Input};
 use super::progress::Progress;
 use super::rows::{self, RowsFormat, RowsOut};
 use super::{OutputOptions, interrupt, meta};
-use crate::format::{count_noun, format_thousands};
+use crate::format::{format_count, format_thousands};
 use crate::interval::{IntervalRequest, run_with_intervals};
 use crate::query::{self, Meta, QueryError};
 
@@ -124,7 +124,8 @@ fn run_query(
         input.open_facts(output_options)?;
         let model = input.connect_model()?.map_err(|why| no_model = Some(why)).ok();
         let interrupt = interrupt::watch_ctrl_c(Some(interrupt::FINISHING));
-        let request = input.build_request(model, Progress::for_query(output_options), interrupt)?;
+        let request =
+            input.build_request(model, Progress::new_query_listener(output_options), interrupt)?;
         query::run(&request, rows)
     } else {
         input.build_plain_query(interrupt::watch_ctrl_c(None)).run(rows)
@@ -158,13 +159,13 @@ fn print_notes(
     let tried = missing - meta.values_unanswered;
     if tried > 0 && !output_options.quiet {
         let without = match tried - unknown {
-            0 => format!("the model does not know {}", count_noun(unknown, "value")),
+            0 => format!("the model does not know {}", format_count(unknown, "value")),
             failed if unknown == 0 => {
-                format!("no usable answer for {}", count_noun(failed, "value"))
+                format!("no usable answer for {}", format_count(failed, "value"))
             }
             failed => format!(
                 "no usable answer for {}, and the model does not know {}",
-                count_noun(failed, "value"),
+                format_count(failed, "value"),
                 format_thousands(unknown)
             ),
         };

@@ -18,7 +18,7 @@ pub fn open_spec(
     budget: Option<f64>,
     command: &str,
 ) -> Result<Session, Failure> {
-    open_draft(UncheckedSpec::read(path)?, flags, budget, command)
+    open_unchecked_spec(UncheckedSpec::read(path)?, flags, budget, command)
 }
 
 /// Opens a database without a spec: there are no expansions, and the flags name the model.
@@ -31,7 +31,7 @@ pub fn open_without_spec(
     let database = Database::open(database)?;
     let draft = UncheckedSpec::without_file(database.path().to_owned());
     // A problem with the flags has no location, because the draft was not read from a file.
-    open_draft(draft, flags, budget, command).map_err(|failure| match failure {
+    open_unchecked_spec(draft, flags, budget, command).map_err(|failure| match failure {
         Failure::Problems(problems) => match <[_; 1]>::try_from(problems.problems.clone()) {
             Ok([one]) => Failure::wrong_input(one.message, one.help.unwrap_or_default()),
             Err(_) => Failure::Problems(problems),
@@ -41,7 +41,7 @@ pub fn open_without_spec(
 }
 
 /// Applies the flags to a spec and checks it.
-pub fn open_draft(
+pub fn open_unchecked_spec(
     draft: UncheckedSpec,
     flags: &ModelFlags,
     budget: Option<f64>,

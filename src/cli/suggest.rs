@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use super::failure::Failure;
 use super::{CacheFlags, OutputOptions, session};
 use crate::database::Database;
-use crate::format::{count_noun, format_thousands};
+use crate::format::{format_count, format_thousands};
 use crate::session::{Cache, Session, SpecOverrides};
 use crate::spec::UncheckedSpec;
 use crate::spec_file;
@@ -98,7 +98,7 @@ fn format_suggestion(question: &Suggestion) -> String {
         "cost",
         &format!(
             "{}, {} tokens in, {} out, ${:.4}",
-            count_noun(asked.requests, "request"),
+            format_count(asked.requests, "request"),
             format_thousands(asked.input_tokens.round() as u64),
             format_thousands(asked.output_tokens.round() as u64),
             asked.cost_usd
@@ -153,7 +153,7 @@ fn describe_requests(keys: u64, expansion: &str) -> String {
     }
     format!(
         "asks about {}, including answered ones: `{expansion}` stores answers by key, not by value",
-        count_noun(keys, "key")
+        format_count(keys, "key")
     )
 }
 

@@ -56,7 +56,7 @@ pub(super) fn read_spec(
     }
     add_file(database);
     draft.output().into_iter().for_each(&mut add_file);
-    draft.alias_files().into_iter().for_each(&mut add_file);
+    draft.list_alias_files().into_iter().for_each(&mut add_file);
     let cache = Cache::Open(facts.clone());
     let session = match Session::open(draft, &SpecOverrides::default(), cache) {
         Ok(session) => session,

@@ -202,7 +202,7 @@ fn execute_run(
         (Err(_), false) => model::connect_for_planning(&spec)?,
         // Publish the known values before reporting that no model is available.
         (Err(why), true) => {
-            let published = execute_run(&without_spending(order), facts, listener, interrupt)?;
+            let published = execute_run(&copy_without_spending(order), facts, listener, interrupt)?;
             let missing = published.columns.iter().flatten().any(|c| c.unasked > 0);
             return Ok(if missing {
                 RunResult {
@@ -278,7 +278,7 @@ fn execute_run(
     })
 }
 
-fn without_spending(order: &RunOrder) -> RunOrder {
+fn copy_without_spending(order: &RunOrder) -> RunOrder {
     RunOrder {
         id: order.id,
         name: order.name.clone(),
@@ -319,7 +319,7 @@ fn is_daily_budget_reached(report: &Report, spec: &Spec, facts: &Facts) -> Resul
     };
     let is_its_own = reached.caps.usd == Some(day) && reached.caps.tokens.is_none();
     // The run's own budget may be equal to the daily one, so check today's spending too.
-    Ok(is_its_own && facts.history().cost_today()? + reached.next.usd > day)
+    Ok(is_its_own && facts.history().sum_cost_today()? + reached.next.usd > day)
 }
 
 fn to_failed_result(failure: Failure, follow_up: FollowUp) -> RunResult {

@@ -77,7 +77,7 @@ impl Histogram {
 
 impl Metrics {
     /// Records the duration of an HTTP request, by route and status.
-    pub(super) fn count_request(&self, route: &'static str, status: u16, took: Duration) {
+    pub(super) fn record_request(&self, route: &'static str, status: u16, took: Duration) {
         let mut http_seconds = self.http_seconds.lock().unwrap_or_else(PoisonError::into_inner);
         http_seconds.entry((route, status)).or_default().add(took);
     }
@@ -210,8 +210,8 @@ impl Model for MeteredModel {
         self.model.answer_format()
     }
 
-    fn named_model(&self, name: &str) -> Option<Arc<dyn Model>> {
-        self.model.named_model(name).map(|other| Self::wrap_model(other, &self.metrics))
+    fn find_named_model(&self, name: &str) -> Option<Arc<dyn Model>> {
+        self.model.find_named_model(name).map(|other| Self::wrap_model(other, &self.metrics))
     }
 }
 

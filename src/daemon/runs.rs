@@ -142,7 +142,7 @@ impl DaemonRuns {
                 status.state.name(),
                 status.done,
                 status.cells,
-                count_noun(status.usage.requests, "request"),
+                format_count(status.usage.requests, "request"),
                 format_usd(status.usage.cost_usd),
                 why.unwrap_or_default()
             )
@@ -195,4 +195,4 @@ fn copy_counters(run: &mut DaemonRun) {
     (status.failed, status.last_error) = (counters.failed, counters.last_error);
     status.last_warning = counters.last_warning;
 }
-use crate::format::{count_noun, format_usd};
+use crate::format::{format_count, format_usd};

@@ -17,7 +17,7 @@ fn lock_counters() -> MutexGuard<'static, BTreeMap<PathBuf, Option<i64>>> {
 }
 
 /// Returns the server's last change counter, which differs after every write.
-pub(super) fn last_counter(url: &Path) -> Option<i64> {
+pub(super) fn find_last_counter(url: &Path) -> Option<i64> {
     lock_counters().get(url).copied().flatten()
 }
 

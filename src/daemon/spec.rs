@@ -15,7 +15,7 @@ use super::job::RunOrder;
 use super::spec_files::FileFingerprint;
 use super::status::{Cause, SpecStatus};
 use crate::failure::Failure;
-use crate::format::count_noun;
+use crate::format::format_count;
 use crate::materialize::{ColumnReport, Selection};
 
 /// Maximum number of runs that clients may queue for one spec.
@@ -224,7 +224,7 @@ impl SpecState {
     }
 
     /// Returns the end of the hold, if it ends by itself.
-    pub(super) fn hold_end(&self) -> Option<Timestamp> {
+    pub(super) fn hold_expiry(&self) -> Option<Timestamp> {
         self.held.as_ref()?.until
     }
 
@@ -291,7 +291,7 @@ impl SpecState {
     }
 
     /// Returns the next run, if one is pending and none is in progress.
-    pub(super) fn next_run(
+    pub(super) fn take_next_run(
         &mut self,
         spend: bool,
         reserve_run_id: impl FnOnce() -> u64,
@@ -387,7 +387,7 @@ impl SpecState {
                 self.held = match (&self.plan, unasked) {
                     (Some(_), 1..) => Some(self.held.take().unwrap_or_else(|| {
                         let verb = if unasked == 1 { "is" } else { "are" };
-                        let missing = format!("{} {verb} missing", count_noun(unasked, "cell"));
+                        let missing = format!("{} {verb} missing", format_count(unasked, "cell"));
                         Hold::until_approved(format!(
                             "{missing}, and the daemon sends no requests on its own"
                         ))

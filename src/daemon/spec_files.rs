@@ -51,7 +51,7 @@ pub(super) enum FileFingerprint {
 impl FileFingerprint {
     pub(super) fn read(path: &Path) -> Self {
         if is_server(path) {
-            return Self::Server(servers::last_counter(path));
+            return Self::Server(servers::find_last_counter(path));
         }
         FILE_CHECK_COUNT.fetch_add(1, Ordering::Relaxed);
         let Ok(meta) = std::fs::metadata(path) else { return Self::Missing };

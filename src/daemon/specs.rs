@@ -56,7 +56,7 @@ impl Sets {
         self.startable.remove(name);
         spec.reading_since.map(|at| self.being_checked.remove(&(at, name.clone())));
         spec.due.map(|(at, _)| self.due.remove(&(at, name.clone())));
-        spec.hold_end().map(|until| self.held.remove(&(until, name.clone())));
+        spec.hold_expiry().map(|until| self.held.remove(&(until, name.clone())));
     }
 
     fn add_spec(&mut self, spec: &SpecState) {
@@ -72,7 +72,7 @@ impl Sets {
         }
         spec.reading_since.map(|at| self.being_checked.insert((at, name())));
         spec.due.map(|(at, _)| self.due.insert((at, name())));
-        spec.hold_end().map(|until| self.held.insert((until, name())));
+        spec.hold_expiry().map(|until| self.held.insert((until, name())));
     }
 }
 
@@ -106,7 +106,7 @@ impl Specs {
 
     /// Changes a spec. All changes go through this method, so that the sets stay up to date.
     /// Returns the result of `change`, or `None` if there is no spec with this name.
-    pub(super) fn change_spec<T>(
+    pub(super) fn update_spec<T>(
         &mut self,
         name: &str,
         change: impl FnOnce(&mut SpecState) -> T,
@@ -121,10 +121,10 @@ impl Specs {
         Some(changed)
     }
 
-    pub(super) fn change_all_specs(&mut self, mut change: impl FnMut(&mut SpecState)) {
+    pub(super) fn update_all_specs(&mut self, mut change: impl FnMut(&mut SpecState)) {
         let names: Vec<String> = self.names().cloned().collect();
         names.iter().for_each(|name| {
-            self.change_spec(name, &mut change);
+            self.update_spec(name, &mut change);
         });
     }
 
@@ -139,7 +139,7 @@ impl Specs {
     }
 
     /// Returns a spec whose run may start.
-    pub(super) fn next_startable(&self) -> Option<&str> {
+    pub(super) fn next_startable_spec(&self) -> Option<&str> {
         self.sets.startable.first().map(String::as_str)
     }
 
@@ -172,14 +172,14 @@ impl Specs {
         let (now, today) = (Instant::now(), Timestamp::now());
         let first = |sets: &Sets| Some(sets.due.first().filter(|(at, _)| *at <= now)?.1.clone());
         while let Some(name) = first(&self.sets) {
-            self.change_spec(&name, |spec| {
+            self.update_spec(&name, |spec| {
                 let cause = spec.due.take().map_or(Cause::Retry, |(_, cause)| cause);
                 spec.schedule_run_now(cause);
             });
         }
         let first = |sets: &Sets| Some(sets.held.first().filter(|(at, _)| *at <= today)?.1.clone());
         while let Some(name) = first(&self.sets) {
-            self.change_spec(&name, SpecState::end_hold);
+            self.update_spec(&name, SpecState::end_hold);
         }
     }
 }

@@ -34,7 +34,7 @@ pub(super) struct ColumnCost {
 
 impl ColumnSpending {
     /// Returns the cost of each column on these days, most expensive first. The last day is today.
-    pub(super) fn column_costs(
+    pub(super) fn compute_column_costs(
         &self,
         facts: &Facts,
         days: &[String],
@@ -43,7 +43,7 @@ impl ColumnSpending {
             return Ok(Vec::new());
         };
         let mut sums = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let (log_position, fresh) = facts.history().column_costs_after(sums.log_position, first)?;
+        let (log_position, fresh) = facts.history().load_column_costs(sums.log_position, first)?;
         sums.log_position = log_position;
         for ColumnDailyCost { day, identity, usd, cells } in fresh {
             let sum = sums.days.entry((day, column_name(&identity))).or_default();

@@ -196,14 +196,14 @@ impl EventLoop {
 
     fn handle_event(&mut self, event: DaemonEvent) {
         match event {
-            DaemonEvent::FilesChanged(paths) => self.handle_changes(&paths),
-            DaemonEvent::CompareFiles => self.compare_all_files(),
+            DaemonEvent::FilesChanged(paths) => self.apply_file_changes(&paths),
+            DaemonEvent::CompareFiles => self.check_all_files(),
             DaemonEvent::WatchFailed(why) => self.set_watch_error(why),
             DaemonEvent::TimerExpired => self.run_timers(),
-            DaemonEvent::StartRun(request) => self.handle_run_request(*request),
+            DaemonEvent::StartRun(request) => self.queue_requested_run(*request),
             DaemonEvent::InterruptRun(run, reply) => {
                 if let Some(name) = self.runs.find_spec_name(run) {
-                    self.specs.change_spec(&name, |spec| {
+                    self.specs.update_spec(&name, |spec| {
                         if spec.running == Some(run) {
                             spec.hold_after_cancellation();
                         }
@@ -247,7 +247,7 @@ impl EventLoop {
         info!("ends");
         self.log_message("shutting down after the requests in flight");
         self.deadline = Some(Instant::now() + self.context.settings.grace);
-        self.specs.change_all_specs(SpecState::cancel_pending_work);
+        self.specs.update_all_specs(SpecState::cancel_pending_work);
         self.runs.interrupt_all_runs();
         self.context.clients.interrupt_all_work();
         #[cfg(unix)]
@@ -255,12 +255,12 @@ impl EventLoop {
     }
 
     fn reload_specs(&mut self) {
-        self.specs.change_all_specs(|spec| spec.files.clear());
+        self.specs.update_all_specs(|spec| spec.files.clear());
         self.rescan_specs(Cause::Reload);
     }
 
     /// Checks the specs that the changed files affect.
-    fn handle_changes(&mut self, paths: &[PathBuf]) {
+    fn apply_file_changes(&mut self, paths: &[PathBuf]) {
         self.files.renew_watches(paths);
         let mut affected = self.files.find_affected_specs(paths);
         if affected.remove(SPECS_DIRECTORY) {
@@ -271,7 +271,7 @@ impl EventLoop {
                     && self.specs_paths.iter().any(|p| p == dir)
                     && let Some(name) = spec_files::spec_name(path)
                 {
-                    self.handle_spec_file(
+                    self.update_spec_file(
                         &name,
                         self.context.settings.specs.join(file),
                         Cause::Spec,
@@ -283,7 +283,7 @@ impl EventLoop {
         self.update_watch_state();
     }
 
-    fn compare_all_files(&mut self) {
+    fn check_all_files(&mut self) {
         self.rescan_specs(Cause::Spec);
         let names: Vec<String> = self.specs.names().cloned().collect();
         names.iter().for_each(|name| self.check_changed_files(name));
@@ -313,13 +313,13 @@ impl EventLoop {
             self.specs.names().filter(|name| !found.contains_key(*name)).cloned().collect();
         gone.iter().for_each(|name| self.remove_spec(name));
         for (name, path) in found {
-            self.handle_spec_file(&name, path, cause);
+            self.update_spec_file(&name, path, cause);
         }
         self.update_watch_state();
     }
 
     /// Handles a spec file that may have been added, changed or removed.
-    fn handle_spec_file(&mut self, name: &str, path: PathBuf, cause: Cause) {
+    fn update_spec_file(&mut self, name: &str, path: PathBuf, cause: Cause) {
         if !path.is_file() {
             return self.remove_spec(name);
         }
@@ -361,7 +361,7 @@ impl EventLoop {
     /// Schedules a check. If a check is already in progress, the new one follows it.
     fn schedule_check(&mut self, name: &str, cause: Cause) {
         if self.deadline.is_none() {
-            self.specs.change_spec(name, |spec| {
+            self.specs.update_spec(name, |spec| {
                 spec.check_cause.get_or_insert(cause);
             });
         }
@@ -370,7 +370,7 @@ impl EventLoop {
     fn apply_check(&mut self, checked: SpecChecked) {
         let name = checked.name.clone();
         let ending = self.deadline.is_some();
-        let applied = self.specs.change_spec(&name, |spec| spec.apply_check(checked, ending));
+        let applied = self.specs.update_spec(&name, |spec| spec.apply_check(checked, ending));
         let Some(AppliedCheck { message, replaced_run }) = applied else { return };
         replaced_run.iter().for_each(|run| {
             self.runs.interrupt_run(*run);
@@ -386,7 +386,7 @@ impl EventLoop {
         self.update_watch_state();
     }
 
-    fn handle_run_request(&mut self, request: StartRun) {
+    fn queue_requested_run(&mut self, request: StartRun) {
         let id = self.runs.reserve_run_id();
         let StartRun { spec, selection, budget, timeout, cause, started, ended } = request;
         let requested = RequestedRun { id, cause, selection, budget, timeout, ended };
@@ -394,7 +394,7 @@ impl EventLoop {
             Err(shutdown_failure())
         } else {
             let queued =
-                self.specs.change_spec(&spec, |spec_state| spec_state.queue_run(requested));
+                self.specs.update_spec(&spec, |spec_state| spec_state.queue_run(requested));
             queued
                 .unwrap_or_else(|| Err(http::unknown_spec_failure(&spec, self.specs.names())))
                 .map(|()| id)
@@ -413,7 +413,7 @@ impl EventLoop {
 
     fn start_checks(&mut self) {
         while let Some(name) = self.specs.next_unchecked_spec().map(str::to_owned) {
-            let started = self.specs.change_spec(&name, |spec| {
+            let started = self.specs.update_spec(&name, |spec| {
                 spec.reading_since = Some(Instant::now());
                 let cause = spec.check_cause.take().unwrap_or(Cause::Files);
                 (spec.path.clone(), cause, spec.active_spec.clone())
@@ -426,11 +426,11 @@ impl EventLoop {
     fn start_runs(&mut self) {
         let spend = self.context.settings.spend;
         while self.runs.has_free_slot() {
-            let Some(name) = self.specs.next_startable().map(str::to_owned) else { return };
+            let Some(name) = self.specs.next_startable_spec().map(str::to_owned) else { return };
             let runs = &mut self.runs;
             let started = self
                 .specs
-                .change_spec(&name, |spec| spec.next_run(spend, || runs.reserve_run_id()));
+                .update_spec(&name, |spec| spec.take_next_run(spend, || runs.reserve_run_id()));
             let Some(Some(run_start)) = started else { return };
             self.runs.start_run(run_start, &self.context);
         }
@@ -445,7 +445,7 @@ impl EventLoop {
         if let Some(name) = &name {
             let (published, is_listed) = (ended.published, self.runs.is_listed(id));
             let has_asked = ended.columns.iter().flatten().any(|c| c.usage.requests > 0);
-            let copy = self.specs.change_spec(name, |spec| {
+            let copy = self.specs.update_spec(name, |spec| {
                 spec.apply_result(ended, is_listed);
                 spec.refresh_copy_fingerprint()
             });
@@ -453,7 +453,7 @@ impl EventLoop {
                 schedule_file_check(copy, self.context.events.clone());
             }
             if has_asked && self.deadline.is_none() {
-                self.specs.change_all_specs(|spec| {
+                self.specs.update_all_specs(|spec| {
                     if spec.name != *name {
                         spec.renew_plan();
                     }

@@ -244,7 +244,9 @@ impl SpecStatus {
             Self { held: Some(_), .. } => "waiting",
             Self { retried_failure: Some(_), .. } => "failing",
             Self { has_run: false, .. } => "new",
-            _ if self.count_unasked_cells() == 0 && self.count_cells().count_failed() == 0 => {
+            _ if self.count_unasked_cells() == 0
+                && self.count_cells().count_failed_cells() == 0 =>
+            {
                 "complete"
             }
             _ => "incomplete",

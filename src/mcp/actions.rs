@@ -166,7 +166,7 @@ impl ServerContext {
     pub fn find_audit_cell(&self, table: Option<&str>) -> Result<Json, Failure> {
         let expansion = self.find_audited_expansion(table)?;
         let audit = Audit::read(&self.spec, expansion)?;
-        let columns = audit.draw.expansion_columns(expansion);
+        let columns = audit.draw.find_expansion_columns(expansion);
         let sample = audit.draw.sample().iter().enumerate();
         let mut open = sample.flat_map(|(n, row)| columns.iter().map(move |(c, _)| (n, *row, *c)));
         let next = open.find(|(_, row, column)| audit.sheet.truth(*row, *column).is_none());
@@ -202,7 +202,7 @@ impl ServerContext {
             return Err(wrong(format!("the audit is {}, not the one you name", audit.draw.id)));
         }
         let row = answer.row.checked_sub(1).and_then(|n| audit.draw.sample().get(n)).copied();
-        let columns = audit.draw.expansion_columns(expansion);
+        let columns = audit.draw.find_expansion_columns(expansion);
         let name = |c: &usize| &expansion.columns[*c].name;
         let column = columns.iter().map(|(c, _)| *c).find(|c| *name(c) == answer.column);
         let (Some(row), Some(column)) = (row, column) else {

@@ -103,7 +103,7 @@ impl<H: McpHost> RunningCall<'_, H> {
     }
 
     /// Runs approved work, and replaces the reserved cost with its actual cost.
-    async fn run_granted<T: Send + 'static>(
+    async fn run_granted_work<T: Send + 'static>(
         &self,
         grant: Grant,
         work: impl FnOnce(&ServerContext, WorkControl) -> (Result<T, Failure>, f64) + Send + 'static,
@@ -243,7 +243,7 @@ impl<H: McpHost> RunningCall<'_, H> {
             };
             return Ok(CallToolResult::structured(self.run_blocking(run).await?).into());
         }
-        self.run_approved(self.plan_sql(query).await?, position).await
+        self.run_approved_plan(self.plan_sql(query).await?, position).await
     }
 
     fn load_plan(&self, id: &str) -> Result<PlanRecord, Failure> {
@@ -259,14 +259,14 @@ impl<H: McpHost> RunningCall<'_, H> {
         match self.write_query(question).await? {
             Ok(plan) => {
                 let position = PagePosition::parse(&plan.0.sql, limit, None)?;
-                self.run_approved(plan, position).await
+                self.run_approved_plan(plan, position).await
             }
             Err(response) => Ok(response),
         }
     }
 
     /// Runs a plan. If it needs requests, its cost must be approved first.
-    async fn run_approved(
+    async fn run_approved_plan(
         &self,
         (plan, record): RecordedPlan,
         position: PagePosition,
@@ -277,7 +277,7 @@ impl<H: McpHost> RunningCall<'_, H> {
         if !self.context.is_on_server() {
             let plan = Arc::clone(&plan);
             let run = move |context: &ServerContext, control| {
-                context.run_stored(&plan, position, control)
+                context.run_on_stored_answers(&plan, position, control)
             };
             if let Some(json) = self.run_blocking(run).await? {
                 return Ok(CallToolResult::structured(json).into());
@@ -296,7 +296,7 @@ impl<H: McpHost> RunningCall<'_, H> {
         let run = move |context: &ServerContext, control| {
             context.run_plan(&plan, limit, position, control)
         };
-        Ok(CallToolResult::structured(self.run_granted(grant, run).await?).into())
+        Ok(CallToolResult::structured(self.run_granted_work(grant, run).await?).into())
     }
 
     /// Plans a run, or runs an approved plan.
@@ -350,7 +350,7 @@ impl<H: McpHost> RunningCall<'_, H> {
         };
         let budget = grant.limit_usd.filter(|_| !self.context.is_replay());
         let run = move |context: &ServerContext, control| context.run_fill(&fill, budget, &control);
-        Ok(CallToolResult::structured(self.run_granted(grant, run).await?).into())
+        Ok(CallToolResult::structured(self.run_granted_work(grant, run).await?).into())
     }
 
     /// Plans an override, or applies one that was approved outside the assistant.
@@ -443,7 +443,7 @@ impl<H: McpHost> RunningCall<'_, H> {
             Err(response) => return Ok(Err(response)),
         };
         let question = question.to_owned();
-        let written = self.run_granted(grant, move |context, control| {
+        let written = self.run_granted_work(grant, move |context, control| {
             context.write_query(&question, WritingAllowance::Limit, control)
         });
         match written.await? {

@@ -20,7 +20,7 @@ use crate::database::Database;
 use crate::database::provenance::CellProvenance;
 use crate::facts::Facts;
 use crate::failure::Failure;
-use crate::format::{count_noun, hide_secrets, to_single_line};
+use crate::format::{format_count, hide_secrets, to_single_line};
 use crate::generate::{Listener, StopReason};
 use crate::interval::{IntervalRequest, check_query, run_with_intervals};
 use crate::model::{self, Model, ModelError};
@@ -187,7 +187,7 @@ impl ServerContext {
             let samples = if is_short { card.samples.as_str() } else { "" };
             json!({ "name": card.name, "definition": definition, "sample_rows": samples })
         };
-        let coverage = self.count_published()?;
+        let coverage = self.count_published_values()?;
         let example = |e: &crate::spec::file::ExampleTable| json!({ "question": e.question, "sql": e.sql.trim() });
         let expansion = |e: &crate::spec::Expansion| {
             json!({
@@ -212,13 +212,13 @@ impl ServerContext {
 
     /// Returns the number of rows in each published expansion and the number of values in each of
     /// its columns, except one-to-many columns. The result is empty for a database on a server.
-    fn count_published(&self) -> Result<BTreeMap<String, PublishedCount>, Failure> {
+    fn count_published_values(&self) -> Result<BTreeMap<String, PublishedCount>, Failure> {
         let mut counts = BTreeMap::new();
         if self.is_on_server() {
             return Ok(counts);
         }
         let database = Database::open(&self.target)?;
-        for published in database.published_expansions()? {
+        for published in database.list_published_expansions()? {
             let table = &published.expansion;
             let columns: Vec<&String> =
                 published.columns.iter().filter(|(_, t)| t == table).map(|(c, _)| c).collect();
@@ -234,7 +234,7 @@ impl ServerContext {
                 Ok((row.get(0)?, values.collect::<rusqlite::Result<_>>()?))
             };
             let count = database.connection().query_row(&sql, [], read);
-            counts.insert(table.clone(), count.map_err(|e| database.store_error_for(&e))?);
+            counts.insert(table.clone(), count.map_err(|e| database.to_store_error(&e))?);
         }
         Ok(counts)
     }
@@ -329,7 +329,7 @@ impl ServerContext {
     ) -> Result<PlanRecord, Failure> {
         let cost = match limit {
             SqlGenerationLimit::Usd(usd) => MaxCost::Usd(usd),
-            SqlGenerationLimit::Tokens(n) => MaxCost::Unknown(count_noun(n, "token")),
+            SqlGenerationLimit::Tokens(n) => MaxCost::Unknown(format_count(n, "token")),
         };
         let work = PlannedWork::Question { text: question.to_owned() };
         self.build_record(work, &cost, Vec::new(), client)
@@ -416,7 +416,7 @@ impl ServerContext {
             before_request: &|| {},
         };
         let mut asker = Asker::new(asked).map_err(|error| self.to_failure(error, ""))?;
-        let written = asker.plan_likelier_reading();
+        let written = asker.write_likelier_query();
         asker.finish(written.is_ok())?;
         match written {
             Ok(Written::Plan(plan)) => Ok(WrittenQuery::Sql(plan)),
@@ -445,7 +445,7 @@ impl ServerContext {
 
     /// Runs a query without sending a request, and returns a page of its rows. Returns `None` if
     /// the query needs a value that is not stored.
-    pub fn run_stored(
+    pub fn run_on_stored_answers(
         &self,
         plan: &AskPlan,
         position: PagePosition,

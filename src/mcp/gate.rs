@@ -155,14 +155,14 @@ pub async fn authorize(
             Ok(reservation) => return Ok(grant(context, plan, reservation)),
             Err(LimitReached::Unapproved) => {}
             Err(reached @ LimitReached::Total) => {
-                return Ok(refuse_over_limit(context, plan, reached));
+                return Ok(refuse_plan_over_limit(context, plan, reached));
             }
         }
     }
     let mut problem = None;
     if plan.max_usd.is_none_or(|usd| usd <= context.ledger.remaining_usd()) {
-        match context.plans.use_approval(plan, jiff::Timestamp::now().as_second()) {
-            Ok(true) => return Ok(grant_approved(context, plan)),
+        match context.plans.consume_approval(plan, jiff::Timestamp::now().as_second()) {
+            Ok(true) => return Ok(grant_approved_plan(context, plan)),
             Ok(false) => {}
             Err(error @ (ApprovalError::Expired | ApprovalError::Changed)) => {
                 problem = Some(error.to_string());
@@ -173,9 +173,9 @@ pub async fn authorize(
     let is_short = describe_question(plan).len() <= MAX_QUESTION_BYTES;
     // Overrides and plans of unknown cost, which `--max-usd` cannot limit, need `hqdl approve`.
     let can_ask = plan.max_usd.is_some() && !matches!(plan.work, PlannedWork::Override(_));
-    if can_ask && is_short && can_elicit(call) {
+    if can_ask && is_short && supports_elicitation(call) {
         match pending.take_answer(plan, params) {
-            Some(true) => return Ok(grant_approved(context, plan)),
+            Some(true) => return Ok(grant_approved_plan(context, plan)),
             Some(false) => problem = Some("the user did not approve the plan".to_owned()),
             None if uses_input_results(call) => {
                 return Ok(Decision::AskClient(build_question(plan, pending.add(plan))));
@@ -194,7 +194,7 @@ pub async fn authorize(
                     return Ok(Decision::Refused(rejected));
                 }
                 if answer.as_ref().is_some_and(is_accepted) {
-                    return Ok(grant_approved(context, plan));
+                    return Ok(grant_approved_plan(context, plan));
                 }
                 problem = Some("the user did not approve the plan".to_owned());
             }
@@ -224,15 +224,15 @@ fn grant(context: &ServerContext, plan: &PlanRecord, reservation: SpendingReserv
     Decision::Granted(Grant { limit_usd, reservation: Some(reservation) })
 }
 
-fn grant_approved(context: &ServerContext, plan: &PlanRecord) -> Decision {
+fn grant_approved_plan(context: &ServerContext, plan: &PlanRecord) -> Decision {
     match plan.max_usd.map(|usd| context.ledger.reserve(usd, true)) {
         None => Decision::Granted(Grant { limit_usd: None, reservation: None }),
         Some(Ok(reservation)) => grant(context, plan, reservation),
-        Some(Err(reached)) => refuse_over_limit(context, plan, reached),
+        Some(Err(reached)) => refuse_plan_over_limit(context, plan, reached),
     }
 }
 
-fn refuse_over_limit(
+fn refuse_plan_over_limit(
     context: &ServerContext,
     plan: &PlanRecord,
     reached: LimitReached,
@@ -263,7 +263,7 @@ fn describe_refusal(context: &ServerContext, plan: &PlanRecord, problem: Option<
     })
 }
 
-fn can_elicit(call: &ToolCall) -> bool {
+fn supports_elicitation(call: &ToolCall) -> bool {
     let capability = call.client_capabilities().and_then(|c| c.elicitation);
     capability.is_some_and(|c| c.form.is_some() || c.url.is_none())
 }

@@ -111,7 +111,7 @@ pub fn list_prompts() -> Vec<Prompt> {
 pub fn build_prompt(name: &str, arguments: Option<&JsonObject>) -> Result<GetPromptResult, String> {
     let row = PROMPTS.iter().find(|row| row.name == name);
     let row = row.ok_or_else(|| {
-        let all = crate::format::name_all("prompt", PROMPTS.iter().map(|row| row.name));
+        let all = crate::format::format_name_list("prompt", PROMPTS.iter().map(|row| row.name));
         format!("there is no prompt {}; {all}", to_single_line(name))
     })?;
     let argument = arguments.and_then(|all| all.get(row.argument)?.as_str());

@@ -116,7 +116,7 @@ impl<H: McpHost> McpServer<H> {
 
 /// Returns the client that the plans of a call are bound to. A client without a session is
 /// identified by the state of a question that it was asked, or by the id of a plan that it got.
-fn bind_client(
+fn identify_client(
     context: &ServerContext,
     pending: &PendingQuestions,
     params: &CallToolRequestParams,
@@ -217,7 +217,7 @@ impl<H: McpHost> ServerHandler for McpServer<H> {
             );
             (ErrorCode::INVALID_PARAMS, message)
         } else {
-            let all = crate::format::name_all("method", METHODS);
+            let all = crate::format::format_name_list("method", METHODS);
             (ErrorCode::METHOD_NOT_FOUND, format!("there is no method {method}; {all}"))
         };
         Err(ErrorData::new(code, message, None))
@@ -230,14 +230,14 @@ impl<H: McpHost> ServerHandler for McpServer<H> {
     ) -> Result<CallToolResponse, ErrorData> {
         if !list_tools().iter().any(|tool| tool.name == params.name) {
             let tools = list_tools();
-            let all = crate::format::name_all("tool", tools.iter().map(|tool| &*tool.name));
+            let all = crate::format::format_name_list("tool", tools.iter().map(|tool| &*tool.name));
             let message = format!("there is no tool {}; {all}", to_single_line(&params.name));
             return Err(ErrorData::invalid_params(message, None));
         }
         let run = async || {
             let context = self.open_context(&call).await?;
             let (host, pending) = (&self.host, &*self.pending);
-            let client = bind_client(&context, pending, &params, &call);
+            let client = identify_client(&context, pending, &params, &call);
             let running =
                 RunningCall { host, pending, context, params: &params, call: &call, client };
             running.run_tool().await
@@ -245,7 +245,8 @@ impl<H: McpHost> ServerHandler for McpServer<H> {
         match run().await {
             Ok(response) => Ok(response),
             Err(failure) => {
-                let json = json!({ "status": "failed", "message": failure.for_tools().to_text() });
+                let json =
+                    json!({ "status": "failed", "message": failure.with_tool_advice().to_text() });
                 Ok(CallToolResult::structured_error(json).into())
             }
         }

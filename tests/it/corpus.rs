@@ -75,7 +75,8 @@ fn the_specs_seeds_are_accepted_or_rejected() {
             Ok(draft) => {
                 assert!(reads, "{} was read", path.display());
                 // Problems of a well-formed spec are found later.
-                let problems = draft.database_problem("there is no database", "make one");
+                let problems =
+                    draft.find_problems_without_database("there is no database", "make one");
                 assert!(!problems.problems.is_empty() && problems.render(false).contains("error"));
             }
             Err(problems) => assert!(!reads, "{}", problems.render(false)),

@@ -234,14 +234,14 @@ fn no_value_of_a_key_is_hidden() {
                     [a, b].into_iter().filter(|p| (0..3).filter(there).all(|n| p.contains(&n)));
                 let Some(least) = of.map(Vec::len).min() else { continue };
                 let row = Row { key: key.clone(), context: Vec::new() };
-                let shown = expansion.shown_row(&row);
+                let shown = expansion.build_shown_row(&row);
                 assert_eq!(shown.key.len(), least, "{a:?} {b:?} {key:?}");
                 let values = |key: &[Value]| key.iter().filter(|v| **v != Value::Null).count();
                 assert_eq!(values(&shown.key), values(&key));
-                assert_eq!(expansion.prompt_key_names(&key).len(), least);
+                assert_eq!(expansion.choose_prompt_key_names(&key).len(), least);
                 assert_eq!(
                     expansion.reduce_to_key_part(&key).key.names(),
-                    &*expansion.prompt_key_names(&key)
+                    &*expansion.choose_prompt_key_names(&key)
                 );
             }
         }
@@ -275,6 +275,6 @@ fn a_key_that_is_not_a_part_is_reported_with_its_location() {
         }
         let found = problems.problems.iter().find(|p| p.message.contains(says));
         let found = found.unwrap_or_else(|| panic!("{says}: {}", problems.render(false)));
-        assert_eq!(problems.line_column(found), position_of(&toml, place), "{key}");
+        assert_eq!(problems.find_line_column(found), position_of(&toml, place), "{key}");
     }
 }

@@ -48,7 +48,7 @@ fn every_request_has_the_parameters_of_the_spec() {
     assert_eq!(why(&project)["parameters"], sent());
     let shown = project.query_rows("SELECT DISTINCT parameters FROM hqdl_cell WHERE state = 'ok'");
     assert_eq!(shown, [[Json::from(sent().to_string())]]);
-    // An export transfers them to another cache.
+    // An export uses_transfer them to another cache.
     project.run_hqdl(&["cache", "export", "facts.jsonl"]).expect_exit_code(0);
     let exported = std::fs::read_to_string(project.path("facts.jsonl")).unwrap();
     let line: Json = serde_json::from_str(exported.lines().next().unwrap()).unwrap();

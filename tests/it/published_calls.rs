@@ -52,7 +52,7 @@ fn blendsqls_own_test_queries_are_read() {
     ];
     assert_eq!(refused, expected.map(|(id, message)| (id, message.to_owned())).into());
     let count = |i| calls.iter().filter(|(_, call)| call.ingredient == i).count();
-    let counts = ingredients::all_ingredients().map(|i| (i.name(), count(i)));
+    let counts = ingredients::list_ingredients().map(|i| (i.name(), count(i)));
     assert_eq!(
         counts,
         [("LLMMap", 101), ("LLMQA", 38), ("LLMValidate", 0), ("LLMJoin", 6), ("LLMReduce", 0)]

@@ -245,16 +245,16 @@ fn a_valid_answer_is_never_treated_as_runaway() {
             _ => json!("Blue"),
         });
         for end in (0..answer.len()).filter(|at| answer.is_char_boundary(*at)).step_by(37) {
-            prop_assert_eq!(prompt.runaway_reason(&answer[..end]), None, "{}", &answer[..end]);
+            prop_assert_eq!(prompt.find_runaway_reason(&answer[..end]), None, "{}", &answer[..end]);
         }
         let astray = format!("{answer}{}", circle.repeat(900));
-        prop_assert!(prompt.runaway_reason(&astray).is_some(), "{circle:?}");
+        prop_assert!(prompt.find_runaway_reason(&astray).is_some(), "{circle:?}");
         let strangers: Vec<String> =
             (0..60).map(|n| format!("\n{},who {n},{n}", 100 + n)).collect();
         let strangers = strangers.concat();
         if format == Format::Csv {
             let astray = format!("{answer}{strangers}");
-            prop_assert!(prompt.runaway_reason(&astray).is_some());
+            prop_assert!(prompt.find_runaway_reason(&astray).is_some());
         }
         Ok(())
     });

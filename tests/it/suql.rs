@@ -416,7 +416,7 @@ fn broken_queries_are_errors_with_a_location() {
                 match translate(broken) {
                     Ok(translated) => {
                         let end = translated.sql.len();
-                        let place = translated.original_span(&(end.saturating_sub(1)..end));
+                        let place = translated.map_span_to_original(&(end.saturating_sub(1)..end));
                         assert!(place.end <= broken.len(), "{broken}");
                     }
                     Err(error) => {

@@ -131,7 +131,7 @@ fn californias_gold_gives_the_published_answers() {
     let same = |(question, published): (&hqdl::swan::BenchmarkQuestion, &Json)| {
         let rows = hqdl_testkit::project::query_rows(&db, &question.gold).unwrap();
         let answer: Vec<Vec<Json>> = serde_json::from_value(published["answer"].clone()).unwrap();
-        compare::is_equal_by_swan(
+        compare::is_equal_by_swan_rule(
             &compare::to_cells(&rows),
             &compare::to_cells(&answer),
             &question.gold,
@@ -447,7 +447,11 @@ fn a_team_with_two_short_names_leaves_two_questions_wrong() {
             compare::to_cells(&hqdl_testkit::project::query_rows(db, sql).unwrap())
         };
         let ours = cells(&db, question.hqdl.as_ref().unwrap());
-        assert!(compare::is_equal_by_swan(&ours, &cells(&gold, &question.gold), &question.gold));
+        assert!(compare::is_equal_by_swan_rule(
+            &ours,
+            &cells(&gold, &question.gold),
+            &question.gold
+        ));
     }
 }
 

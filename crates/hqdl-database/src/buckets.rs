@@ -100,7 +100,7 @@ impl BucketSnapshot {
     /// Returns the bucket number of an entity.
     #[must_use]
     pub fn bucket_of(&self, entity: &Entity) -> usize {
-        self.bucket_of_text(entity.as_str().as_bytes())
+        self.bucket_index_of_text(entity.as_str().as_bytes())
     }
 
     /// Returns the bucket of an entity.
@@ -110,7 +110,7 @@ impl BucketSnapshot {
     }
 
     /// Returns the bucket number of an entity's text.
-    pub(super) fn bucket_of_text(&self, entity: &[u8]) -> usize {
+    pub(super) fn bucket_index_of_text(&self, entity: &[u8]) -> usize {
         let mask = (self.buckets.len() as u64).wrapping_sub(1);
         usize::try_from(hash_to_i64(entity).cast_unsigned() & mask).unwrap_or_default()
     }
@@ -234,12 +234,12 @@ impl ChangedBuckets {
         }
         self.buffer.clear();
         expansion.key.write_entity(key, &mut self.buffer);
-        let sum = &mut self.source_sums[self.snapshot.bucket_of_text(&self.buffer)];
+        let sum = &mut self.source_sums[self.snapshot.bucket_index_of_text(&self.buffer)];
         *sum = sum.wrapping_add(hash_row(key, source, &mut self.buffer));
     }
 
     /// Determines the buckets to visit, after all source rows have been added.
-    pub(super) fn find_visited_buckets(&mut self, answered: &HashSet<Entity>) {
+    pub(super) fn mark_visited_buckets(&mut self, answered: &HashSet<Entity>) {
         self.visited = answered.iter().map(|entity| self.snapshot.bucket_of(entity)).collect();
         let sums = self.snapshot.buckets.iter().zip(&self.source_sums).enumerate();
         let may_differ = sums.filter(|(_, (b, sum))| b.is_open || b.source_sum != **sum);
@@ -247,7 +247,7 @@ impl ChangedBuckets {
     }
 
     /// Returns true if most buckets must be visited, so that visiting all keys is no slower.
-    pub(super) fn has_most_keys(&self) -> bool {
+    pub(super) fn visits_most_buckets(&self) -> bool {
         self.visited.len() * 2 > self.snapshot.buckets.len()
     }
 
@@ -304,13 +304,13 @@ impl Database {
     /// Returns the snapshot of an expansion's published tables; `None` if there is no valid
     /// snapshot.
     #[must_use]
-    pub fn bucket_snapshot(&self, expansion: &Expansion) -> Option<BucketSnapshot> {
+    pub fn load_bucket_snapshot(&self, expansion: &Expansion) -> Option<BucketSnapshot> {
         let sql = "SELECT layout, checksums FROM hqdl_object WHERE name = ?1 AND type = 'buckets'";
         let (digest, bytes): (String, Vec<u8>) = self
             .connection()
-            .query_row(sql, [snapshot_name(expansion)], |r| Ok((r.get(0)?, r.get(1)?)))
+            .query_row(sql, [format_snapshot_name(expansion)], |r| Ok((r.get(0)?, r.get(1)?)))
             .ok()?;
-        let current = self.snapshot_digest(expansion, &bytes).ok()??;
+        let current = self.compute_snapshot_digest(expansion, &bytes).ok()??;
         if digest != current {
             return None;
         }
@@ -325,12 +325,12 @@ impl Database {
         expansion: &Expansion,
         snapshot: Option<&BucketSnapshot>,
     ) -> rusqlite::Result<()> {
-        let name = snapshot_name(expansion);
+        let name = format_snapshot_name(expansion);
         self.connection().execute("DELETE FROM hqdl_object WHERE name = ?1", [&name])?;
         let Some(bytes) = snapshot.and_then(|s| postcard::to_allocvec(s).ok()) else {
             return Ok(());
         };
-        if let Some(digest) = self.snapshot_digest(expansion, &bytes)? {
+        if let Some(digest) = self.compute_snapshot_digest(expansion, &bytes)? {
             let sql = "INSERT INTO hqdl_object (name, type, expansion, layout, checksums)
                        VALUES (?1, 'buckets', ?2, ?3, ?4)";
             self.connection().execute(sql, params![name, expansion.name, digest, bytes])?;
@@ -340,7 +340,7 @@ impl Database {
 
     /// Returns a digest of a snapshot and of everything that it depends on; `None` if the expansion
     /// is not published.
-    fn snapshot_digest(
+    fn compute_snapshot_digest(
         &self,
         expansion: &Expansion,
         bytes: &[u8],
@@ -364,6 +364,6 @@ impl Database {
 }
 
 /// Returns the name of an expansion's snapshot in `hqdl_object`.
-fn snapshot_name(expansion: &Expansion) -> String {
+fn format_snapshot_name(expansion: &Expansion) -> String {
     format!("hqdl:buckets:{}", expansion.name)
 }

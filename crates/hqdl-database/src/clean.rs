@@ -32,7 +32,7 @@ pub fn clean_database(source: &Database, spec: &Spec) -> Result<CleanReport, Sto
     if !db.has_bookkeeping() {
         return Ok(CleanReport { path, ..CleanReport::default() });
     }
-    let (objects, is_last) = find_objects(&db, spec).map_err(|e| db.store_error_for(&e))?;
+    let (objects, is_last) = find_objects(&db, spec).map_err(|e| db.to_store_error(&e))?;
     let removed_file = db.target.clean(&db, source, spec, &objects, is_last)?;
     let objects = objects.into_iter().map(|(name, _)| name).collect();
     Ok(CleanReport { path, objects, removed_file })
@@ -45,7 +45,7 @@ fn find_objects(db: &Database, spec: &Spec) -> rusqlite::Result<(Vec<PublishedOb
     let spec_path = spec.full_path();
     let count_other_specs = "SELECT count(*) FROM hqdl_object WHERE spec <> ?1";
     let is_last = c.query_row(count_other_specs, [&spec_path], |row| row.get::<_, i64>(0))? == 0;
-    let views: Vec<String> = spec.expanded_views().into_keys().collect();
+    let views: Vec<String> = spec.list_expanded_views().into_keys().collect();
     let all: Vec<(String, String, Option<String>)> = c
         .prepare(
             "SELECT o.name, o.type, e.spec FROM hqdl_object AS o

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use rusqlite::types::{Value as Sqlite, ValueRef};
 
-use super::keys::{format_from_clause, key_columns, source_qualifier};
+use super::keys::{find_source_qualifier, format_from_clause, key_columns};
 use super::{Database, StoreError};
 use hqdl_spec::{Expansion, Source, SourceRows};
 use hqdl_values::sql;
@@ -46,7 +46,7 @@ impl Database {
         let read =
             |(n, source): (usize, &Source)| self.read_source(expansion, n, source, keys, limit);
         let found: rusqlite::Result<_> = expansion.sources.iter().enumerate().map(read).collect();
-        found.map_err(|e| self.store_error_for(&e))
+        found.map_err(|e| self.to_store_error(&e))
     }
 
     fn read_source(
@@ -57,7 +57,7 @@ impl Database {
         keys: &[Vec<Value>],
         limit: usize,
     ) -> rusqlite::Result<MatchingRows> {
-        let (from, table) = (format_from_clause(&source.rows), source_qualifier(&source.rows));
+        let (from, table) = (format_from_clause(&source.rows), find_source_qualifier(&source.rows));
         let all = self.connection().prepare(&format!("SELECT * FROM {from}"))?;
         let columns: Vec<String> = all.column_names().into_iter().map(str::to_owned).collect();
         drop(all);

@@ -116,7 +116,7 @@ impl KeyReport {
         let (n, samples) = &self.partly_null;
         let verb = if *n == 1 { "has" } else { "have" };
         let partly_null = (*n > 0).then(|| {
-            let keys = hqdl_values::format::count_noun(*n, "key");
+            let keys = hqdl_values::format::format_count(*n, "key");
             format!("{keys} {verb} a part that is NULL, such as {}", samples.join("; "))
         });
         partly_null.into_iter().chain(self.warnings_for_runs()).collect()
@@ -140,7 +140,7 @@ impl KeyReport {
         let verb = if *n == 1 { "stands" } else { "stand" };
         let shown: Vec<String> = texts.iter().map(|text| format!("{text:?}")).collect();
         (*n > 0).then(|| {
-            let keys = hqdl_values::format::count_noun(*n, "key");
+            let keys = hqdl_values::format::format_count(*n, "key");
             format!("{keys} {verb} for no value, but a run asks about them: {}", shown.join(", "))
         })
     }
@@ -171,7 +171,7 @@ impl KeyReport {
             };
             warnings.push(format!(
                 "{} {verbs} skipped",
-                hqdl_values::format::count_noun(self.null_rows, "row")
+                hqdl_values::format::format_count(self.null_rows, "row")
             ));
         }
         warnings
@@ -222,8 +222,8 @@ impl<'db> Keys<'db> {
             let all = CopiedRows::All { filters: &filters };
             server.copy_sources(expansion, all, db.connection(), &|n| keys.source_table(n))?;
         }
-        keys.fill_key_table(expansion, filter, &filterable).map_err(|e| db.store_error_for(&e))?;
-        keys.scan_keys(expansion).map_err(|e| db.store_error_for(&e))?;
+        keys.fill_key_table(expansion, filter, &filterable).map_err(|e| db.to_store_error(&e))?;
+        keys.scan_keys(expansion).map_err(|e| db.to_store_error(&e))?;
         Ok(keys)
     }
 
@@ -259,8 +259,8 @@ impl<'db> Keys<'db> {
             let only = CopiedRows::OfEntities { entities, timeout };
             server.copy_sources(expansion, only, db.connection(), &|n| keys.source_table(n))?;
         }
-        keys.fill_key_table(expansion, None, &[]).map_err(|e| db.store_error_for(&e))?;
-        keys.scan_keys(expansion).map_err(|e| db.store_error_for(&e))?;
+        keys.fill_key_table(expansion, None, &[]).map_err(|e| db.to_store_error(&e))?;
+        keys.scan_keys(expansion).map_err(|e| db.to_store_error(&e))?;
         Ok(keys)
     }
 
@@ -284,11 +284,11 @@ impl<'db> Keys<'db> {
         let mut keys = Self::new(db, expansion);
         let filterable = keys.find_filterable_sources(expansion, filter)?;
         let scanned = keys.find_changed_buckets(snapshot, answered);
-        let Some(changed) = scanned.map_err(|e| db.store_error_for(&e))? else { return Ok(None) };
+        let Some(changed) = scanned.map_err(|e| db.to_store_error(&e))? else { return Ok(None) };
         keys.changed = Some(changed);
-        keys.fill_key_table(expansion, filter, &filterable).map_err(|e| db.store_error_for(&e))?;
-        keys.scan_keys(expansion).map_err(|e| db.store_error_for(&e))?;
-        Ok(keys.report_unvisited_buckets().then_some(keys))
+        keys.fill_key_table(expansion, filter, &filterable).map_err(|e| db.to_store_error(&e))?;
+        keys.scan_keys(expansion).map_err(|e| db.to_store_error(&e))?;
+        Ok(keys.add_unvisited_counts().then_some(keys))
     }
 
     /// Reads the keys of all source rows and returns the buckets to visit. Returns `None` if these
@@ -302,13 +302,13 @@ impl<'db> Keys<'db> {
         let is_readable = for_each_source_key(self.db, &self.expansion, &mut |source, key| {
             changed.add_row(&self.expansion, source, key);
         })?;
-        changed.find_visited_buckets(answered);
-        Ok((is_readable && !changed.has_most_keys()).then_some(changed))
+        changed.mark_visited_buckets(answered);
+        Ok((is_readable && !changed.visits_most_buckets()).then_some(changed))
     }
 
     /// Adds the counts of the unvisited buckets to the report. Returns false if the report would
     /// count duplicate or respelled keys but have no sample of them; all keys must then be visited.
-    fn report_unvisited_buckets(&mut self) -> bool {
+    fn add_unvisited_counts(&mut self) -> bool {
         let (Some(changed), report) = (&self.changed, &mut self.report) else { return true };
         report.null_rows = changed.null_rows;
         report.rows += changed.null_rows;
@@ -358,7 +358,7 @@ impl<'db> Keys<'db> {
                     let table = self.source_table(n);
                     (format!("temp.{table}"), table)
                 } else {
-                    (format_from_clause(&source.rows), source_qualifier(&source.rows))
+                    (format_from_clause(&source.rows), find_source_qualifier(&source.rows))
                 };
                 let flags = s
                     .iter()
@@ -516,7 +516,7 @@ impl<'db> Keys<'db> {
             let mut buffer = buffer.borrow_mut();
             buffer.clear();
             key_columns.write_entity(&key, &mut buffer);
-            let bucket = changed.snapshot.bucket_of_text(&buffer);
+            let bucket = changed.snapshot.bucket_index_of_text(&buffer);
             Ok(changed.visited.contains(&bucket) && !key.iter().all(|v| *v == Value::Null))
         };
         self.db.connection().create_scalar_function("hqdl_is_visited", -1, flags, is_visited)
@@ -539,7 +539,7 @@ impl<'db> Keys<'db> {
                 Some(server) => server.check_filter(&source.rows, filter),
                 None => {
                     let prepared = self.db.connection().prepare(&probe);
-                    prepared.map(drop).map_err(|e| self.db.store_error_for(&e))
+                    prepared.map(drop).map_err(|e| self.db.to_store_error(&e))
                 }
             };
             match checked {
@@ -589,7 +589,7 @@ impl<'db> Keys<'db> {
             }
             // If the source lacks a key column, the column does not count as NULL.
             if expansion
-                .shown_row(&Row { key: key.clone(), context: Vec::new() })
+                .build_shown_row(&Row { key: key.clone(), context: Vec::new() })
                 .key
                 .contains(&Value::Null)
             {
@@ -674,7 +674,7 @@ impl<'db> Keys<'db> {
     ///
     /// # Errors
     /// Fails with the visitor's error, or with `SQLite`'s error if the keys cannot be read.
-    pub fn for_each_at<E: From<rusqlite::Error>>(
+    pub fn for_each_key_at<E: From<rusqlite::Error>>(
         &self,
         positions: &KeyPositions,
         visit: &mut dyn FnMut(&KeyRow) -> Result<(), E>,
@@ -823,7 +823,7 @@ pub fn for_each_source_key(
 ) -> rusqlite::Result<bool> {
     let mut are_readable = true;
     for (n, source) in expansion.sources.iter().enumerate() {
-        let values = key_columns(expansion, n, &source_qualifier(&source.rows)).join(", ");
+        let values = key_columns(expansion, n, &find_source_qualifier(&source.rows)).join(", ");
         let select = format!("SELECT {values} FROM {}", format_from_clause(&source.rows));
         let mut statement = db.connection().prepare(&select)?;
         let mut rows = statement.query([])?;
@@ -872,7 +872,7 @@ pub(super) fn format_from_clause(rows: &SourceRows) -> String {
 /// `SQLite` treats a double-quoted name that is not a column as a text, unless the name is
 /// qualified with a table. Without the qualifier, a renamed column would give every row the same
 /// key.
-pub(super) fn source_qualifier(rows: &SourceRows) -> String {
+pub(super) fn find_source_qualifier(rows: &SourceRows) -> String {
     match rows {
         SourceRows::Table(table) => sql::quote_name(table),
         SourceRows::Select(_) => SOURCE_ALIAS.to_owned(),

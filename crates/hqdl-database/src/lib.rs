@@ -396,7 +396,7 @@ impl Database {
         }
         self.connection
             .query_row("PRAGMA data_version", [], |row| row.get(0))
-            .map_err(|e| self.store_error_for(&e))
+            .map_err(|e| self.to_store_error(&e))
     }
 
     /// Returns a number that changes, possibly with a delay, when a client writes to a table on the
@@ -489,7 +489,7 @@ impl Database {
     /// # Errors
     /// Returns [`StoreError`] if the server rejects the query, or if the database is a file.
     pub fn check_query(&self, sql: &str) -> Result<(), StoreError> {
-        self.require_server()?.prepare_select(sql.trim_end().trim_end_matches(';')).map(drop)
+        self.require_server()?.list_select_columns(sql.trim_end().trim_end_matches(';')).map(drop)
     }
 
     /// Returns the number of keys of an expansion's sources that are not published on the server,
@@ -541,7 +541,7 @@ impl Database {
 
     /// Converts a `SQLite` error into a [`StoreError`] with this database's path.
     #[must_use]
-    pub fn store_error_for(&self, error: &rusqlite::Error) -> StoreError {
+    pub fn to_store_error(&self, error: &rusqlite::Error) -> StoreError {
         StoreError::from_sqlite(&self.path, error)
     }
 

@@ -26,7 +26,7 @@ pub(crate) const OWN_TABLES: [&str; 4] =
 /// wrote the tables.
 pub fn migrate_database(connection: &Connection) -> rusqlite::Result<()> {
     let newest = DATABASE.last().map_or(0, |(n, _)| *n);
-    let missing_from = |c: &Connection| match database_version(c)? {
+    let missing_from = |c: &Connection| match read_database_version(c)? {
         version if version > newest => Err(newer_version_error(version, newest)),
         version => Ok(version),
     };
@@ -55,7 +55,7 @@ pub(crate) fn create_compatibility_view(connection: &Connection) -> rusqlite::Re
 }
 
 /// Returns the version of hqdl's tables in an expanded database; 0 if there are none.
-fn database_version(c: &Connection) -> rusqlite::Result<i32> {
+fn read_database_version(c: &Connection) -> rusqlite::Result<i32> {
     let select = if has_table(c, "hqdl_migration")? {
         "SELECT max(version) FROM hqdl_migration"
     } else if has_table(c, "hqdl_object")? {

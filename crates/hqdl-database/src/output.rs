@@ -44,8 +44,7 @@ impl OutputTarget {
     /// `output` would destroy other data.
     pub fn inspect(source: &Database, output: Option<&Path>) -> Result<Self, StoreError> {
         if !source.has_bookkeeping()
-            && let Some(name) =
-                find_reserved_name(source).map_err(|e| source.store_error_for(&e))?
+            && let Some(name) = find_reserved_name(source).map_err(|e| source.to_store_error(&e))?
         {
             return Err(StoreError::Reserved { path: source.path.clone(), name });
         }
@@ -223,7 +222,7 @@ impl OutputDatabase {
         self.database.target.refresh_rows(&self.database)?;
         let sql = "INSERT OR REPLACE INTO hqdl_object (name, type) VALUES (?1, ?2)";
         let recorded = connection.execute(sql, [COPY_SOURCE_KEY, stamp]).map(drop);
-        recorded.map_err(|e| self.database.store_error_for(&e))
+        recorded.map_err(|e| self.database.to_store_error(&e))
     }
 
     /// Atomically replaces the old copy with the new one.
@@ -261,7 +260,7 @@ impl OutputDatabase {
 /// Creates a new copy of a database, and adds hqdl's bookkeeping to it.
 fn copy_database(source: &Database, path: &Path) -> Result<Database, StoreError> {
     let error = |e: rusqlite::Error| StoreError::from_sqlite(path, &e);
-    let fingerprint = file_fingerprint(&source.path, path)?;
+    let fingerprint = compute_file_fingerprint(&source.path, path)?;
     let mut target = Connection::open(path).map_err(error)?;
     copy_pages(&source.connection, &mut target, &source.path).map_err(|e| match e {
         // Name the copy, because it is the only file that is written.
@@ -307,7 +306,7 @@ pub(super) fn read_copy_source(copy: &Database) -> Result<Option<String>, StoreE
     match copy.connection.query_row(sql, [COPY_SOURCE_KEY], |row| row.get(0)) {
         Ok(fingerprint) => Ok(Some(fingerprint)),
         Err(rusqlite::Error::QueryReturnedNoRows) => Ok(None),
-        Err(error) => Err(copy.store_error_for(&error)),
+        Err(error) => Err(copy.to_store_error(&error)),
     }
 }
 
@@ -344,7 +343,7 @@ pub(super) fn create_locked_file(path: &Path) -> Result<File, StoreError> {
 
 /// Removes temporary files that killed processes left beside an output, or in the folder that is
 /// the output. A file is removed if it is not locked and its process no longer exists.
-pub fn remove_leftovers(output: &Path) {
+pub fn remove_stale_files(output: &Path) {
     let parent = output.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let (folder, name) = if is_folder(output) {
         (output, None)
@@ -395,7 +394,7 @@ fn is_process_gone(id: u32) -> bool {
 /// Returns a cheap fingerprint of a database file's version: path, size and modification time of
 /// the file and of its write-ahead log. The path is relative to the copy, so that the database and
 /// the copy can be moved together.
-pub(super) fn file_fingerprint(path: &Path, copy: &Path) -> Result<String, StoreError> {
+pub(super) fn compute_file_fingerprint(path: &Path, copy: &Path) -> Result<String, StoreError> {
     let file = |error| StoreError::File { path: path.to_owned(), error };
     let full_path = path.canonicalize().map_err(file)?;
     let folder = copy.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));

@@ -35,10 +35,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
 
 use super::output::{
-    COPY_SOURCE_KEY, FOLDER_MANIFEST, create_locked_file, file_fingerprint, find_other_source,
-    read_copy_source, temporary_path,
+    COPY_SOURCE_KEY, FOLDER_MANIFEST, compute_file_fingerprint, create_locked_file,
+    find_other_source, read_copy_source, temporary_path,
 };
-use super::publish::column_affinity;
+use super::publish::find_column_affinity;
 use super::target::{OutputState, PublishTarget, PublishedObject, RowTransfer, TargetTransaction};
 use super::{BUSY_TIMEOUT, Database, StoreError, migrate, refresh};
 use hqdl_spec::{Catalog, Expansion, SourceRows, Spec};
@@ -236,7 +236,7 @@ impl PublishTarget for ParquetFolder {
         source: &Database,
     ) -> Result<OutputState, StoreError> {
         let Some(recorded) = read_copy_source(copy)? else { return Ok(OutputState::Outdated) };
-        let current = file_fingerprint(&source.path, &self.path)?;
+        let current = compute_file_fingerprint(&source.path, &self.path)?;
         if recorded == current {
             return Ok(OutputState::Current);
         }
@@ -252,9 +252,9 @@ impl PublishTarget for ParquetFolder {
         source: &Database,
         _is_outdated: bool,
     ) -> Result<Option<String>, StoreError> {
-        let stamp = file_fingerprint(&source.path, &self.path)?;
+        let stamp = compute_file_fingerprint(&source.path, &self.path)?;
         // Migrations drop views by name, and the source can have views with the same names.
-        migrate::migrate_database(copy.connection()).map_err(|e| copy.store_error_for(&e))?;
+        migrate::migrate_database(copy.connection()).map_err(|e| copy.to_store_error(&e))?;
         refresh::attach_source(copy, source)?;
         Ok(Some(stamp))
     }
@@ -361,7 +361,7 @@ impl TargetTransaction for FolderPublication<'_> {
         _is_new: bool,
         local: &Connection,
     ) -> Result<(), StoreError> {
-        let content = self.table_content(&expansion.name, local)?;
+        let content = self.compute_content_digest(&expansion.name, local)?;
         let keys: Vec<(&String, ColumnType)> = expansion
             .key
             .names()
@@ -401,12 +401,12 @@ impl TargetTransaction for FolderPublication<'_> {
         let select = self.db.build_expanded_select(joined, None);
         let mut content = format!("{} {:?}", select.sql, read_copy_source(self.db)?);
         for (expansion, _) in joined {
-            content.push_str(&self.table_content(&expansion.name, local)?);
+            content.push_str(&self.compute_content_digest(&expansion.name, local)?);
         }
         let kinds = select.columns.iter().filter_map(|(_, e, c)| joined.get(*e)?.0.columns.get(*c));
         let kinds: Vec<ColumnType> = kinds.map(|c| ColumnType::from_kind(c.kind)).collect();
         let count = local.prepare(&select.sql).map(|statement| statement.column_count());
-        let count = count.map_err(|e| self.db.store_error_for(&e))?;
+        let count = count.map_err(|e| self.db.to_store_error(&e))?;
         let source_columns = joined.first().and_then(|(e, n)| match &e.sources.get(*n)?.rows {
             SourceRows::Table(table) => self.db.table_columns(table),
             SourceRows::Select(_) => None,
@@ -420,13 +420,13 @@ impl TargetTransaction for FolderPublication<'_> {
         types.extend(kinds);
         self.write_table(view, &digest(content.as_bytes()), &select.sql, Some(&types), local)?;
         let insert = "INSERT OR REPLACE INTO hqdl_object (name, type) VALUES (?1, 'view')";
-        local.execute(insert, [view]).map_err(|e| self.db.store_error_for(&e))?;
+        local.execute(insert, [view]).map_err(|e| self.db.to_store_error(&e))?;
         Ok(None)
     }
 
     fn commit(mut self: Box<Self>, local: &Connection) -> Result<(), StoreError> {
         self.write_provenance(local)?;
-        let objects = self.read_objects(local).map_err(|e| self.db.store_error_for(&e))?;
+        let objects = self.read_objects(local).map_err(|e| self.db.to_store_error(&e))?;
         let mut files = BTreeMap::new();
         for (name, file) in self.files.get_mut() {
             if let Some((temporary, _)) = &file.temporary {
@@ -459,22 +459,26 @@ impl Drop for FolderPublication<'_> {
 impl FolderPublication<'_> {
     /// Returns a digest of what determines the rows of an expansion's tables: their layout, the
     /// versions of their rows, and the journal that numbers their completions.
-    fn table_content(&self, expansion: &str, local: &Connection) -> Result<String, StoreError> {
+    fn compute_content_digest(
+        &self,
+        expansion: &str,
+        local: &Connection,
+    ) -> Result<String, StoreError> {
         let sql = "SELECT json_array(layout, checksums, inputs ->> 'journal') FROM hqdl_object
                    WHERE name = ?1";
         let content: rusqlite::Result<String> = local.query_row(sql, [expansion], |r| r.get(0));
-        Ok(digest(content.map_err(|e| self.db.store_error_for(&e))?.as_bytes()))
+        Ok(digest(content.map_err(|e| self.db.to_store_error(&e))?.as_bytes()))
     }
 
     /// Writes the provenance of all cells.
     fn write_provenance(&self, local: &Connection) -> Result<(), StoreError> {
-        let error = |e: rusqlite::Error| self.db.store_error_for(&e);
+        let error = |e: rusqlite::Error| self.db.to_store_error(&e);
         let names = "SELECT name FROM hqdl_object WHERE spec IS NOT NULL ORDER BY name";
         let read_names = || local.prepare(names)?.query_map([], |r| r.get(0))?.collect();
         let names: rusqlite::Result<Vec<String>> = read_names();
         let mut content = format!("{:?}", hqdl_migrations::DATABASE.last().map(|(n, _)| n));
         for name in names.map_err(error)? {
-            content.push_str(&self.table_content(&name, local)?);
+            content.push_str(&self.compute_content_digest(&name, local)?);
         }
         let content = digest(content.as_bytes());
         self.write_table("hqdl_cell", &content, "SELECT * FROM hqdl_cell", None, local)?;
@@ -537,7 +541,7 @@ impl FolderPublication<'_> {
         let names: Vec<String> = statement.column_names().map(str::to_owned).collect();
         let types = match declared {
             Some(declared) => find_stored_types(&mut statement, declared)?,
-            None => names.iter().map(|name| ColumnType::of_provenance(name)).collect(),
+            None => names.iter().map(|name| ColumnType::for_provenance_column(name)).collect(),
         };
         let metadata = [
             (MARK, FORMAT.to_string()),
@@ -633,7 +637,7 @@ enum WriteError {
 impl WriteError {
     fn into_store_error(self, db: &Database, path: &Path) -> StoreError {
         let error = match self {
-            Self::Sqlite(error) => return db.store_error_for(&error),
+            Self::Sqlite(error) => return db.to_store_error(&error),
             Self::File(error) => error,
             Self::Parquet(ParquetError::External(error)) => match error.downcast() {
                 Ok(error) => *error,
@@ -687,7 +691,7 @@ impl ColumnType {
     }
 
     fn from_declared(declared: Option<&str>) -> Self {
-        match column_affinity(declared) {
+        match find_column_affinity(declared) {
             "INTEGER" => Self::Integer,
             "REAL" | "NUMERIC" => Self::Real,
             _ => Self::Text,
@@ -695,7 +699,7 @@ impl ColumnType {
     }
 
     /// Returns the type of a column of `hqdl_cell` or `hqdl_evidence`.
-    fn of_provenance(name: &str) -> Self {
+    fn for_provenance_column(name: &str) -> Self {
         match name {
             "run" | "completion" => Self::Integer,
             "input_tokens" | "output_tokens" | "cost_usd" | "assumed_cache_writes" => Self::Real,

@@ -139,7 +139,7 @@ impl Database {
     ///
     /// # Errors
     /// Returns [`StoreError`] if the database cannot be read.
-    pub fn published_expansions(&self) -> Result<Vec<PublishedExpansion>, StoreError> {
+    pub fn list_published_expansions(&self) -> Result<Vec<PublishedExpansion>, StoreError> {
         if !self.has_bookkeeping() {
             return Ok(Vec::new());
         }
@@ -161,7 +161,7 @@ impl Database {
                 })?
                 .collect()
         };
-        read_expansions().map_err(|e| self.store_error_for(&e))
+        read_expansions().map_err(|e| self.to_store_error(&e))
     }
 
     /// Returns at most 20 cells of a column, from rows whose key begins with `key` (each part as
@@ -235,7 +235,7 @@ impl Database {
                 })?
                 .collect()
         };
-        read_cells().map_err(|e| self.store_error_for(&e))
+        read_cells().map_err(|e| self.to_store_error(&e))
     }
 }
 
@@ -267,7 +267,7 @@ pub enum ProvenanceError {
         existing: Vec<String>,
     },
     /// The key has too many parts.
-    #[error("the key of `{expansion}` has {}, not {given}", hqdl_values::format::count_noun(key.len() as u64, "part"))]
+    #[error("the key of `{expansion}` has {}, not {given}", hqdl_values::format::format_count(key.len() as u64, "part"))]
     Key {
         /// Name of the expansion.
         expansion: String,
@@ -326,7 +326,7 @@ impl Database {
         key: &[String],
         column: &str,
     ) -> Result<Vec<CellProvenance>, ProvenanceError> {
-        let published = self.published_expansions()?;
+        let published = self.list_published_expansions()?;
         let in_view = || self.find_in_view(&published, table, column);
         let Some((expansion, column)) = find_column(&published, table, column).or_else(in_view)
         else {

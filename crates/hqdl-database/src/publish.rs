@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use rusqlite::config::DbConfig;
 use serde_json::json;
 
-use super::published_state::{PublishedState, layout_hash};
+use super::published_state::{PublishedState, compute_layout_hash};
 use super::rows::{ExpansionWriter, WrittenTables};
 use super::target::{RowTransfer, TargetTransaction};
 use super::{Database, StoreError, migrate};
@@ -66,7 +66,7 @@ impl<'db> Publication<'db> {
     /// # Errors
     /// Returns [`StoreError`] if the database is locked or read-only, or belongs to another spec.
     pub fn begin(db: &'db Database, spec: &Spec) -> Result<Self, StoreError> {
-        let error = |e: rusqlite::Error| db.store_error_for(&e);
+        let error = |e: rusqlite::Error| db.to_store_error(&e);
         let connection = db.connection();
         let target = db.target.begin(db, spec)?;
         // With foreign keys enabled, dropping a table would delete the user's rows that refer to
@@ -86,7 +86,7 @@ impl<'db> Publication<'db> {
             )
             .map_err(error)?;
         let publication = Self { db, is_copy: spec.output.is_some(), transaction, target };
-        for removed in db.removed_expansions(spec).map_err(error)? {
+        for removed in db.list_removed_expansions(spec).map_err(error)? {
             publication.drop_objects(&removed).map_err(error)?;
             publication.target.drop_expansion(&removed)?;
         }
@@ -97,7 +97,7 @@ impl<'db> Publication<'db> {
         &self.transaction
     }
 
-    fn transfers(&self, transfer: RowTransfer) -> bool {
+    fn uses_transfer(&self, transfer: RowTransfer) -> bool {
         self.db.target.row_transfer() == transfer
     }
 
@@ -115,17 +115,17 @@ impl<'db> Publication<'db> {
         let checksums = self
             .db
             .checksums(expansion)
-            .filter(|_| is_same_store && !self.transfers(RowTransfer::Everything));
+            .filter(|_| is_same_store && !self.uses_transfer(RowTransfer::Everything));
         let open_tables = || {
             if checksums.is_none() {
                 self.drop_objects(&expansion.name)?;
             }
-            if checksums.is_none() || self.transfers(RowTransfer::Differences) {
+            if checksums.is_none() || self.uses_transfer(RowTransfer::Differences) {
                 self.create_tables(expansion)?;
             }
             ExpansionWriter::open(self.db, self.connection(), expansion, checksums)
         };
-        open_tables().map_err(|e| self.db.store_error_for(&e))
+        open_tables().map_err(|e| self.db.to_store_error(&e))
     }
 
     /// Drops the objects that hqdl created earlier for an expansion.
@@ -163,10 +163,10 @@ impl<'db> Publication<'db> {
         let keys: Vec<String> = names
             .iter()
             .zip(&expansion.key_types)
-            .map(|(name, declared_type)| match column_affinity(declared_type.as_deref()) {
+            .map(|(name, declared_type)| match find_column_affinity(declared_type.as_deref()) {
                 // Declare no type, so that values remain as the server sent them. The server casts
                 // them to its own column types.
-                _ if self.transfers(RowTransfer::Differences) => sql::quote_name(name),
+                _ if self.uses_transfer(RowTransfer::Differences) => sql::quote_name(name),
                 // An INTEGER that is the only primary key column would become the rowid, which can
                 // be neither NULL nor text.
                 "INTEGER" if names.len() == 1 => format!("{} INT", sql::quote_name(name)),
@@ -217,7 +217,7 @@ impl<'db> Publication<'db> {
         let [Source { rows: SourceRows::Table(table), .. }] = expansion.sources.as_slice() else {
             return Ok(None);
         };
-        if !self.is_copy || !self.transfers(RowTransfer::InPlace) {
+        if !self.is_copy || !self.uses_transfer(RowTransfer::InPlace) {
             return Ok(None);
         }
         // A key is unique if it is the primary key, which may be the rowid, or has a unique index
@@ -259,7 +259,7 @@ impl<'db> Publication<'db> {
         lookup: &mut ProvenanceLookup<'_>,
     ) -> Result<(), StoreError> {
         self.finish_local_tables(spec, written_tables, published_state, lookup)
-            .map_err(|e| self.db.store_error_for(&e))?;
+            .map_err(|e| self.db.to_store_error(&e))?;
         let WrittenTables { expansion, is_new, .. } = written_tables;
         self.target.publish_expansion(expansion, *is_new, &self.transaction)
     }
@@ -299,7 +299,7 @@ impl<'db> Publication<'db> {
                 spec.full_path(),
                 json!(expansion.key.names()).to_string(),
                 json!(column_tables).to_string(),
-                layout_hash(expansion),
+                compute_layout_hash(expansion),
                 written_tables.checksums.rows,
                 super::current_timestamp(),
                 json!(published_state).to_string(),
@@ -307,7 +307,7 @@ impl<'db> Publication<'db> {
             ],
         )?;
         let snapshot =
-            written_tables.snapshot.as_ref().filter(|_| self.transfers(RowTransfer::InPlace));
+            written_tables.snapshot.as_ref().filter(|_| self.uses_transfer(RowTransfer::InPlace));
         self.db.store_bucket_snapshot(expansion, snapshot)
     }
 
@@ -374,7 +374,7 @@ impl<'db> Publication<'db> {
     /// Returns [`StoreError`] if a view cannot be created.
     pub fn create_views(&self, spec: &Spec) -> Result<Vec<String>, StoreError> {
         let mut warnings = Vec::new();
-        for (view, joined) in spec.expanded_views() {
+        for (view, joined) in spec.list_expanded_views() {
             if self.is_redundant_view(&joined) {
                 continue;
             }
@@ -392,7 +392,7 @@ impl<'db> Publication<'db> {
         else {
             return false;
         };
-        let Ok(columns) = self.db.prepare_select(select) else { return false };
+        let Ok(columns) = self.db.list_select_columns(select) else { return false };
         let is_key =
             |name: &String| expansion.key.names().iter().any(|key| key.eq_ignore_ascii_case(name));
         columns.iter().all(is_key)
@@ -405,14 +405,14 @@ impl<'db> Publication<'db> {
     pub fn commit(self) -> Result<(), StoreError> {
         let Self { db, transaction, target, .. } = self;
         target.commit(&transaction)?;
-        transaction.commit().map_err(|e| db.store_error_for(&e))
+        transaction.commit().map_err(|e| db.to_store_error(&e))
     }
 }
 
 /// Returns the type of a published key column: hqdl's name for the affinity of the source column's
 /// declared type (<https://sqlite.org/datatype3.html#determination_of_column_affinity>).
 #[must_use]
-pub fn column_affinity(declared_type: Option<&str>) -> &'static str {
+pub fn find_column_affinity(declared_type: Option<&str>) -> &'static str {
     let declared_type = declared_type.unwrap_or_default().to_uppercase();
     let contains_any = |words: &[&str]| words.iter().any(|w| declared_type.contains(w));
     match () {

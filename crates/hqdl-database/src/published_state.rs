@@ -43,7 +43,7 @@ impl PublishedState {
             head,
             model: model.to_owned(),
             any_model: spec.model.reuse == Reuse::AnyModel,
-            overrides: overrides.expansion_digest(expansion),
+            overrides: overrides.compute_expansion_digest(expansion),
             key: expansion_spec.key.names().to_vec(),
             columns: expansion_spec
                 .columns
@@ -66,7 +66,7 @@ impl PublishedState {
 
     /// Returns true if the identity of a column is unchanged.
     #[must_use]
-    pub fn has_same_column(&self, column: &Column) -> bool {
+    pub fn has_unchanged_column(&self, column: &Column) -> bool {
         self.columns.get(&column.name).is_some_and(|recorded| *recorded == column_identity(column))
     }
 }
@@ -115,7 +115,7 @@ impl Database {
     ///
     /// # Errors
     /// Fails with `SQLite`'s error if the bookkeeping cannot be read.
-    pub fn removed_expansions(&self, spec: &Spec) -> rusqlite::Result<Vec<String>> {
+    pub fn list_removed_expansions(&self, spec: &Spec) -> rusqlite::Result<Vec<String>> {
         if !self.has_bookkeeping() {
             return Ok(Vec::new());
         }
@@ -142,7 +142,9 @@ impl Database {
                 |r| Ok((r.get(0)?, r.get(1)?, r.get(2)?)),
             )?;
             let is_unmodified = || self.target.is_unmodified(self, expansion, rows);
-            if recorded_layout != layout_hash(expansion) || !is_unmodified().unwrap_or(false) {
+            if recorded_layout != compute_layout_hash(expansion)
+                || !is_unmodified().unwrap_or(false)
+            {
                 return Ok(None);
             }
             Ok(Checksums::from_json(&sums, rows))
@@ -165,7 +167,7 @@ impl Database {
             let sql = "SELECT count(DISTINCT key), max(key) FROM hqdl_edit WHERE expansion = ?1";
             c.query_row(sql, [name], |r| Ok((r.get(0)?, r.get(1)?)))
         };
-        let (rows, key) = read_edits().map_err(|e| self.store_error_for(&e))?;
+        let (rows, key) = read_edits().map_err(|e| self.to_store_error(&e))?;
         let key = key.unwrap_or_default();
         let verb = if rows == 1 { " was" } else { "s were" };
         Ok((rows > 0)
@@ -189,7 +191,7 @@ impl Database {
 
 /// Returns a hash of the layout of an expansion's tables. If the hash changes, the tables are
 /// recreated.
-pub(crate) fn layout_hash(expansion: &Expansion) -> String {
+pub(crate) fn compute_layout_hash(expansion: &Expansion) -> String {
     let mut description =
         format!("v4 {} {:?} {:?};", expansion.name, expansion.key.names(), expansion.key_types);
     if !expansion.key_parts.is_empty() {

@@ -65,13 +65,13 @@ pub(super) fn attach_source(copy: &Database, source: &Database) -> Result<(), St
     let path = path.to_string_lossy().replace('%', "%25").replace('?', "%3f").replace('#', "%23");
     let attach = format!("ATTACH ?1 AS {SOURCE}");
     let uri = format!("file:{path}?mode=ro");
-    copy.connection.execute(&attach, [uri]).map(|_| ()).map_err(|e| copy.store_error_for(&e))
+    copy.connection.execute(&attach, [uri]).map(|_| ()).map_err(|e| copy.to_store_error(&e))
 }
 
 /// Returns the SQL condition for the source rows `s` that are missing from a copy, provided that
 /// the source contains all rows of the copy. If the number of source rows after the copy's last row
 /// equals the number of missing rows, these source rows are the missing rows.
-fn missing_rows_condition(db: &Connection, table: &str) -> rusqlite::Result<String> {
+fn build_missing_rows_condition(db: &Connection, table: &str) -> rusqlite::Result<String> {
     let sql = format!(
         "SELECT coalesce((SELECT max(rowid) FROM main.{table}), 0),
            (SELECT count(*) FROM {SOURCE}.{table}) - (SELECT count(*) FROM main.{table})"
@@ -111,7 +111,7 @@ pub(super) fn refresh_rows(db: &Connection) -> rusqlite::Result<()> {
             "DELETE FROM main.{table} AS t WHERE NOT EXISTS (
                SELECT 1 FROM {SOURCE}.{table} AS s WHERE s.rowid = t.rowid AND {same})"
         ))?;
-        let missing_rows = missing_rows_condition(db, &table)?;
+        let missing_rows = build_missing_rows_condition(db, &table)?;
         db.execute_batch(&format!(
             "INSERT INTO main.{table} (rowid, {columns}) SELECT rowid, {columns}
                FROM {SOURCE}.{table} AS s WHERE {missing_rows}"

@@ -32,7 +32,7 @@ pub fn find_fact_entities(
             found.insert(key.entity.clone(), key.fact_entity().clone());
             Ok::<_, rusqlite::Error>(())
         })
-        .map_err(|e| db.store_error_for(&e))?;
+        .map_err(|e| db.to_store_error(&e))?;
     Ok(found)
 }
 
@@ -65,7 +65,7 @@ impl RowContexts {
             }
             Ok::<_, rusqlite::Error>(())
         })
-        .map_err(|e| db.store_error_for(&e))?;
+        .map_err(|e| db.to_store_error(&e))?;
         let (table, part_count, context_count) = (keys.table, keys.part_count, keys.context_count);
         Ok(Some(Self { db, table, part_count, rows, context_count }))
     }

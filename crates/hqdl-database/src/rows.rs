@@ -157,7 +157,7 @@ impl<'e> ExpansionWriter<'e> {
     ) -> Result<Option<i64>, StoreError> {
         let (db, version) = (self.db, RowVersion::from_row(row, cells));
         self.fetch_records(Some(version.bucket()))?;
-        self.write_local_row(row, cells, &version).map_err(|e| db.store_error_for(&e))?;
+        self.write_local_row(row, cells, &version).map_err(|e| db.to_store_error(&e))?;
         Ok(version.version)
     }
 
@@ -301,7 +301,7 @@ impl<'e> ExpansionWriter<'e> {
             }
             Ok(())
         };
-        delete_missing().map_err(|e| db.store_error_for(&e))
+        delete_missing().map_err(|e| db.to_store_error(&e))
     }
 
     /// Returns the checksums of the existing tables; `None` if the tables are recreated.

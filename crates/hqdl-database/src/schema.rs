@@ -37,9 +37,9 @@ impl Catalog for Database {
         self.target.is_created_by_hqdl(self, table)
     }
 
-    fn prepare_select(&self, sql: &str) -> Result<Vec<String>, String> {
+    fn list_select_columns(&self, sql: &str) -> Result<Vec<String>, String> {
         if let Some(server) = self.server() {
-            return server.prepare_select(sql).map_err(|e| e.message_text());
+            return server.list_select_columns(sql).map_err(|e| e.message_text());
         }
         let statement = self.connection().prepare(sql).map_err(|e| sqlite_message(&e))?;
         if !statement.readonly() {
@@ -58,7 +58,7 @@ impl Catalog for Database {
         if let Some(server) = self.server() {
             return to_values(server.select_rows(sql, limit).map_err(|e| e.message_text())?);
         }
-        self.prepare_select(sql)?;
+        self.list_select_columns(sql)?;
         let mut statement = self.connection().prepare(sql).map_err(|e| sqlite_message(&e))?;
         let column_count = statement.column_count();
         let mut rows = statement.query([]).map_err(|e| sqlite_message(&e))?;

@@ -6,7 +6,7 @@ use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OptionalExtension};
 
 use super::migrate::OWN_TABLES;
-use super::output::{file_fingerprint, find_other_source, read_copy_source};
+use super::output::{compute_file_fingerprint, find_other_source, read_copy_source};
 use super::target::{OutputState, PublishTarget, PublishedObject, RowTransfer, TargetTransaction};
 use super::view::view_sql;
 use super::{Database, StoreError, migrate, refresh};
@@ -43,7 +43,7 @@ impl PublishTarget for SqliteFile {
         expansion: &Expansion,
         rows: i64,
     ) -> Result<bool, StoreError> {
-        is_unmodified(db, expansion, rows).map_err(|e| db.store_error_for(&e))
+        is_unmodified(db, expansion, rows).map_err(|e| db.to_store_error(&e))
     }
 
     fn for_each_key(
@@ -61,7 +61,7 @@ impl PublishTarget for SqliteFile {
             }
             Ok(())
         };
-        visit_keys().map_err(|e| db.store_error_for(&e))
+        visit_keys().map_err(|e| db.to_store_error(&e))
     }
 
     fn compare_with_source(
@@ -73,14 +73,14 @@ impl PublishTarget for SqliteFile {
         let Some(recorded) = read_copy_source(copy)? else {
             return Err(StoreError::ForeignOutput(output.clone()));
         };
-        let current = file_fingerprint(&source.path, output)?;
+        let current = compute_file_fingerprint(&source.path, output)?;
         if recorded == current {
             return Ok(OutputState::Current);
         }
         if let Some(of) = find_other_source(output, &recorded, &current) {
             return Err(StoreError::OtherCopy { path: output.clone(), of });
         }
-        let error = |e: rusqlite::Error| copy.store_error_for(&e);
+        let error = |e: rusqlite::Error| copy.to_store_error(&e);
         let user_tables = find_user_objects(source, copy).map_err(error)?;
         if !user_tables.is_empty() {
             return Err(StoreError::OwnObjects {
@@ -101,17 +101,17 @@ impl PublishTarget for SqliteFile {
         if !is_outdated {
             return Ok(None);
         }
-        let stamp = file_fingerprint(&source.path, &copy.path)?;
+        let stamp = compute_file_fingerprint(&source.path, &copy.path)?;
         refresh::attach_source(copy, source)?;
         Ok(Some(stamp))
     }
 
     fn refresh_rows(&self, copy: &Database) -> Result<(), StoreError> {
-        refresh::refresh_rows(copy.connection()).map_err(|e| copy.store_error_for(&e))
+        refresh::refresh_rows(copy.connection()).map_err(|e| copy.to_store_error(&e))
     }
 
     fn check_writable(&self, db: &Database) -> Result<(), StoreError> {
-        let error = |e: rusqlite::Error| db.store_error_for(&e);
+        let error = |e: rusqlite::Error| db.to_store_error(&e);
         let c = db.connection();
         if c.is_readonly("main").map_err(error)? {
             return Err(StoreError::ReadOnly(db.path.clone()));
@@ -146,14 +146,14 @@ impl PublishTarget for SqliteFile {
         let is_copy = spec.output.is_some() && read_copy_source(&db)?.is_some();
         if is_copy
             && is_last
-            && find_user_objects(source, &db).map_err(|e| db.store_error_for(&e))?.is_empty()
+            && find_user_objects(source, &db).map_err(|e| db.to_store_error(&e))?.is_empty()
         {
             let path = db.path.clone();
             drop(db);
             remove_files(&path)?;
             return Ok(true);
         }
-        drop_objects(&db, spec, objects, is_last).map_err(|e| db.store_error_for(&e))?;
+        drop_objects(&db, spec, objects, is_last).map_err(|e| db.to_store_error(&e))?;
         Ok(false)
     }
 }
@@ -171,7 +171,7 @@ impl TargetTransaction for FilePublication<'_> {
         local: &Connection,
     ) -> Result<(), StoreError> {
         if is_new {
-            create_edit_triggers(local, expansion).map_err(|e| self.db.store_error_for(&e))?;
+            create_edit_triggers(local, expansion).map_err(|e| self.db.to_store_error(&e))?;
         }
         Ok(())
     }
@@ -189,7 +189,7 @@ impl TargetTransaction for FilePublication<'_> {
         }
         let Some((expansion, _)) = joined.first() else { return Ok(None) };
         let owner = find_other_owner(local, view, &expansion.name);
-        if let Some(other) = owner.map_err(|e| self.db.store_error_for(&e))? {
+        if let Some(other) = owner.map_err(|e| self.db.to_store_error(&e))? {
             return Ok(Some(format!(
                 "the view `{view}` shows the columns of the spec {other}, so it does not show those of \
                  this spec; write all expansions of a source into one spec"
@@ -197,12 +197,12 @@ impl TargetTransaction for FilePublication<'_> {
         }
         let create_sql = view_sql(self.db, view, joined);
         let created = create_view(local, view, &expansion.name, &create_sql);
-        created.map_err(|e| self.db.store_error_for(&e))?;
+        created.map_err(|e| self.db.to_store_error(&e))?;
         Ok(None)
     }
 
     fn commit(self: Box<Self>, local: &Connection) -> Result<(), StoreError> {
-        self.drop_broken_views(local).map_err(|e| self.db.store_error_for(&e))
+        self.drop_broken_views(local).map_err(|e| self.db.to_store_error(&e))
     }
 }
 

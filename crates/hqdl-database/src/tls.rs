@@ -115,7 +115,7 @@ fn create_provider() -> Arc<CryptoProvider> {
 ///
 /// # Errors
 /// Fails if the provider supports none of the protocol versions.
-pub fn client_config(trust: Trust) -> Result<ClientConfig, Error> {
+pub fn build_client_config(trust: Trust) -> Result<ClientConfig, Error> {
     let provider = create_provider();
     let check = CertificateCheck { trust, provider: Arc::clone(&provider) };
     Ok(ClientConfig::builder_with_provider(provider)
@@ -135,7 +135,7 @@ pub fn system_config() -> Result<ClientConfig, Error> {
     if let Some(config) = &*shared {
         return Ok(config.clone());
     }
-    let config = client_config(Trust::System(OnceLock::new()))?;
+    let config = build_client_config(Trust::System(OnceLock::new()))?;
     Ok(shared.insert(config).clone())
 }
 

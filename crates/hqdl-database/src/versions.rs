@@ -214,7 +214,7 @@ impl Checksums {
 
     /// Returns the buckets whose checksums differ.
     #[must_use]
-    pub fn differing_buckets(&self, other: &Self) -> BTreeSet<usize> {
+    pub fn find_differing_buckets(&self, other: &Self) -> BTreeSet<usize> {
         (0..BUCKET_COUNT).filter(|n| self.buckets.get(*n) != other.buckets.get(*n)).collect()
     }
 

@@ -49,7 +49,7 @@ fn build_select(
         Some(SourceRows::Table(table)) => {
             db.table_columns(table).unwrap_or_default().into_iter().map(|(n, _)| n).collect()
         }
-        Some(SourceRows::Select(select)) => db.prepare_select(select).unwrap_or_default(),
+        Some(SourceRows::Select(select)) => db.list_select_columns(select).unwrap_or_default(),
         None => Vec::new(),
     };
     let mut used_names: BTreeSet<String> =

@@ -214,7 +214,7 @@ impl Session {
         overrides.check_replay(&unchecked_spec)?;
         overrides.apply_to(&mut unchecked_spec);
         let database = Database::open(&unchecked_spec.database())
-            .map_err(|e| unchecked_spec.database_problem(&e.to_string(), e.hint()))?;
+            .map_err(|e| unchecked_spec.find_problems_without_database(&e.to_string(), e.hint()))?;
         let (spec, warnings) = unchecked_spec.check(&database)?;
         Ok(Self { spec, unchecked_spec, database, warnings, cache, facts: OnceCell::new() })
     }
@@ -348,7 +348,7 @@ fn contains_entity(
     };
     Keys::collect(database, expansion, None)?
         .for_each(&mut { visit })
-        .map_err(|e| database.store_error_for(&e))?;
+        .map_err(|e| database.to_store_error(&e))?;
     Ok(found)
 }
 

@@ -18,7 +18,12 @@ const MAX_LISTED_ROWS: usize = 5;
 
 /// Returns the checksum of an answer: the upper half covers the entity, the lower half the whole
 /// answer.
-pub(super) fn answer_checksum(entity: &str, completion: i64, model: u32, cells: &str) -> i64 {
+pub(super) fn compute_answer_checksum(
+    entity: &str,
+    completion: i64,
+    model: u32,
+    cells: &str,
+) -> i64 {
     let mut hasher = blake3::Hasher::new();
     hasher.update(&(entity.len() as u64).to_le_bytes());
     hasher.update(entity.as_bytes());
@@ -48,7 +53,7 @@ pub(super) fn register_checksum_function(connection: &Connection) -> rusqlite::R
         Ok(match arguments {
             (Ok(entity), Ok(completion), Ok(model), Ok(cells)) => {
                 let (entity, cells): (String, String) = (entity, cells);
-                Some(answer_checksum(&entity, completion, model, &cells))
+                Some(compute_answer_checksum(&entity, completion, model, &cells))
             }
             _ => None,
         })
@@ -98,7 +103,7 @@ impl Damage {
     }
 
     /// Returns true if this row's facts about the entity can be trusted.
-    pub(super) fn is_trusted(&self, fact_row: i64, entity: &str) -> bool {
+    pub(super) fn trusts_row(&self, fact_row: i64, entity: &str) -> bool {
         self.fact_rows.is_empty()
             || self.entities.get(&entity_checksum(entity)).is_none_or(|last| fact_row > *last)
     }
@@ -197,9 +202,9 @@ impl AnswerRow {
             return Ok(Err((id, possible_entities())));
         };
         // Rows without a checksum are accepted unchecked.
-        if stored_sum
-            .is_some_and(|kept| kept != answer_checksum(entity_text, completion, model, &cells))
-        {
+        if stored_sum.is_some_and(|kept| {
+            kept != compute_answer_checksum(entity_text, completion, model, &cells)
+        }) {
             return Ok(Err((id, possible_entities())));
         }
         Ok(Ok(Self { id, entity: entity_text.clone(), cells, completion, model }))

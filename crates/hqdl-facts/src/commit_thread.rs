@@ -121,7 +121,7 @@ pub(super) fn spawn_thread(
                 Received::Timeout => false,
                 Received::Closed => return,
             };
-            state.finish_round();
+            state.finish_command_group();
             if stop {
                 return;
             }
@@ -237,7 +237,7 @@ impl CommitThread {
     }
 
     /// Commits the units, then serves the waiting callers.
-    fn finish_round(&mut self) {
+    fn finish_command_group(&mut self) {
         let (units, replies): (Vec<_>, Vec<_>) =
             std::mem::take(&mut self.units).into_iter().unzip();
         let has_changed = std::mem::take(&mut self.has_changed) || !units.is_empty();
@@ -356,7 +356,7 @@ impl CommitThread {
     ) -> rusqlite::Result<Option<ReserveOutcome>> {
         let journal = &self.journal;
         if let Some(limit) = request.daily_budget {
-            let spent_usd = self.daily_spending.cost_today(journal)?;
+            let spent_usd = self.daily_spending.sum_cost_today(journal)?;
             if spent_usd + request.worst_case.usd > limit {
                 let must_wait = journal.has_reservations_in_flight()?;
                 return Ok((!must_wait).then_some(ReserveOutcome::BudgetExceeded(spent_usd)));
@@ -405,12 +405,8 @@ pub(super) fn commit_units(journal: &Journal, units: Vec<CommitUnit>) -> Result<
                 journal.release_reservation(reservation).map_err(error)?;
             }
             if let Some(request) = unit.answers {
-                crate::journal::requests::settle_request(
-                    &journal.connection(),
-                    request,
-                    "answered",
-                )
-                .map_err(error)?;
+                crate::journal::requests::close_request(&journal.connection(), request, "answered")
+                    .map_err(error)?;
             }
             for (entity, mut entity_facts) in unit.facts {
                 for fact in &mut entity_facts {
@@ -440,7 +436,7 @@ pub(super) fn commit_units(journal: &Journal, units: Vec<CommitUnit>) -> Result<
         for (identity_id, fact_row) in changed_columns {
             journal.store_last_change(identity_id, fact_row).map_err(error)?;
         }
-        head.map_or(Ok(()), |head| journal.put_records(&records, head))
+        head.map_or(Ok(()), |head| journal.write_records(&records, head))
     })?;
     debug!(completions, entities = records.len(), took = ?began.elapsed(), "the journal commits");
     Ok(())

@@ -122,7 +122,7 @@ pub(super) fn create_private_dir(dir: &Path) -> std::io::Result<()> {
 ///
 /// # Errors
 /// [`FactsError::Held`] if a process of an earlier version uses the cache exclusively.
-pub(super) fn take_shared_lock(dir: &Path) -> Result<File, FactsError> {
+pub(super) fn acquire_shared_lock(dir: &Path) -> Result<File, FactsError> {
     let mut file = open_lock_file(&dir.join("lock"))?;
     if file.try_lock_shared().is_err() {
         let owner_description = read_description(&mut file);
@@ -132,7 +132,7 @@ pub(super) fn take_shared_lock(dir: &Path) -> Result<File, FactsError> {
 }
 
 /// Locks the cache for opening. Waits for another process that is opening it.
-pub(super) fn take_opening_lock(dir: &Path) -> Result<File, FactsError> {
+pub(super) fn acquire_opening_lock(dir: &Path) -> Result<File, FactsError> {
     let path = dir.join("sessions").join(".opening");
     let file = open_lock_file(&path)?;
     file.lock().map_err(|error| FactsError::File { path, error })?;
@@ -147,7 +147,7 @@ pub(super) enum LockOutcome {
 }
 
 /// Tries to take the index lock. If another process holds it, returns that process's description.
-pub(super) fn take_index_lock(dir: &Path, description: &str) -> Result<LockOutcome, FactsError> {
+pub(super) fn acquire_index_lock(dir: &Path, description: &str) -> Result<LockOutcome, FactsError> {
     let path = dir.join("index.lock");
     let mut file = open_lock_file(&path)?;
     if file.try_lock().is_err() {

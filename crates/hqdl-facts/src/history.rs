@@ -7,8 +7,8 @@
 //!
 //! * Its writes are committed in one transaction per call and are on disk before it returns. If the
 //!   process is killed during the call, nothing is written.
-//! * It sees what others committed before the call. [`Answers::last_changed_row`] and
-//!   [`Dictionary::column_identity_ids`] see what others committed before the last
+//! * It sees what others committed before the call. [`Answers::find_last_changed_row`] and
+//!   [`Dictionary::list_column_identity_ids`] see what others committed before the last
 //!   [`super::FactStore::catch_up`].
 //! * Fact rows and completions become visible in the order of their ids: after one id is visible,
 //!   no lower id appears later. Tables are published up to a row id, and refresh jobs repeat
@@ -35,7 +35,7 @@ use crate::spending::{ColumnDailyCost, HourlySpending, Totals};
 use hqdl_values::key::{ColumnIdentity, Entity, ListHash};
 use hqdl_values::usage::{SpentAmount, UnconfirmedCost};
 
-/// Maximum number of fact rows that [`Answers::facts_about`] searches on this machine.
+/// Maximum number of fact rows that [`Answers::load_facts`] searches on this machine.
 pub const MAX_SEARCHED_ROWS: i64 = 200_000;
 
 /// The history of all requests, answers, runs and spending.
@@ -78,22 +78,22 @@ pub trait Dictionary {
     fn model_id(&self, name: &str) -> Result<u32, FactsError>;
 
     /// Returns the id of a column identity. A new identity gets a new id.
-    fn column_identity_id(&self, meaning: &ColumnIdentity) -> Result<u32, FactsError>;
+    fn intern_column_identity(&self, meaning: &ColumnIdentity) -> Result<u32, FactsError>;
 
     /// Returns the ids of all identities that a column with this name has had.
-    fn column_identity_ids(&self, column: &str) -> Result<Vec<u32>, FactsError>;
+    fn list_column_identity_ids(&self, column: &str) -> Result<Vec<u32>, FactsError>;
 
     /// Returns the id of a value list. A new list gets a new id.
-    fn value_list_id(&self, hash: &ListHash) -> Result<u32, FactsError>;
+    fn intern_value_list(&self, hash: &ListHash) -> Result<u32, FactsError>;
 
     /// Returns the ids and names of all models.
     fn models(&self) -> Result<Vec<(u32, String)>, FactsError>;
 
     /// Returns the ids and hashes of all value lists.
-    fn value_lists(&self) -> Result<Vec<(u32, String)>, FactsError>;
+    fn list_value_lists(&self) -> Result<Vec<(u32, String)>, FactsError>;
 
     /// Returns the ids of all column identities, with each [`ColumnIdentity`] as JSON.
-    fn column_identities(&self) -> Result<Vec<(u32, String)>, FactsError>;
+    fn list_column_identities(&self) -> Result<Vec<(u32, String)>, FactsError>;
 }
 
 /// Runs. A run belongs to the process that started it until the run or the process ends. After
@@ -131,27 +131,27 @@ pub trait Runs {
 /// Spending by run and by day. Replayed recordings are not counted.
 pub trait Spending {
     /// Returns the cost of a run, including the worst-case cost of requests without an answer. Its
-    /// open batch jobs are not included ([`Spending::reserved_cost_of_run`]).
-    fn cost_of_run(&self, run: RunId) -> Result<SpentAmount, FactsError>;
+    /// open batch jobs are not included ([`Spending::sum_reserved_run_cost`]).
+    fn sum_run_cost(&self, run: RunId) -> Result<SpentAmount, FactsError>;
 
     /// Returns the USD spent since midnight, UTC, including the worst-case cost of requests without
     /// an answer.
-    fn cost_today(&self) -> Result<f64, FactsError>;
+    fn sum_cost_today(&self) -> Result<f64, FactsError>;
 
     /// Returns the worst-case cost of a run's batch requests in flight.
-    fn reserved_cost_of_run(&self, run: RunId) -> Result<SpentAmount, FactsError>;
+    fn sum_reserved_run_cost(&self, run: RunId) -> Result<SpentAmount, FactsError>;
 
     /// Returns the worst-case cost of all batch requests in flight that were sent today (UTC).
-    fn reserved_cost_today(&self) -> Result<SpentAmount, FactsError>;
+    fn sum_reserved_cost_today(&self) -> Result<SpentAmount, FactsError>;
 
     /// Returns the spending of each hour since a time (RFC 3339, UTC); hours without spending are
     /// omitted.
-    fn hourly_spending(&self, since: &str) -> Result<Vec<HourlySpending>, FactsError>;
+    fn load_hourly_spending(&self, since: &str) -> Result<Vec<HourlySpending>, FactsError>;
 
     /// Returns the cost of the cells in the fact rows after `fact_row`, by column and by day since
     /// the date `since`, and the last row id. Each cell is charged a share of its request's cost.
     /// Costs that belong to no cell are omitted.
-    fn column_costs_after(
+    fn load_column_costs(
         &self,
         fact_row: i64,
         since: &str,
@@ -168,11 +168,11 @@ pub trait Answers {
     fn journal_id(&self) -> Result<String, FactsError>;
 
     /// Returns the id of the last completion.
-    fn last_completion_id(&self) -> Result<i64, FactsError>;
+    fn load_last_completion_id(&self) -> Result<i64, FactsError>;
 
     /// Returns the id of the last completion of earlier versions, which stored the facts about a row
     /// with a context under its key alone; 0 if there is none.
-    fn last_keyed_completion(&self) -> Result<i64, FactsError>;
+    fn load_last_keyed_completion(&self) -> Result<i64, FactsError>;
 
     /// Returns a completion with its model's name.
     fn load_completion(&self, id: i64) -> Result<Option<(Completion, String)>, FactsError>;
@@ -186,7 +186,8 @@ pub trait Answers {
     }
 
     /// Returns up to `max` completions of a model that have content, latest first.
-    fn latest_completions(&self, model: &str, max: u32) -> Result<Vec<Completion>, FactsError>;
+    fn load_latest_completions(&self, model: &str, max: u32)
+    -> Result<Vec<Completion>, FactsError>;
 
     /// Visits the facts after a fact row, in order, and returns the last row id. Skips damaged
     /// rows, and also earlier rows about any entity that a damaged row may belong to.
@@ -202,11 +203,11 @@ pub trait Answers {
 
     /// Returns the id of the last fact row that replaced a value of this column identity; 0 if
     /// there is none.
-    fn last_changed_row(&self, identity_id: u32) -> Result<i64, FactsError>;
+    fn find_last_changed_row(&self, identity_id: u32) -> Result<i64, FactsError>;
 
     /// Returns the entities for which an answer to one of these column identities was stored after
     /// a fact row.
-    fn entities_answered_since(
+    fn find_entities_answered_since(
         &self,
         fact_row: i64,
         identity_ids: &[u32],
@@ -214,7 +215,7 @@ pub trait Answers {
 
     /// Returns all facts about an entity, oldest first. A store on this machine, which has no index
     /// of entities, searches only its latest [`MAX_SEARCHED_ROWS`] rows. Damaged rows are omitted.
-    fn facts_about(&self, entity: &Entity) -> Result<Vec<Fact>, FactsError>;
+    fn load_facts(&self, entity: &Entity) -> Result<Vec<Fact>, FactsError>;
 }
 
 /// Checks that the stored data is undamaged.
@@ -286,7 +287,7 @@ pub trait BatchJobs {
     fn delete_batch_job(&self, batch_job: i64) -> Result<(), FactsError>;
 
     /// Returns the worst-case cost of a batch job.
-    fn worst_case_cost(&self, batch_job: i64) -> Result<SpentAmount, FactsError>;
+    fn sum_worst_case_cost(&self, batch_job: i64) -> Result<SpentAmount, FactsError>;
 
     /// Returns true if a run has open batch jobs.
     fn has_open_batch_jobs(&self, run: RunId) -> Result<bool, FactsError>;
@@ -319,7 +320,7 @@ pub trait BatchRequests {
     fn count_queued_requests(&self, run: RunId) -> Result<u64, FactsError>;
 
     /// Returns the first queued request of a run whose id is greater than `after`.
-    fn next_queued_request(
+    fn find_next_request(
         &self,
         run: RunId,
         after: i64,
@@ -351,7 +352,7 @@ pub trait BatchRequests {
 
     /// Returns, by batch job, the column identities that unanswered requests in exported files ask
     /// a model for about an entity.
-    fn exported_columns(
+    fn list_exported_columns(
         &self,
         entity: &Entity,
         model: u32,
@@ -376,7 +377,7 @@ pub trait Questions {
     fn live_questions(&self) -> Result<Vec<LiveQuestion>, FactsError>;
 
     /// Returns the answered values of each question, in canonical form.
-    fn answered_values(&self) -> Result<HashMap<u32, HashSet<String>>, FactsError>;
+    fn load_answered_values(&self) -> Result<HashMap<u32, HashSet<String>>, FactsError>;
 
     /// Returns the column that a model bound a question to; `None` if no model was asked.
     /// `columns_hash` is the hash of the candidate columns, `question` the normalized text.
@@ -389,7 +390,7 @@ pub trait Questions {
 
     /// Returns all bindings of questions for the columns with this hash, including questions that
     /// no column answers.
-    fn all_bindings(&self, columns_hash: &str) -> Result<Vec<QuestionBinding>, FactsError>;
+    fn list_bindings(&self, columns_hash: &str) -> Result<Vec<QuestionBinding>, FactsError>;
 
     /// Stores the binding of a question.
     fn store_binding(

@@ -9,7 +9,7 @@ use parking_lot::RwLock;
 
 use crate::FactsError;
 use crate::checksum::Damage;
-use crate::folder::{LockOutcome, create_private_dir, take_index_lock};
+use crate::folder::{LockOutcome, acquire_index_lock, create_private_dir};
 use crate::history::{Answers, Integrity};
 use crate::journal::Journal;
 use crate::record::{Record, parse_record};
@@ -68,7 +68,7 @@ impl Index {
         if !path.exists() {
             return Ok(());
         }
-        match take_index_lock(dir, "hqdl cache rebuild")? {
+        match acquire_index_lock(dir, "hqdl cache rebuild")? {
             LockOutcome::Acquired(lock) => Self::open(&path, lock, journal)?.rebuild(journal),
             LockOutcome::HeldBy(_) => Ok(()),
         }
@@ -92,13 +92,13 @@ impl Index {
     /// Adds the journal rows that the index lacks. If one of them is damaged, earlier records may
     /// be outdated, so the whole index is rebuilt.
     fn follow_journal(&self, journal: &Journal) -> Result<(), FactsError> {
-        let last = journal.last_row_id()?;
-        if self.last_row_id() == Some(last) {
+        let last = journal.load_last_row_id()?;
+        if self.load_last_row_id() == Some(last) {
             return Ok(());
         }
         // Allow only one thread at a time to change the records.
         let _connection = journal.connection();
-        match self.last_row_id().filter(|head| *head <= last) {
+        match self.load_last_row_id().filter(|head| *head <= last) {
             Some(head) if head == last => Ok(()),
             Some(head) if head > 0 && journal.find_damage(head)?.fact_rows.is_empty() => {
                 self.merge_rows_after(journal, head, &Damage::default())
@@ -146,7 +146,7 @@ impl Index {
         self.db.insert(HEAD_KEY, bytes).map(|_| ()).map_err(|e| self.sled_error(&e))
     }
 
-    fn last_row_id(&self) -> Option<i64> {
+    fn load_last_row_id(&self) -> Option<i64> {
         let bytes = self.db.get(HEAD_KEY).ok().flatten()?;
         let (version, journal, head): (i64, String, i64) = postcard::from_bytes(&bytes).ok()?;
         (version == LAYOUT_VERSION && journal == self.journal_id).then_some(head)

@@ -347,7 +347,7 @@ impl Facts {
 
     /// Updates the facts with everything that other processes have stored, and returns `self`.
     #[must_use]
-    pub fn with_latest(&self) -> &Self {
+    pub fn sync(&self) -> &Self {
         if let Err(error) = self.catch_up() {
             // The caller gets the same error again before it sends any request.
             warn!(%error, "the index is behind the journal");
@@ -367,7 +367,7 @@ impl Facts {
         if rows.iter().all(|(entity, key)| entity == key) {
             return Ok(records);
         }
-        let until = self.history().last_keyed_completion()?;
+        let until = self.history().load_last_keyed_completion()?;
         if until > 0 {
             let keys: Vec<&Entity> = rows.iter().map(|(_, key)| *key).collect();
             for (record, earlier) in records.iter_mut().zip(self.get_many(&keys)?) {
@@ -379,11 +379,11 @@ impl Facts {
         Ok(records)
     }
 
-    /// Like [`Facts::with_latest`], for callers that only read. On a server, the facts may be half
+    /// Like [`Facts::sync`], for callers that only read. On a server, the facts may be half
     /// a second old.
     #[must_use]
-    pub fn with_recent(&self) -> &Self {
-        if self.is_remote() { self } else { self.with_latest() }
+    pub fn sync_for_read(&self) -> &Self {
+        if self.is_remote() { self } else { self.sync() }
     }
 
     /// Returns the facts about an entity; `None` if there are none.

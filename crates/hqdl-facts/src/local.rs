@@ -16,14 +16,15 @@ use crate::checksum::Damage;
 use crate::claim_key::ClaimKey;
 use crate::commit_thread::{self, ReserveCommand, WriterCommand, send_command};
 use crate::folder::{
-    LockOutcome, restrict_cache_files, take_index_lock, take_opening_lock, take_shared_lock,
+    LockOutcome, acquire_index_lock, acquire_opening_lock, acquire_shared_lock,
+    restrict_cache_files,
 };
 use crate::history::History;
 use crate::ids::{ReservationId, RunId};
 use crate::index::Index;
 use crate::journal::Journal;
 use crate::local_limits::LocalLimits;
-use crate::network::network_type;
+use crate::network::network_file_system;
 use crate::record::{Record, RecordBytes};
 use crate::sessions::FactsSession;
 use crate::store::{CommitUnit, FactStore, ReserveOutcome, StoreFuture};
@@ -54,17 +55,17 @@ pub struct LocalStore {
 impl LocalStore {
     /// Opens the store in an existing directory. `description` describes this process to others.
     pub(super) fn open(dir: &Path, description: &str) -> Result<Self, FactsError> {
-        if let Some(file_system) = network_type(dir) {
+        if let Some(file_system) = network_file_system(dir) {
             return Err(FactsError::Shared { dir: dir.to_owned(), file_system: Some(file_system) });
         }
         restrict_cache_files(dir)?;
-        let lock = take_shared_lock(dir)?;
+        let lock = acquire_shared_lock(dir)?;
         let session = Arc::new(FactsSession::start(dir, description)?);
         // Only one process at a time creates and migrates the files.
-        let _opening = take_opening_lock(dir)?;
+        let _opening = acquire_opening_lock(dir)?;
         let open = || Journal::open(&dir.join("journal.sqlite"), Arc::clone(&session));
         let (journal, writer_journal) = (Arc::new(open()?), Arc::new(open()?));
-        writer_journal.update_sessions()?;
+        writer_journal.prune_sessions()?;
         writer_journal.delete_session_files()?;
         writer_journal.catch_up()?;
         let (commands, thread) = commit_thread::spawn_thread(Arc::clone(&writer_journal));
@@ -91,7 +92,7 @@ impl LocalStore {
     ) -> Result<Self, FactsError> {
         let began = Instant::now();
         let lock = loop {
-            match take_index_lock(dir, description)? {
+            match acquire_index_lock(dir, description)? {
                 LockOutcome::Acquired(lock) => break lock,
                 LockOutcome::HeldBy(_) if began.elapsed() < timeout => {
                     std::thread::sleep(LOCK_RETRY_PAUSE);
@@ -129,7 +130,7 @@ impl FactStore for LocalStore {
         &*self.journal
     }
 
-    fn rate_limits(&self) -> Arc<dyn RateLimits> {
+    fn parse_rate_limits(&self) -> Arc<dyn RateLimits> {
         Arc::clone(&self.limits) as _
     }
 

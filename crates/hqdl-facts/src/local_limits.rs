@@ -120,7 +120,7 @@ impl RateLimits for LocalLimits {
         }
     }
 
-    fn settle_ticket(&self, ticket: u64, used: Option<u64>) {
+    fn finish_ticket(&self, ticket: u64, used: Option<u64>) {
         let Some(ticket) = self.lock_state().tickets.remove(&ticket) else { return };
         match used {
             Some(used) => self.send_command(WriterCommand::ReconcileUsage(ticket.request, used)),
@@ -158,7 +158,7 @@ impl RateLimits for LocalLimits {
     }
 
     fn remaining_wait<'a>(&'a self, limiter_key: &'a LimiterKey) -> WaitFuture<'a> {
-        let pause = self.journal.remaining_pause(limiter_key).unwrap_or_default();
+        let pause = self.journal.find_remaining_pause(limiter_key).unwrap_or_default();
         let next_permit = self.lock_state().next_permits.get(limiter_key).copied();
         let next_permit = next_permit.map(|at| at.saturating_duration_since(Instant::now()));
         Box::pin(std::future::ready(RemainingWait::new(pause, next_permit)))

@@ -139,16 +139,19 @@ impl CellRequirements {
             .columns
             .iter()
             .map(|column| {
-                let identity_id = history.column_identity_id(&column.meaning)?;
-                let mut earlier = history.column_identity_ids(&column.name)?;
-                let also = column.also.iter().map(|also| history.column_identity_id(also));
+                let identity_id = history.intern_column_identity(&column.meaning)?;
+                let mut earlier = history.list_column_identity_ids(&column.name)?;
+                let also = column.also.iter().map(|also| history.intern_column_identity(also));
                 let also = also.collect::<Result<Vec<u32>, _>>()?;
                 earlier.retain(|m| *m != identity_id && !also.contains(m));
-                let list =
-                    column.values.as_ref().map(|v| history.value_list_id(&v.hash)).transpose()?;
+                let list = column
+                    .values
+                    .as_ref()
+                    .map(|v| history.intern_value_list(&v.hash))
+                    .transpose()?;
                 let checker = Checker::new(column);
                 let model_filter = Some(model).filter(|_| reuse == Reuse::SameModel);
-                unify::load_words(history, (expansion, column), &checker, model_filter)?;
+                unify::load_word_meanings(history, (expansion, column), &checker, model_filter)?;
                 Ok(ColumnRequirement {
                     identity_id,
                     list,
@@ -256,7 +259,7 @@ impl CellRequirements {
             [requirement.identity_id].into_iter().chain(requirement.also.iter().copied());
         let found = meanings
             .into_iter()
-            .find_map(|meaning| self.latest_fact(record, meaning, &mut other_model_answered));
+            .find_map(|meaning| self.find_latest_fact(record, meaning, &mut other_model_answered));
         let Some(fact) = found else {
             let earlier =
                 record.facts.iter().any(|f| requirement.earlier_identities.contains(&f.meaning));
@@ -269,7 +272,7 @@ impl CellRequirements {
         };
         let fact = requirement.reparse_fact(fact);
         let is_outdated = self.outdated.contains(&fact.asked);
-        let reason = requirement.stale_reason(&fact);
+        let reason = requirement.find_stale_reason(&fact);
         match reason.or(is_outdated.then_some(Reason::ChangedEvidence)) {
             None => CellLookup::Known(fact),
             // A value that is no longer in the list is not shown.
@@ -282,7 +285,7 @@ impl CellRequirements {
 
     /// Returns the latest fact with this identity that counts. If none counts but other models have
     /// facts, sets `others` to true.
-    fn latest_fact<'r>(
+    fn find_latest_fact<'r>(
         &self,
         record: &'r Record,
         meaning: u32,
@@ -323,7 +326,7 @@ impl ColumnRequirement {
     }
 
     /// Returns the reason why a fact no longer counts; `None` if it still counts.
-    fn stale_reason(&self, fact: &Fact) -> Option<Reason> {
+    fn find_stale_reason(&self, fact: &Fact) -> Option<Reason> {
         let state = fact.answer.state;
         if state == State::Error {
             return Some(Reason::Failed);

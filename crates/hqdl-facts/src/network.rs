@@ -26,14 +26,14 @@ const NETWORK_TYPES: [&str; 17] = [
 
 /// Returns the type of the network file system that contains a directory. Returns `None` for a
 /// local file system, or if the operating system does not list its mounts.
-pub(super) fn network_type(dir: &Path) -> Option<String> {
+pub(super) fn network_file_system(dir: &Path) -> Option<String> {
     let dir = dir.canonicalize().ok()?;
-    find_network_type(&std::fs::read_to_string("/proc/self/mountinfo").ok()?, &dir)
+    find_network_file_system(&std::fs::read_to_string("/proc/self/mountinfo").ok()?, &dir)
 }
 
 /// Returns the file system type if the directory is on a network mount. The mount with the longest
 /// matching mount point decides; if several match equally, the last one.
-fn find_network_type(mounts: &str, dir: &Path) -> Option<String> {
+fn find_network_file_system(mounts: &str, dir: &Path) -> Option<String> {
     let mount = |line: &str| {
         let (head, tail) = line.split_once(" - ")?;
         // The kernel writes a space in a path as an octal escape.
@@ -54,7 +54,7 @@ mod tests {
         let mounts = "27 1 254:0 / / rw - ext4 /dev/vda rw\n\
                       28 27 0:40 / /mnt/a\\040share rw shared:1 - nfs4 host:/x rw\n\
                       29 28 254:1 / /mnt/a\\040share/local rw - xfs /dev/vdb rw";
-        let found = |dir: &str| find_network_type(mounts, Path::new(dir));
+        let found = |dir: &str| find_network_file_system(mounts, Path::new(dir));
         assert_eq!(found("/home/me"), None);
         assert_eq!(found("/mnt/a share/cache").as_deref(), Some("nfs4"));
         assert_eq!(found("/mnt/a share/local/cache"), None);

@@ -136,12 +136,12 @@ impl ExpansionRequirements {
 
     /// Returns the requirements for the answers of the model that answers a column first.
     #[must_use]
-    pub fn for_column(&self, column: usize) -> &Arc<CellRequirements> {
+    pub fn column_requirements(&self, column: usize) -> &Arc<CellRequirements> {
         self.for_model(self.first_model(column))
     }
 
     /// Calls `change` for the requirements of each model that may be asked for a column.
-    fn change_column(&mut self, column: usize, change: impl Fn(&mut CellRequirements)) {
+    fn update_column(&mut self, column: usize, change: impl Fn(&mut CellRequirements)) {
         let models: BTreeSet<usize> =
             self.columns.get(column).map(|m| m.model_positions().collect()).unwrap_or_default();
         models.into_iter().for_each(|model| change(Arc::make_mut(&mut self.models[model])));
@@ -149,12 +149,12 @@ impl ExpansionRequirements {
 
     /// Refreshes a column: facts that were asked for up to the completion `before` no longer count.
     pub fn refresh_column(&mut self, column: usize, before: i64) {
-        self.change_column(column, |model| model.refresh_column(column, before));
+        self.update_column(column, |model| model.refresh_column(column, before));
     }
 
     /// Retries a column: cells without a value that were asked for up to `before` no longer count.
     pub fn retry_column(&mut self, column: usize, before: i64) {
-        self.change_column(column, |model| model.retry_column(column, before));
+        self.update_column(column, |model| model.retry_column(column, before));
     }
 
     /// Ignores the facts of these completions from now on, because their evidence has changed.
@@ -173,18 +173,18 @@ impl ExpansionRequirements {
     /// Returns the id of a column's identity in the history.
     #[must_use]
     pub fn identity_id(&self, column: usize) -> Option<u32> {
-        self.for_column(column).identity_id(column)
+        self.column_requirements(column).identity_id(column)
     }
 
     /// Returns the checker of a column's first answers.
     #[must_use]
     pub fn checker(&self, column: usize) -> Option<&Checker> {
-        self.for_column(column).checker(column)
+        self.column_requirements(column).checker(column)
     }
 
     /// Returns the completions that asked for the known answers to a cell, from all models of the
     /// column.
-    pub fn known_completions<'r>(
+    pub fn list_known_completions<'r>(
         &'r self,
         record: Option<&'r Record>,
         column: usize,
@@ -264,7 +264,7 @@ impl ExpansionRequirements {
         }
         let (second, second_missing) = match self.models[rule.to].look_up_cell(record, column) {
             CellLookup::Known(second) => (Some(second), None),
-            CellLookup::Missing(reason, second) => (second, Some(second_answer_reason(reason))),
+            CellLookup::Missing(reason, second) => (second, Some(to_second_answer_reason(reason))),
         };
         let has_value = second.as_ref().is_some_and(|second| second.answer.state.has_value());
         let chosen = self.choose_answer(fact, second, (rule.to, &causes));
@@ -302,7 +302,7 @@ impl ExpansionRequirements {
                     differing.extend(differs.then_some((*compare, other)));
                 }
                 CellLookup::Missing(reason, _) => {
-                    return Err((second_answer_reason(reason), *compare));
+                    return Err((to_second_answer_reason(reason), *compare));
                 }
             }
         }
@@ -365,7 +365,7 @@ impl ExpansionRequirements {
     /// Returns the first value of a cell and, if the stronger model has answered, the value that
     /// counts.
     #[must_use]
-    pub fn cascade_values(
+    pub fn find_cascade_values(
         &self,
         record: Option<&Record>,
         column: usize,
@@ -419,7 +419,7 @@ impl ExpansionRequirements {
 }
 
 /// Returns why a second answer must be asked for.
-fn second_answer_reason(reason: Reason) -> Reason {
+fn to_second_answer_reason(reason: Reason) -> Reason {
     match reason {
         Reason::Refreshed | Reason::Retried | Reason::ChangedEvidence => reason,
         _ => Reason::SecondAnswer,

@@ -72,7 +72,7 @@ impl Drop for SessionFile {
 
 /// Returns the folder of the session files of this machine's current boot, for a directory that
 /// several machines may share; `None` if the system does not report a boot id.
-pub(super) fn machine_folder(dir: &Path) -> Option<PathBuf> {
+pub(super) fn choose_machine_folder(dir: &Path) -> Option<PathBuf> {
     let boot = fs::read_to_string(BOOT_ID).ok()?;
     Some(dir.join("sessions").join(boot.trim()))
 }

@@ -43,7 +43,7 @@ impl RateLimits for StandaloneLimits {
         self.limiter.mark_sent(ticket);
     }
 
-    fn settle_ticket(&self, ticket: u64, used: Option<u64>) {
+    fn finish_ticket(&self, ticket: u64, used: Option<u64>) {
         match used {
             Some(used) => self.limiter.reconcile_usage(ticket, used),
             None => self.limiter.cancel_request(ticket),

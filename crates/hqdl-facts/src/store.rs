@@ -107,7 +107,7 @@ pub trait FactStore: Send + Sync {
     fn history(&self) -> &dyn History;
 
     /// Returns the rate limits of endpoints, shared by all users of the store.
-    fn rate_limits(&self) -> Arc<dyn RateLimits>;
+    fn parse_rate_limits(&self) -> Arc<dyn RateLimits>;
 
     // ── records ──
 

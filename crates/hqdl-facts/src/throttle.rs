@@ -83,7 +83,7 @@ pub trait RateLimits: Send + Sync {
 
     /// Records the tokens of an answered request; `None` cancels a request that is not sent. Called
     /// once per ticket.
-    fn settle_ticket(&self, ticket: u64, used: Option<u64>);
+    fn finish_ticket(&self, ticket: u64, used: Option<u64>);
 
     /// Applies the rate limits that the endpoint reported.
     fn apply_hint(&self, limiter_key: &LimiterKey, hint: RateLimitHint);
@@ -161,14 +161,14 @@ impl Permit {
     /// Records the number of tokens that the answered request used.
     pub fn reconcile_usage(mut self, used: u64) {
         self.is_settled = true;
-        self.limits.settle_ticket(self.ticket, Some(used));
+        self.limits.finish_ticket(self.ticket, Some(used));
     }
 }
 
 impl Drop for Permit {
     fn drop(&mut self) {
         if !self.is_settled {
-            self.limits.settle_ticket(self.ticket, None);
+            self.limits.finish_ticket(self.ticket, None);
         }
     }
 }
@@ -187,7 +187,7 @@ impl Facts {
     ) -> Result<Throttle, FactsError> {
         let (endpoint, model) = (endpoint.to_owned(), model.to_owned());
         let limiter_key = LimiterKey { endpoint, model, api_key: String::new() };
-        let shared = self.rate_limits();
+        let shared = self.parse_rate_limits();
         let member = shared.add_member(&limiter_key, limits)?;
         Ok(Throttle { limits: shared, limiter_key, member })
     }

@@ -42,9 +42,9 @@ impl Facts {
     pub fn export(&self, out: &mut dyn Write) -> Result<u64, FactsError> {
         let history = self.history();
         let models: HashMap<u32, String> = history.models()?.into_iter().collect();
-        let lists: HashMap<u32, String> = history.value_lists()?.into_iter().collect();
+        let lists: HashMap<u32, String> = history.list_value_lists()?.into_iter().collect();
         let identities: HashMap<u32, Json> = history
-            .column_identities()?
+            .list_column_identities()?
             .into_iter()
             .map(|(id, text)| (id, serde_json::from_str(&text).unwrap_or(Json::Null)))
             .collect();
@@ -213,7 +213,7 @@ fn add_line(
     let fact = Fact {
         meaning: ids.identity_id(&line.identity)?,
         model: completion.model,
-        list: line.list.map(|hash| ids.list_id(&hash)).transpose()?,
+        list: line.list.map(|hash| ids.intern_list(&hash)).transpose()?,
         completion: 0,
         asked: 0,
         answer: line.answer,
@@ -280,16 +280,16 @@ impl<'h> IdCache<'h> {
         if let Some(id) = self.identities.get(fingerprint.as_str()) {
             return Ok(*id);
         }
-        let id = self.history.column_identity_id(meaning)?;
+        let id = self.history.intern_column_identity(meaning)?;
         self.identities.insert(fingerprint.as_str().to_owned(), id);
         Ok(id)
     }
 
-    fn list_id(&mut self, hash: &ListHash) -> Result<u32, FactsError> {
+    fn intern_list(&mut self, hash: &ListHash) -> Result<u32, FactsError> {
         if let Some(id) = self.lists.get(hash.as_str()) {
             return Ok(*id);
         }
-        let id = self.history.value_list_id(hash)?;
+        let id = self.history.intern_value_list(hash)?;
         self.lists.insert(hash.as_str().to_owned(), id);
         Ok(id)
     }

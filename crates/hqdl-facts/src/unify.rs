@@ -15,8 +15,8 @@ pub const MAX_WORD_BYTES: usize = 200;
 /// Returns the key under which a column's words are stored: a hash of the column's identity, its
 /// list and the rest of the question. A `status` of orders and a `status` of people therefore share
 /// no words, even if neither column states its subject.
-fn word_key(expansion: &Expansion, column: &Column, list: &ValueList) -> String {
-    let asked = word_expansion(expansion, column, list).about;
+fn compute_unify_key(expansion: &Expansion, column: &Column, list: &ValueList) -> String {
+    let asked = build_unify_expansion(expansion, column, list).about;
     let text = format!("unify v2 {} {} {asked}", column.fingerprint, list.hash.as_str());
     blake3::hash(text.as_bytes()).to_hex()[..32].to_owned()
 }
@@ -25,14 +25,14 @@ fn word_key(expansion: &Expansion, column: &Column, list: &ValueList) -> String 
 ///
 /// # Errors
 /// [`FactsError`] if the history cannot be read.
-pub fn load_words(
+pub fn load_word_meanings(
     history: &dyn History,
     (expansion, column): (&Expansion, &Column),
     checker: &Checker,
     model: Option<&str>,
 ) -> Result<(), FactsError> {
     let (Some(unified), Some(list)) = (checker.decisions(), &column.values) else { return Ok(()) };
-    let bindings = history.all_bindings(&word_key(expansion, column, list))?;
+    let bindings = history.list_bindings(&compute_unify_key(expansion, column, list))?;
     for binding in bindings.into_iter().filter(|l| model.is_none_or(|m| m == l.model)) {
         unified.add_decision(&binding.ask, Some(binding.literal).filter(|v| !v.is_empty()));
     }
@@ -43,7 +43,7 @@ pub fn load_words(
 ///
 /// # Errors
 /// [`FactsError`] if the meaning cannot be stored.
-pub fn store_word(
+pub fn store_word_meaning(
     history: &dyn History,
     (expansion, column): (&Expansion, &Column),
     (word, value): (&str, Option<&str>),
@@ -61,14 +61,18 @@ pub fn store_word(
         completion,
         bound_at: current_timestamp(),
     };
-    history.store_binding(&word_key(expansion, column, list), word, &binding)
+    history.store_binding(&compute_unify_key(expansion, column, list), word, &binding)
 }
 
 /// Returns the expansion that asks what each word means in a column; its rows are the words. The
 /// question includes the column's subject, because a `status` of orders differs from a `status` of
 /// people.
 #[must_use]
-pub fn word_expansion(expansion: &Expansion, column: &Column, list: &ValueList) -> Expansion {
+pub fn build_unify_expansion(
+    expansion: &Expansion,
+    column: &Column,
+    list: &ValueList,
+) -> Expansion {
     let column_description = match column.about.trim() {
         "" => format!("`{}`", column.name),
         about => format!("`{}` ({about})", column.name),

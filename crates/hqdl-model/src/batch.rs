@@ -77,7 +77,7 @@ pub trait BatchApi: Send + Sync {
     fn base_url(&self) -> &str;
 
     /// Returns a line of a batch's input file, with its line break.
-    fn request_line(
+    fn format_request_line(
         &self,
         custom_id: &str,
         prompt: &Prompt,
@@ -121,9 +121,9 @@ pub trait BatchApi: Send + Sync {
 pub(super) trait BatchClient: Send + Sync {
     fn transport(&self) -> &Transport;
 
-    fn batch_request_body(&self, prompt: &Prompt, parameters: &ModelParameters) -> Json;
+    fn build_batch_request_body(&self, prompt: &Prompt, parameters: &ModelParameters) -> Json;
 
     /// Updates the request features if a request's error rejects one of them. Returns the error to
     /// report.
-    fn learn_from_batch_error(&self, error: ModelError) -> ModelError;
+    fn update_features_from_error(&self, error: ModelError) -> ModelError;
 }

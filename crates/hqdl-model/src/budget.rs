@@ -49,20 +49,20 @@ impl Caps {
 ///
 /// # Errors
 /// [`FactsError`] if the journal cannot be read.
-pub fn run_allowance(
+pub fn load_run_caps(
     history: &dyn History,
     limits: &Limits,
     run: Option<RunId>,
 ) -> Result<(Caps, SpentAmount), FactsError> {
     let mut used = SpentAmount::default();
     if let Some(run) = run {
-        let (spent, held) = (history.cost_of_run(run)?, history.reserved_cost_of_run(run)?);
+        let (spent, held) = (history.sum_run_cost(run)?, history.sum_reserved_run_cost(run)?);
         used = SpentAmount { usd: spent.usd + held.usd, tokens: spent.tokens + held.tokens };
     }
     let mut usd = limits.budget_usd;
     let mut daily = None;
     if let Some(daily_budget) = limits.budget_usd_per_day {
-        let today = history.cost_today()? + history.reserved_cost_today()?.usd;
+        let today = history.sum_cost_today()? + history.sum_reserved_cost_today()?.usd;
         // The rest of today's budget, plus what this run has spent so far.
         let left = (daily_budget - today).max(0.0) + used.usd;
         if usd.is_none_or(|usd| left < usd) {
@@ -178,7 +178,7 @@ impl Budget {
             return Ok(Self::default());
         }
         let limits = &spec.limits;
-        let (caps, used) = run_allowance(history, limits, Some(run))?;
+        let (caps, used) = load_run_caps(history, limits, Some(run))?;
         Ok(Self { per_day: limits.budget_usd_per_day, ..Self::new(caps, used) })
     }
 

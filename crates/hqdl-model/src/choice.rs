@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::Model;
-use super::protocols::protocol_of;
+use super::protocols::find_protocol;
 use hqdl_facts::{
     CellRequirements, ColumnModels, ExpansionRequirements, FactsError, History, SecondAnswerRule,
 };
@@ -38,11 +38,11 @@ pub fn choose_models(
     let mut list = ModelList { spec, models: Vec::new() };
     let mut columns: Vec<ColumnModels> = Vec::new();
     for column in &expansion.columns {
-        let first = list.find_or_add(0, (spec.column_model(expansion, column), 1));
+        let first = list.find_or_add_model(0, (spec.find_column_model(expansion, column), 1));
         columns.push(ColumnModels { first, second: None });
     }
     if columns.is_empty() {
-        list.find_or_add(0, (expansion.model.as_deref(), 1));
+        list.find_or_add_model(0, (expansion.model.as_deref(), 1));
     }
     let first_count = list.models.len();
     let mut compared: Vec<Vec<usize>> = Vec::new();
@@ -51,7 +51,7 @@ pub fn choose_models(
         if let Some(escalation) = &column.escalation {
             let (name, _) = list.models[models.first];
             let answers = (0..escalation.further_answers).map(|n| n + 2);
-            compare.extend(answers.map(|n| list.find_or_add(first_count, (name, n))));
+            compare.extend(answers.map(|n| list.find_or_add_model(first_count, (name, n))));
             let names = escalation.compare.iter();
             compare.extend(
                 names.filter_map(|n| list.find_second_answer_model(first_count, n, models.first)),
@@ -98,7 +98,7 @@ impl<'s> ModelList<'s> {
     /// Returns the position of a model in the list from `start` on, and adds the model if
     /// necessary. Flags that change the model apply to all models, so several names may refer to
     /// the same model.
-    fn find_or_add(&mut self, start: usize, (name, answer): (Option<&'s str>, u32)) -> usize {
+    fn find_or_add_model(&mut self, start: usize, (name, answer): (Option<&'s str>, u32)) -> usize {
         let settings = self.spec.model_settings(name);
         let is_same = |(model, other): (Option<&str>, u32)| {
             other == answer && self.spec.model_settings(model) == settings
@@ -122,7 +122,7 @@ impl<'s> ModelList<'s> {
         let name = self.spec.find_model(name);
         let is_first =
             self.spec.model_settings(name) == self.spec.model_settings(self.models[first].0);
-        (!is_first).then(|| self.find_or_add(start, (name, 1)))
+        (!is_first).then(|| self.find_or_add_model(start, (name, 1)))
     }
 }
 
@@ -246,7 +246,7 @@ fn choose_model(
     expansion: &Expansion,
 ) -> ModelChoice {
     let settings = spec.model_settings(model_name);
-    let endpoint = model_name.and_then(|name| connected?.named_model(name));
+    let endpoint = model_name.and_then(|name| connected?.find_named_model(name));
     let connected = endpoint.as_deref().or(connected);
     let max_rows = connected.and_then(Model::max_rows);
     ModelChoice {
@@ -256,7 +256,7 @@ fn choose_model(
         price: settings.charged_price(),
         is_free: settings.provider == Provider::Replay,
         max_output: u64::from(settings.max_output_tokens),
-        extra_input: protocol_of(settings.provider).extra_input_tokens(),
+        extra_input: find_protocol(settings.provider).extra_input_tokens(),
         parameters: settings.parameters.clone(),
         format: match expansion.format {
             // An answer with quotations must be JSON.

@@ -31,7 +31,7 @@ use hqdl_spec::media::MediaKind;
 use hqdl_spec::{
     LimitScope, ModelParameters, ModelSettings, Provider, SERVICE_TIER, format_parameters,
 };
-use hqdl_values::key::tagged_hash;
+use hqdl_values::key::hash_tagged_parts;
 
 /// An endpoint and its model.
 pub struct Endpoint {
@@ -99,9 +99,9 @@ impl Endpoint {
             LimitScope::Key => key.secret_text(),
         };
         // The hash identifies endpoint and key without revealing them.
-        let key_hash = tagged_hash("hqdl API key v1", &[key.secret_text().to_owned()]);
+        let key_hash = hash_tagged_parts("hqdl API key v1", &[key.secret_text().to_owned()]);
         let parts = [base_url(settings).to_owned(), shared_key.to_owned()];
-        let id = tagged_hash("hqdl endpoint v1", &parts);
+        let id = hash_tagged_parts("hqdl endpoint v1", &parts);
         let throttle = facts.throttle(&id, &settings.name, limits)?.with_api_key(&key_hash);
         let mut endpoint = Self::with_key(settings, key, throttle)?;
         endpoint.load_features(settings, facts)?;
@@ -118,7 +118,7 @@ impl Endpoint {
         if provider != Provider::Openai {
             parts.push(format!("provider {}", provider.name()));
         }
-        let features_hash = tagged_hash("hqdl request form v1", &parts);
+        let features_hash = hash_tagged_parts("hqdl request form v1", &parts);
         let stored = facts.history().endpoint_features(&features_hash)?;
         let features = stored.and_then(|text| serde_json::from_str(&text).ok());
         let initial = self.initial_features();
@@ -127,12 +127,12 @@ impl Endpoint {
             self.features = features.into();
             self.features_untested = true.into();
         }
-        let usage_hash = tagged_hash(
+        let usage_hash = hash_tagged_parts(
             "hqdl plausible usage v1",
             &[self.transport.base_url.clone(), self.model.clone()],
         );
         if facts.history().endpoint_features(&usage_hash)?.is_some() {
-            self.usage_gate = UsageGate::new_proven();
+            self.usage_gate = UsageGate::with_proven_usage();
         }
         self.memory = Some(EndpointMemory { facts: facts.clone(), features_hash, usage_hash });
         Ok(())
@@ -154,7 +154,7 @@ impl Endpoint {
     ) -> Result<Self, SetupError> {
         let throttle = Arc::new(throttle);
         let (provider, _) = settings.provider.resolve_url(settings.base_url.as_deref());
-        let protocol = protocols::protocol_of(provider);
+        let protocol = protocols::find_protocol(provider);
         let transport = Transport::new(settings, key, (protocol.headers(), protocol.key_header()))?;
         let features = protocol.initial_features(transport.profile, &settings.name);
         Ok(Self {
@@ -185,10 +185,10 @@ impl Endpoint {
     /// Handles the rejection of a request. If it names a feature, later requests leave that feature
     /// out. Returns the error to report: a retryable one if a retry without the feature may
     /// succeed.
-    fn learn_from_error(&self, features: RequestFeatures, error: ModelError) -> ModelError {
+    fn update_features(&self, features: RequestFeatures, error: ModelError) -> ModelError {
         let is_rejected = matches!(&error, ModelError::Refused { status: 400 | 422, .. });
         let Some((next, warning)) =
-            features.without_rejected(&error, |form| self.protocol.schema_rejection(form))
+            features.without_rejected_feature(&error, |form| self.protocol.schema_rejection(form))
         else {
             // The stored features may be outdated, so try all features once again.
             if is_rejected && self.features_untested.swap(false, Ordering::Relaxed) {
@@ -199,7 +199,7 @@ impl Endpoint {
             }
             return error;
         };
-        if self.change_features(features, next) {
+        if self.replace_features(features, next) {
             let message_with_error = format!("{warning} ({error})");
             self.warnings.lock().unwrap_or_else(PoisonError::into_inner).push(message_with_error);
         }
@@ -208,7 +208,7 @@ impl Endpoint {
 
     /// Replaces the request features and stores them. Concurrent requests may all be rejected; only
     /// the first one changes the features. Returns true if this call changed them.
-    fn change_features(&self, features: RequestFeatures, next: RequestFeatures) -> bool {
+    fn replace_features(&self, features: RequestFeatures, next: RequestFeatures) -> bool {
         let is_first = {
             let mut current = self.features.lock().unwrap_or_else(PoisonError::into_inner);
             let is_first = *current == features;
@@ -316,12 +316,12 @@ impl BatchClient for Endpoint {
         &self.transport
     }
 
-    fn batch_request_body(&self, prompt: &Prompt, parameters: &ModelParameters) -> Json {
+    fn build_batch_request_body(&self, prompt: &Prompt, parameters: &ModelParameters) -> Json {
         self.request_body(prompt, parameters, self.current_features(), false)
     }
 
-    fn learn_from_batch_error(&self, error: ModelError) -> ModelError {
-        self.learn_from_error(self.current_features(), self.transport.sanitize_error(error))
+    fn update_features_from_error(&self, error: ModelError) -> ModelError {
+        self.update_features(self.current_features(), self.transport.sanitize_error(error))
     }
 }
 
@@ -376,7 +376,7 @@ impl Model for Endpoint {
                     self.features_untested.store(false, Ordering::Relaxed);
                     if self.temperature.is_none() && features.temperature && reply.has_reasoning() {
                         // Reasoning models answer worse at temperature 0.
-                        self.change_features(features, features.without_temperature());
+                        self.replace_features(features, features.without_temperature());
                     }
                     reply.broken =
                         reply.broken.map(|e| Box::new(self.transport.sanitize_error(*e)));
@@ -386,11 +386,11 @@ impl Model for Endpoint {
                 Err(error) => self.add_advice(self.transport.sanitize_error(error)),
             };
             if let Some(kind) = media::find_unsupported_kind(prompt, &error) {
-                self.change_features(features, features.without_media(kind));
+                self.replace_features(features, features.without_media(kind));
                 return Err(self.no_media_error(kind, error.to_string()));
             }
             let error = media::limit_to_row(prompt, error);
-            let error = self.learn_from_error(features, error);
+            let error = self.update_features(features, error);
             if let ModelError::Temporary { wait: Some(wait), .. } = &error {
                 self.throttle.pause_for(*wait);
             }
@@ -423,7 +423,7 @@ impl Endpoint {
             retry_after = ?parse_retry_after(response.headers()),
             "the endpoint answers"
         );
-        self.throttle.apply_hint(self.protocol.rate_limits(response.headers()));
+        self.throttle.apply_hint(self.protocol.parse_rate_limits(response.headers()));
         if !response.status().is_success() {
             return Err(to_model_error(ErrorResponse::from_response(response).await));
         }

@@ -41,7 +41,7 @@ pub use self::model_run::{Events, ModelRun};
 pub use self::output_cap::OutputCap;
 pub use self::packing::Packing;
 pub(crate) use self::packing::split_in_half;
-use self::packing::{Adaptation, split_smaller};
+use self::packing::{Adaptation, split_into_halves_or_rows};
 use self::read::ParsedReply;
 pub use self::slots::{HeldSlot, Slots};
 use crate::budget::Budget;
@@ -212,7 +212,7 @@ pub async fn generate_facts(
         }
     }
     for deferred_request in deferred {
-        context.give_up_request(deferred_request).await?;
+        context.fail_deferred_request(deferred_request).await?;
     }
     // If no request was ever answered, even a few failures mean that the endpoint is gone.
     let stop_reason = stop_reason
@@ -479,7 +479,7 @@ impl Context {
         }
         let input = self.input_tokens(frame, prompt, true);
         // The endpoint may have written the whole prompt to its cache.
-        let rates = self.choice.price.map(|price| price.rates_for(input));
+        let rates = self.choice.price.map(|price| price.find_rates(input));
         let is_dearer = rates.is_some_and(|rates| rates.cache_write > rates.input);
         let cache_write = if is_dearer { input } else { 0 };
         let audio_input = prompt.audio_tokens;
@@ -530,7 +530,7 @@ impl Context {
         completion.input_tokens = tokens.input;
         completion.cached_input_tokens = tokens.cached_input;
         completion.output_tokens = tokens.output;
-        let price = reply.billed_price(self.choice.price.as_ref());
+        let price = reply.compute_billed_price(self.choice.price.as_ref());
         completion.cost_usd = price.map_or(0.0, |price| tokens.cost(&price));
         completion.assumed_cache_writes = tokens.assumed_cache_writes(price.as_ref());
         let cost = completion.cost_usd;
@@ -573,7 +573,7 @@ impl Context {
         (self.run.events.listener)(&Event::Stored { cells: tally, usage });
         self.check_usage(implausible.unwrap_or(tokens), tokens, worst_case, frame, prompt)?;
         if was_cut_short {
-            return Ok(split_smaller(to_retry, row_batch, attempt, frame));
+            return Ok(split_into_halves_or_rows(to_retry, row_batch, attempt, frame));
         }
         let given_up = tally.get(State::Invalid) as usize / row_batch.columns.len().max(1);
         let failed = given_up + ask_again;
@@ -587,7 +587,7 @@ impl Context {
                 )));
             }
         }
-        Ok(split_smaller(to_retry, row_batch, attempt + 1, frame))
+        Ok(split_into_halves_or_rows(to_retry, row_batch, attempt + 1, frame))
     }
 
     /// Returns true if a well-formed answer was truncated at its cap, so that a longer answer may
@@ -600,10 +600,10 @@ impl Context {
             && !reply.cut_off
             && reply.broken.is_none()
             && prompt.max_output < self.choice.max_output
-            && (self.output_cap.lift_if_used_by_reasoning(prompt, &reply.content, tokens)
+            && (self.output_cap.lift_cap_if_used_by_reasoning(prompt, &reply.content, tokens)
                 || prompt.has_started_row(&reply.content)
-                    && prompt.runaway_reason(&reply.content).is_none()
-                    && self.output_cap.raise_if_too_small(prompt, tokens))
+                    && prompt.find_runaway_reason(&reply.content).is_none()
+                    && self.output_cap.raise_cap_if_too_small(prompt, tokens))
     }
 
     /// Warns once that the endpoint does not report whether its answers are complete.
@@ -665,8 +665,8 @@ impl Context {
                 + self.choice.extra_input;
         }
         let tokenizer = self.tokenizer();
-        let texts =
-            frame.tokens_without_rows(prompt, tokenizer) + tokenizer.count_tokens(&prompt.user);
+        let texts = frame.count_tokens_without_rows(prompt, tokenizer)
+            + tokenizer.count_tokens(&prompt.user);
         tokenizer.max_prompt_tokens(texts + media) + self.choice.extra_input
     }
 

@@ -216,7 +216,7 @@ pub trait Model: Send + Sync {
     }
 
     /// Returns another model of the spec by its name in the spec.
-    fn named_model(&self, _: &str) -> Option<Arc<dyn Model>> {
+    fn find_named_model(&self, _: &str) -> Option<Arc<dyn Model>> {
         None
     }
 }
@@ -475,8 +475,10 @@ impl RetryingRequest<'_> {
                 if usage_gate.is_some() {
                     self.check_usage_report(&reply, tokens, worst_case);
                 }
-                let spent =
-                    SpentAmount::from_tokens(tokens, reply.billed_price(self.price).as_ref());
+                let spent = SpentAmount::from_tokens(
+                    tokens,
+                    reply.compute_billed_price(self.price).as_ref(),
+                );
                 debug!(
                     attempt,
                     ?elapsed,

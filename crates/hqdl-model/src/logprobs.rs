@@ -78,7 +78,7 @@ impl TokenLogprobs {
     /// Returns the lowest log-probability among the tokens that overlap `range`, a byte range of
     /// the content. `None` if there is no such token, or if one of them has no log-probability.
     #[must_use]
-    pub fn least_in(&self, range: &Range<usize>) -> Option<f64> {
+    pub fn lowest_logprob(&self, range: &Range<usize>) -> Option<f64> {
         let starts = std::iter::once(0).chain(self.tokens.iter().map(|token| token.end));
         let overlapping = starts.zip(&self.tokens).filter(|(start, token)| {
             *start < token.end && *start < range.end && token.end > range.start

@@ -101,8 +101,8 @@ impl Model for ModelSet {
         self.first.answer_format()
     }
 
-    fn named_model(&self, name: &str) -> Option<Arc<dyn Model>> {
-        self.others.get(name).cloned().or_else(|| self.first.named_model(name))
+    fn find_named_model(&self, name: &str) -> Option<Arc<dyn Model>> {
+        self.others.get(name).cloned().or_else(|| self.first.find_named_model(name))
     }
 }
 

@@ -297,7 +297,7 @@ impl Plan {
             |used: f64, limit: Option<u32>| limit.map_or(0.0, |l| used / f64::from(l) * 60.0);
         self.seconds = throughput.map_or(0.0, |pace| {
             let concurrency = requests.min(f64::from(limits.concurrency)).max(1.0);
-            (pace.duration_seconds(requests, output.likely) / concurrency)
+            (pace.estimate_seconds(requests, output.likely) / concurrency)
                 .max(per_minute(requests, limits.requests_per_minute))
                 .max(per_minute(input + output.likely, limits.tokens_per_minute))
         });

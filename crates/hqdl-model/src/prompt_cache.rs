@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use hqdl_values::key::tagged_hash;
+use hqdl_values::key::hash_tagged_parts;
 use serde_json::{Value as Json, json};
 use tokio::sync::OwnedMutexGuard;
 
@@ -80,7 +80,7 @@ pub(super) fn write_cache_key(body: &mut Json, system: &str) {
 }
 
 fn hash_prefix(system: &str) -> String {
-    tagged_hash("hqdl prompt cache key v1", &[system.to_owned()])
+    hash_tagged_parts("hqdl prompt cache key v1", &[system.to_owned()])
 }
 
 /// Sends the first request with a prefix alone. Concurrent requests would each write the prefix to

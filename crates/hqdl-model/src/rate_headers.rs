@@ -6,23 +6,25 @@ use reqwest::header::HeaderMap;
 
 use super::limits::{PerMinute, RateLimitHint};
 
-pub(super) fn header_text<'h>(headers: &'h HeaderMap, name: &str) -> Option<&'h str> {
+pub(super) fn read_header_text<'h>(headers: &'h HeaderMap, name: &str) -> Option<&'h str> {
     headers.get(name).and_then(|value| value.to_str().ok()).map(str::trim)
 }
 
-pub(super) fn header_number(headers: &HeaderMap, name: &str) -> Option<u32> {
-    header_text(headers, name)?.parse().ok()
+pub(super) fn parse_header_number(headers: &HeaderMap, name: &str) -> Option<u32> {
+    read_header_text(headers, name)?.parse().ok()
 }
 
 /// Parses the headers `x-ratelimit-limit/remaining/reset-*`, which most endpoints send.
 #[must_use]
 pub fn parse_openai_limits(headers: &HeaderMap) -> RateLimitHint {
     let limit = |what: &str| {
-        header_number(headers, &format!("x-ratelimit-limit-{what}")).filter(|limit| *limit > 0)
+        parse_header_number(headers, &format!("x-ratelimit-limit-{what}"))
+            .filter(|limit| *limit > 0)
     };
     let wait = |what: &str| {
-        let none_left = header_number(headers, &format!("x-ratelimit-remaining-{what}")) == Some(0);
-        let reset = header_text(headers, &format!("x-ratelimit-reset-{what}"));
+        let none_left =
+            parse_header_number(headers, &format!("x-ratelimit-remaining-{what}")) == Some(0);
+        let reset = read_header_text(headers, &format!("x-ratelimit-reset-{what}"));
         reset.filter(|_| none_left).and_then(parse_duration)
     };
     RateLimitHint {

@@ -68,7 +68,7 @@ impl Recordings {
     pub fn may_answer_key(&self, key: &[Json]) -> bool {
         !self.prompts.is_empty()
             || !self.facts.is_empty()
-            || self.rows.contains_key(&canonical_key(key))
+            || self.rows.contains_key(&canonicalize_key(key))
     }
 
     /// Maps a question to a column, so that facts recorded under the question are found by the
@@ -131,7 +131,7 @@ impl Recordings {
                 .ok_or("`content` is missing or not text")?;
             let reported = ReportedUsage::from_json(json);
             let reply = Reply { content: content.to_owned(), reported, ..Reply::default() };
-            self.rows.insert(canonical_key(keys), reply);
+            self.rows.insert(canonicalize_key(keys), reply);
         } else if let Some(question) = json.get("question").and_then(Json::as_str) {
             let value = json.get("value").ok_or("`value` is missing")?;
             let answer = json.get("answer").ok_or("`answer` is missing")?;
@@ -168,7 +168,7 @@ impl Recordings {
         if let [row] = question.rows.as_slice()
             && !self.rows.is_empty()
             && let Some(reply) =
-                self.rows.get(&canonical_key(&replace_placeholders(row, prompt).key))
+                self.rows.get(&canonicalize_key(&replace_placeholders(row, prompt).key))
         {
             return Ok(reply.clone());
         }
@@ -275,7 +275,7 @@ fn replace_placeholders<'r>(row: &'r AskedRow, prompt: &Prompt) -> Cow<'r, Asked
     Cow::Owned(row)
 }
 
-fn canonical_key(key: &[Json]) -> String {
+fn canonicalize_key(key: &[Json]) -> String {
     let parts: Vec<Json> = key
         .iter()
         .map(|k| Value::from_json(k).canonical_text().map_or(Json::Null, |c| c.as_ref().into()))

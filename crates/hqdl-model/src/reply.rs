@@ -72,7 +72,7 @@ impl Reply {
         if let Some(tokens) = self.tokens {
             return tokens;
         }
-        let mut reported = self.reported_or_counted(&count);
+        let mut reported = self.reported_or_counted_tokens(&count);
         let plausible = plausible(self);
         if self.reported.audio_input.is_none_or(|tokens| tokens == 0) {
             // Recordings have their own price, so an endpoint that does not report them gets the
@@ -100,7 +100,7 @@ impl Reply {
 
     /// Returns the reported tokens, with hqdl's own count in place of the numbers that are not
     /// reported.
-    fn reported_or_counted(&self, count: impl Fn(&Self) -> Tokens) -> Tokens {
+    fn reported_or_counted_tokens(&self, count: impl Fn(&Self) -> Tokens) -> Tokens {
         let has_output_report =
             self.reported.output > Some(0) || self.reported.output == Some(0) && !self.has_output();
         if self.reported.input > Some(0) && has_output_report && !self.cut_off {
@@ -125,7 +125,7 @@ impl Reply {
 
     /// Returns the price at which the reply is billed.
     #[must_use]
-    pub fn billed_price(&self, price: Option<&PriceTable>) -> Option<PriceTable> {
+    pub fn compute_billed_price(&self, price: Option<&PriceTable>) -> Option<PriceTable> {
         price.map(|price| PriceTable {
             service_tier: match self.billed_tier {
                 BilledTier::Requested => price.service_tier,

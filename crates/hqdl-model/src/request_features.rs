@@ -156,7 +156,7 @@ impl RequestFeatures {
 
     /// Returns the features without the one that the error names, and a warning for the user.
     /// Returns `None` if the error names no optional feature.
-    pub(super) fn without_rejected(
+    pub(super) fn without_rejected_feature(
         self,
         error: &ModelError,
         schema_rejection: impl Fn(SchemaForm) -> SchemaRejection,

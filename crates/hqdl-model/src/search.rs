@@ -54,7 +54,7 @@ impl SearchEndpoint {
         Ok(Self {
             http: create_client()?,
             key: settings.api_key_env.as_ref().map(read).transpose()?,
-            name: search_name(settings),
+            name: search_host(settings),
             settings: settings.clone(),
         })
     }
@@ -198,11 +198,11 @@ impl Model for SearchEndpoint {
 /// Returns the model choice for searches about the rows of [`SearchSettings::to_expansion`].
 /// Without an endpoint, answers can only be looked up.
 #[must_use]
-pub fn search_choice(
+pub fn build_search_choice(
     settings: &SearchSettings,
     endpoint: Option<Arc<SearchEndpoint>>,
 ) -> ModelChoice {
-    let name = search_name(settings);
+    let name = search_host(settings);
     ModelChoice {
         model: None,
         tokenizer: name.clone(),
@@ -221,7 +221,7 @@ pub fn search_choice(
 }
 
 /// Returns the name of the host, under which the results are stored.
-fn search_name(settings: &SearchSettings) -> String {
+fn search_host(settings: &SearchSettings) -> String {
     let host = settings.url.split("://").nth(1).unwrap_or_default();
     format!("search {}", host.split(['/', '?', '#']).next().unwrap_or_default())
 }

@@ -54,7 +54,7 @@ pub(super) async fn read_reply(
         let chunk = match response.chunk().await {
             Ok(Some(chunk)) => chunk,
             Ok(None) => return reader.finish_body(),
-            Err(error) => return reader.handle_broken(wire::to_chat_error(&error)),
+            Err(error) => return reader.recover_partial_reply(wire::to_chat_error(&error)),
         };
         let step = reader.add_chunk(&chunk, prompt);
         if reader.draft.has_begun || reader.is_events == Some(false) {
@@ -71,7 +71,7 @@ pub(super) async fn read_reply(
                 let reply = reader.draft.to_reply();
                 return Ok(Reply { truncated: true, cut_off: true, ..reply });
             }
-            Err(error) => return reader.handle_broken(error),
+            Err(error) => return reader.recover_partial_reply(error),
         }
     }
 }
@@ -129,11 +129,11 @@ impl<'p> EventReader<'p> {
         let mut left = chunk;
         while let Some(end) = left.iter().position(|b| *b == b'\n') {
             let done = if self.buffer.is_empty() {
-                self.process_line(&left[..end])?
+                self.parse_stream_line(&left[..end])?
             } else {
                 let mut line = std::mem::take(&mut self.buffer);
                 line.extend_from_slice(&left[..end]);
-                self.process_line(&line)?
+                self.parse_stream_line(&line)?
             };
             if done {
                 return Ok(StreamStep::Done);
@@ -161,7 +161,7 @@ impl<'p> EventReader<'p> {
     }
 
     /// Processes a line of a stream. Returns true if it is the last one.
-    fn process_line(&mut self, line: &[u8]) -> Result<bool, ModelError> {
+    fn parse_stream_line(&mut self, line: &[u8]) -> Result<bool, ModelError> {
         let Some(data) = line.trim_ascii().strip_prefix(b"data:") else { return Ok(false) };
         let data = data.trim_ascii();
         if data == b"[DONE]" {
@@ -177,10 +177,10 @@ impl<'p> EventReader<'p> {
                 "the endpoint's stream contains invalid JSON: {shown}"
             )));
         };
-        if let Some(error) = wire::error_in_reply(&event) {
+        if let Some(error) = wire::find_reply_error(&event) {
             return Err(error);
         }
-        self.protocol.read_event(&event, &mut self.draft)
+        self.protocol.apply_event(&event, &mut self.draft)
     }
 
     /// Returns the reason why the answer is runaway output; `None` if it is not.
@@ -193,7 +193,7 @@ impl<'p> EventReader<'p> {
             return None;
         }
         self.last_checked = self.draft.content.len();
-        prompt.runaway_reason(&self.draft.content)
+        prompt.find_runaway_reason(&self.draft.content)
     }
 
     /// Returns the reply after the last byte. If the stream ended early, returns the part that was
@@ -206,17 +206,17 @@ impl<'p> EventReader<'p> {
         }
         // The last line may lack its line break. If it is incomplete, it is not valid JSON.
         let last = std::mem::take(&mut self.buffer);
-        let done = self.process_line(&last);
+        let done = self.parse_stream_line(&last);
         if self.draft.has_begun && (self.draft.is_complete() || matches!(done, Ok(true))) {
             return Ok(self.draft.to_reply());
         }
         let message = "the endpoint closed the stream before the end of the answer";
-        self.handle_broken(temporary_error(message.to_owned()))
+        self.recover_partial_reply(temporary_error(message.to_owned()))
     }
 
     /// Handles a reply that was interrupted: returns the received part, or the error if there is
     /// none.
-    fn handle_broken(self, error: ModelError) -> Result<Reply, ModelError> {
+    fn recover_partial_reply(self, error: ModelError) -> Result<Reply, ModelError> {
         let reply = self.draft.to_reply();
         if self.draft.is_complete() && self.draft.has_begun && self.is_events == Some(true) {
             // The answer is complete; only data after it was lost.

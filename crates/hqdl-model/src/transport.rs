@@ -46,7 +46,7 @@ impl Transport {
     ) -> Result<Self, SetupError> {
         let http = create_client()?;
         let (url, profile) = resolve_url(settings)?;
-        let headers = request_headers(api, profile, &key)?;
+        let headers = build_request_headers(api, profile, &key)?;
         let base_url = base_url(settings).to_owned();
         let shown_url = hqdl_values::format::hide_secrets(&base_url);
         let endpoint_name = format!("{} at {shown_url}", settings.name);
@@ -55,7 +55,7 @@ impl Transport {
 
     /// Replaces "the endpoint" at the beginning of one of hqdl's own messages with the endpoint's
     /// name.
-    fn name_endpoint(&self, message: &mut String) {
+    fn insert_endpoint_name(&self, message: &mut String) {
         for own_words in ["", "the connection to "] {
             if let Some(rest) =
                 message.strip_prefix(own_words).and_then(|m| m.strip_prefix(wire::UNNAMED_ENDPOINT))
@@ -67,7 +67,7 @@ impl Transport {
     }
 
     /// Returns the URL of a path below the base URL.
-    pub(super) fn url_of(&self, path: &str) -> Url {
+    pub(super) fn build_url(&self, path: &str) -> Url {
         let mut url = self.url.clone();
         let (path, query) = path.split_once('?').unwrap_or((path, ""));
         let batches = path.starts_with("/files") || path.starts_with("/batches");
@@ -83,7 +83,7 @@ impl Transport {
     }
 
     pub(super) fn new_request(&self, method: Method, path: &str) -> RequestBuilder {
-        self.http.request(method, self.url_of(path)).headers(self.headers.clone())
+        self.http.request(method, self.build_url(path)).headers(self.headers.clone())
     }
 
     pub(super) async fn send_http(&self, request: RequestBuilder) -> Result<Response, ModelError> {
@@ -138,10 +138,10 @@ impl Transport {
             *message = message.replace(key, "(the key)");
         }
         match &mut error {
-            ModelError::Refused { endpoint, .. } => self.name_endpoint(endpoint),
+            ModelError::Refused { endpoint, .. } => self.insert_endpoint_name(endpoint),
             ModelError::Temporary { message, .. }
             | ModelError::Unfinished(message)
-            | ModelError::NoAnswer(message) => self.name_endpoint(message),
+            | ModelError::NoAnswer(message) => self.insert_endpoint_name(message),
             _ => {}
         }
         error
@@ -222,7 +222,7 @@ impl EndpointKey {
     }
 }
 
-fn request_headers(
+fn build_request_headers(
     (api_headers, api_key_header): (&[(&'static str, &'static str)], Option<&'static str>),
     profile: &ProviderProfile,
     key: &EndpointKey,

@@ -7,7 +7,7 @@ use tokio::sync::{Mutex, MutexGuard};
 
 use super::ModelError;
 use hqdl_values::PriceTable;
-use hqdl_values::format::{count_noun, format_usd};
+use hqdl_values::format::{format_count, format_usd};
 use hqdl_values::usage::{SpentAmount, Tokens};
 
 /// Multiple of a request's maximum usage above which a report is not added to totals.
@@ -73,7 +73,7 @@ impl ImplausibleUsage {
 fn format_spending(spent: &SpentAmount) -> String {
     let price =
         if spent.usd > 0.0 { format!(" ({})", format_usd(spent.usd)) } else { String::new() };
-    format!("{}{price}", count_noun(spent.tokens, "token"))
+    format!("{}{price}", format_count(spent.tokens, "token"))
 }
 
 /// The plausible token range of a request.
@@ -113,7 +113,7 @@ pub struct UsageGate {
 impl UsageGate {
     /// Creates the gate for an endpoint that has already reported plausible usage.
     #[must_use]
-    pub fn new_proven() -> Self {
+    pub fn with_proven_usage() -> Self {
         Self { is_proven: true.into(), turn: Mutex::default() }
     }
 

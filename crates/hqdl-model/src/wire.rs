@@ -90,7 +90,7 @@ impl ErrorResponse {
     pub(super) async fn from_response(mut response: Response) -> Self {
         let status = response.status().as_u16();
         let wait = parse_retry_after(response.headers());
-        if let Some(location) = redirect_location(&response) {
+        if let Some(location) = find_redirect_location(&response) {
             let message = format!(
                 "the endpoint redirects to {location}, and hqdl does not follow redirects: if you \
                  trust that address, set `base_url` to it"
@@ -131,7 +131,7 @@ impl ErrorResponse {
 }
 
 /// Returns the target of a redirect without its query, which may contain secrets.
-fn redirect_location(response: &Response) -> Option<String> {
+fn find_redirect_location(response: &Response) -> Option<String> {
     if !response.status().is_redirection() {
         return None;
     }
@@ -170,7 +170,7 @@ pub(super) fn refused_error(status: u16, message: String) -> ModelError {
 
 /// Returns the error contained in a reply with a success status; `None` if there is none. Such a
 /// request may have been billed.
-pub(super) fn error_in_reply(json: &Json) -> Option<ModelError> {
+pub(super) fn find_reply_error(json: &Json) -> Option<ModelError> {
     let error = json.get("error").filter(|e| !e.is_null())?;
     let failure = ErrorResponse::from_body(400, json, &error.to_string());
     let message = format!("the endpoint replied with an error: {}", failure.message);
@@ -185,7 +185,7 @@ pub(super) fn to_exchange_error(error: &reqwest::Error) -> ModelError {
     if error.is_builder() {
         return refused_error(0, format_error_chain(error));
     }
-    match connection_error(error) {
+    match to_connection_error(error) {
         Some(ModelError::NoConnection { message, .. }) => {
             ModelError::Temporary { message, wait: None, in_doubt: false }
         }
@@ -222,11 +222,11 @@ pub(super) fn to_chat_error(error: &reqwest::Error) -> ModelError {
     if error.is_timeout() && !error.is_connect() {
         return ModelError::Unfinished("the endpoint does not answer in time".to_owned());
     }
-    connection_error(error).unwrap_or_else(|| to_exchange_error(error))
+    to_connection_error(error).unwrap_or_else(|| to_exchange_error(error))
 }
 
 /// Converts a connection failure to an error; `None` if the connection was established.
-fn connection_error(error: &reqwest::Error) -> Option<ModelError> {
+fn to_connection_error(error: &reqwest::Error) -> Option<ModelError> {
     if !error.is_connect() {
         return None;
     }
@@ -257,7 +257,7 @@ fn connection_error(error: &reqwest::Error) -> Option<ModelError> {
     let message = format!("no connection{target}: {why}");
     let hint = if is_unresolved {
         "check the spelling of `base_url` and that this machine is online".to_owned()
-    } else if let Some(variable) = proxy_variable(error) {
+    } else if let Some(variable) = find_proxy_variable(error) {
         format!("check that the proxy in {variable} and the endpoint of `base_url` are running")
     } else {
         "check that the endpoint of `base_url` is running".to_owned()
@@ -268,7 +268,7 @@ fn connection_error(error: &reqwest::Error) -> Option<ModelError> {
 }
 
 /// Returns the environment variable that sets the proxy for requests to other machines.
-fn proxy_variable(error: &reqwest::Error) -> Option<&'static str> {
+fn find_proxy_variable(error: &reqwest::Error) -> Option<&'static str> {
     let is_other = !error.url().is_some_and(super::providers::is_loopback);
     let variables = ["HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy"];
     let is_set = |name: &&str| std::env::var(name).is_ok_and(|value| !value.is_empty());

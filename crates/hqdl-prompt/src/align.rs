@@ -144,7 +144,11 @@ impl RequestKeys {
 
     /// Returns candidates for the row that the fields match, without duplicates. They include all
     /// rows that [`Self::match_spelled_key`] accepts. Equal texts have equal normalized forms.
-    fn candidate_rows(&self, fields: &[&str], echoed_fields: &[EchoedField<'_>]) -> Vec<usize> {
+    fn find_candidate_rows(
+        &self,
+        fields: &[&str],
+        echoed_fields: &[EchoedField<'_>],
+    ) -> Vec<usize> {
         let rows = self.find_by_first_part(echoed_fields);
         debug_assert!(
             (0..self.rows.len()).all(|row| rows.binary_search(&row).is_ok()
@@ -229,7 +233,7 @@ impl RequestKeys {
 
     /// Returns true if a truncated line may begin a row.
     #[must_use]
-    pub fn may_begin_row(&self, line: &str) -> bool {
+    pub fn may_be_row_start(&self, line: &str) -> bool {
         let fields: Vec<&str> =
             line.split(',').map(|f| f.trim().trim_matches(['"', '\''])).collect();
         if !self.match_row(&fields).is_empty() {
@@ -357,10 +361,10 @@ impl RequestKeys {
         if normalize_key(&text) == row.normalized_tag {
             return Some(MatchedBy::Label);
         }
-        let echoed_words = label::normalized_words(&[text]);
+        let echoed_words = label::normalize_words(&[text]);
         let is_key_prefix = || {
             let parts: Vec<&str> = row.parts.iter().map(|part| part.text.as_str()).collect();
-            label::normalized_words(&parts).starts_with(&echoed_words)
+            label::normalize_words(&parts).starts_with(&echoed_words)
         };
         (echoed_words.contains(&row.normalized_tag) && is_key_prefix())
             .then_some(MatchedBy::KeyPrefix)
@@ -376,7 +380,7 @@ impl RequestKeys {
         }
         let mut best: Option<RowMatch> = None;
         let mut is_tied = false;
-        for row in self.candidate_rows(fields, &echoed_fields) {
+        for row in self.find_candidate_rows(fields, &echoed_fields) {
             let Some((quality, field_count)) = self.match_key(row, fields, &echoed_fields) else {
                 continue;
             };
@@ -468,12 +472,13 @@ impl RequestKeys {
         fields: &[&str],
         echoed_fields: &[EchoedField<'_>],
     ) -> bool {
-        self.candidate_rows(fields, echoed_fields).into_iter().filter(|other| *other != row).all(
-            |other| {
+        self.find_candidate_rows(fields, echoed_fields)
+            .into_iter()
+            .filter(|other| *other != row)
+            .all(|other| {
                 self.match_key(other, fields, echoed_fields)
                     .is_none_or(|(other_quality, _)| other_quality < quality)
-            },
-        )
+            })
     }
 }
 

@@ -12,8 +12,8 @@ use super::fields::{self, RowField};
 use super::found_row::{FoundRow, RawRow, Truncation, is_fence};
 use super::quotes;
 use super::record::{
-    CsvRecord, parse_bracketed, parse_record, recover_unclosed_quote, split_at_commas,
-    split_leniently, split_table_row, strip_line_quotes,
+    CsvRecord, parse_bracketed, parse_quoted_line, parse_record, recover_unclosed_quote,
+    split_at_commas, split_leniently, split_table_row,
 };
 use super::runaway;
 use hqdl_spec::checker::Checker;
@@ -83,7 +83,7 @@ fn parse_keyed_lines(
         return None;
     }
     // The truncated line may continue the last row, unless it begins another row.
-    let is_broken_off = cut_line.is_some_and(|line| !keys.may_begin_row(line));
+    let is_broken_off = cut_line.is_some_and(|line| !keys.may_be_row_start(line));
     let strict = parse_well_formed_csv(text, keys, checkers).filter(|_| !is_broken_off);
     if strict.is_some() {
         return strict;
@@ -144,7 +144,7 @@ fn split_complete_lines(text: &str, truncation: Truncation) -> (&str, Option<&st
     if truncation != Truncation::Anywhere {
         return (text, None);
     }
-    if let Some(lines) = runaway::text_before_repetition(text) {
+    if let Some(lines) = runaway::strip_repetition(text) {
         return (lines, None);
     }
     let end = text.trim_end().rfind('\n').unwrap_or(0);
@@ -300,7 +300,7 @@ impl LineReading {
 
 fn parse_line(line: &str, keys: &RequestKeys, checkers: &[&Checker]) -> Option<LineReading> {
     let mut best: Option<LineReading> = None;
-    for fields in possible_fields(line) {
+    for fields in list_possible_splits(line) {
         let Some(next) = parse_fields(&fields, keys, checkers, line) else { continue };
         if best.as_ref().is_none_or(|b| next.rank() > b.rank()) {
             best = Some(next);
@@ -325,7 +325,7 @@ fn parse_line(line: &str, keys: &RequestKeys, checkers: &[&Checker]) -> Option<L
 
 /// Returns the possible ways to split a line into fields. If the line is well quoted, its quotes
 /// decide.
-fn possible_fields(line: &str) -> Vec<Vec<RowField>> {
+fn list_possible_splits(line: &str) -> Vec<Vec<RowField>> {
     let line = line.trim();
     let parse_closed = |quotes: &[char]| {
         parse_record(line, quotes).filter(|r| !r.is_open && r.end == line.len()).map(|r| r.fields)
@@ -337,12 +337,12 @@ fn possible_fields(line: &str) -> Vec<Vec<RowField>> {
         // A single field with commas may be a row that is quoted as a whole, or a row whose key and
         // last value each contain an apostrophe.
         let is_one_field = fields.len() == 1 && fields[0].text.contains(',');
-        let split_again = || strip_line_quotes(line).into_iter().chain(parse_closed(&['"']));
+        let split_again = || parse_quoted_line(line).into_iter().chain(parse_closed(&['"']));
         let others: Vec<Vec<RowField>> =
             if is_one_field { split_again().collect() } else { Vec::new() };
         return [fields].into_iter().chain(others).collect();
     }
-    let unwrapped = strip_line_quotes(line);
+    let unwrapped = parse_quoted_line(line);
     let lenient_fields = split_leniently(line);
     // Do not split a quoted field at its comma.
     let has_quoted_comma = lenient_fields.iter().any(|f| f.is_quoted && f.text.contains(','));
@@ -363,7 +363,7 @@ fn parse_without_key(text: &str, keys: &RequestKeys, checkers: &[&Checker]) -> O
     if is_open_text || line.starts_with('[') && !line.ends_with(']') {
         return None;
     }
-    possible_fields(line).into_iter().find_map(|fields| {
+    list_possible_splits(line).into_iter().find_map(|fields| {
         let mut fields = fields.as_slice();
         if fields.len() == checkers.len() + 1 && fields.first().is_some_and(|f| f.text == "1") {
             fields = &fields[1..];
@@ -403,7 +403,7 @@ fn parse_fields(
             texts.iter().map(|text| split_quotes(text).map_or(*text, |(_, inner)| inner)).collect();
         matches = keys.match_row(&unquoted);
     }
-    let row_match = match best_match(&matches, fields, keys, checkers)? {
+    let row_match = match find_best_match(&matches, fields, keys, checkers)? {
         BestMatch::One(row_match) => row_match,
         BestMatch::Ambiguous(row) => {
             let cells = Err("key and values cannot be separated".to_owned());
@@ -427,7 +427,7 @@ fn parse_fields(
     let rest = fields.get(row_match.field_count..).unwrap_or_default();
     let values = texts.get(row_match.field_count..).unwrap_or_default();
     let name_quotes =
-        quotes::unquoted_names(&texts[..texts.len() - values.len()], row_match.row, keys);
+        quotes::list_unquoted_names(&texts[..texts.len() - values.len()], row_match.row, keys);
     let quote = quotes::find_added_quote(name_quotes, values, checkers);
     let cells = if quote.is_some() && rest.len() == checkers.len() {
         let check_cell = |(field, checker): (&RowField, &&Checker)| {
@@ -476,7 +476,7 @@ enum BestMatch {
 
 /// Returns the best match: the one that leaves one field per column, unless another match is
 /// equally plausible. `None` if the line may belong to another row.
-fn best_match(
+fn find_best_match(
     matches: &[RowMatch],
     fields: &[RowField],
     keys: &RequestKeys,

@@ -10,7 +10,7 @@
 
 use hqdl_spec::checker::Checker;
 use hqdl_values::cell::{Answer, CellValue, State};
-use hqdl_values::format::count_noun;
+use hqdl_values::format::format_count;
 
 /// Maximum number of extra fields for which hqdl searches for assignments.
 const MAX_EXTRA_FIELDS: usize = 40;
@@ -60,14 +60,14 @@ pub fn assign_cells(fields: &[RowField], checkers: &[&Checker]) -> Result<Vec<An
             if let Some(kept) = strip_trailing_blanks(fields, checkers) {
                 return Ok(check_fields(kept, checkers));
             }
-            read_trailing_list(fields, checkers)
-                .or_else(|| FieldRuns::new(fields, checkers).unambiguous_cells())
+            parse_trailing_list(fields, checkers)
+                .or_else(|| FieldRuns::new(fields, checkers).find_unambiguous_cells())
         }
-        n if n + 1 == column_count && n > 0 => read_with_missing_field(fields, checkers),
+        n if n + 1 == column_count && n > 0 => parse_with_missing_field(fields, checkers),
         _ => None,
     };
     assigned.ok_or_else(|| {
-        format!("{} instead of {column_count}", count_noun(fields.len() as u64, "field"))
+        format!("{} instead of {column_count}", format_count(fields.len() as u64, "field"))
     })
 }
 
@@ -146,7 +146,7 @@ fn strip_trailing_blanks<'f>(
 /// column has a type or a value list and a valid cell.
 ///
 /// The remaining fields are the items of the list; items outside the value list are left out.
-fn read_trailing_list(fields: &[RowField], checkers: &[&Checker]) -> Option<Vec<Answer>> {
+fn parse_trailing_list(fields: &[RowField], checkers: &[&Checker]) -> Option<Vec<Answer>> {
     let (list, other_checkers) = checkers.split_last()?;
     let (before, rest) = fields.split_at_checked(other_checkers.len())?;
     let mut cells = check_fields(before, other_checkers);
@@ -167,7 +167,7 @@ fn read_trailing_list(fields: &[RowField], checkers: &[&Checker]) -> Option<Vec<
 }
 
 /// Returns the cells of a row with one field too few, if it is certain which field is missing.
-fn read_with_missing_field(fields: &[RowField], checkers: &[&Checker]) -> Option<Vec<Answer>> {
+fn parse_with_missing_field(fields: &[RowField], checkers: &[&Checker]) -> Option<Vec<Answer>> {
     let cells_without = |missing: usize| -> Vec<Answer> {
         let mut rest = fields.iter();
         let to_answer = |(n, checker): (usize, &&Checker)| match rest.take_field_if(n != missing) {
@@ -202,7 +202,7 @@ fn read_with_missing_field(fields: &[RowField], checkers: &[&Checker]) -> Option
     let assignments: Vec<(usize, Vec<Answer>)> =
         (0..checkers.len()).map(|m| (m, cells_without(m))).filter(are_others_valid).collect();
     let mut cells =
-        common_cells(assignments.iter().map(|(_, cells)| cells.as_slice()), checkers.len())?;
+        find_common_cells(assignments.iter().map(|(_, cells)| cells.as_slice()), checkers.len())?;
     // A row that ends before its last column may have ended in the middle of a text.
     let ends_early = assignments.iter().any(|(missing, _)| *missing == last);
     if ends_early
@@ -227,7 +227,7 @@ impl<'f, I: Iterator<Item = &'f RowField>> TakeFieldIf<'f> for I {
 }
 
 /// Returns the cells that are the same in all assignments; `None` if there are none.
-fn common_cells<'w>(
+fn find_common_cells<'w>(
     assignments: impl Iterator<Item = &'w [Answer]>,
     column_count: usize,
 ) -> Option<Vec<Answer>> {
@@ -271,7 +271,7 @@ impl<'f> FieldRuns<'f> {
     }
 
     /// Returns the runs that may begin at field `from`, each with the position of its end.
-    fn runs_from(&self, column: usize, from: usize) -> impl Iterator<Item = (usize, &Answer)> {
+    fn list_runs_from(&self, column: usize, from: usize) -> impl Iterator<Item = (usize, &Answer)> {
         let runs = self.cells.get(column).and_then(|c| c.get(from)).into_iter().flatten();
         runs.enumerate().filter_map(move |(n, cell)| Some((from + n + 1, cell.as_ref()?)))
     }
@@ -297,7 +297,7 @@ impl<'f> FieldRuns<'f> {
     }
 
     /// Returns the cells that are the same in all assignments of the fields to columns.
-    fn unambiguous_cells(&self) -> Option<Vec<Answer>> {
+    fn find_unambiguous_cells(&self) -> Option<Vec<Answer>> {
         let (n, column_count) = (self.fields.len(), self.checkers.len());
         let empty_table = || vec![vec![false; n + 1]; column_count + 1];
         // For each number of columns and of fields, whether the first columns can be assigned the
@@ -313,7 +313,7 @@ impl<'f> FieldRuns<'f> {
                         *is_reachable |= self.may_be_foreign(from, to);
                     }
                 }
-                for (to, _) in self.runs_from(column, from) {
+                for (to, _) in self.list_runs_from(column, from) {
                     before[column + 1][to] |= before[column][from];
                     before_block[column + 1][to] |= before_block[column][from];
                 }
@@ -324,7 +324,7 @@ impl<'f> FieldRuns<'f> {
         after[column_count][n] = true;
         for column in (0..=column_count).rev() {
             for from in (0..=n).rev() {
-                for (to, _) in self.runs_from(column, from) {
+                for (to, _) in self.list_runs_from(column, from) {
                     after[column][from] |= after[column + 1][to];
                     after_block[column][from] |= after_block[column + 1][to];
                 }
@@ -340,7 +340,7 @@ impl<'f> FieldRuns<'f> {
         let unique_cell = |column: usize| {
             let mut found: Option<&Answer> = None;
             for from in 0..n {
-                for (to, answer) in self.runs_from(column, from) {
+                for (to, answer) in self.list_runs_from(column, from) {
                     let is_possible = before[column][from]
                         && (after[column + 1][to] || after_block[column + 1][to])
                         || before_block[column][from] && after[column + 1][to];

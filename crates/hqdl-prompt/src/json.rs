@@ -284,7 +284,7 @@ fn match_object(
     let texts: Vec<&str> =
         cells.iter().map(|cell| cell.and_then(Json::as_str).unwrap_or_default()).collect();
     let quote = quotes::find_added_quote(
-        quotes::unquoted_names(&name_texts, row_match.row, keys),
+        quotes::list_unquoted_names(&name_texts, row_match.row, keys),
         &texts,
         checkers,
     );

@@ -34,7 +34,8 @@ struct KeyWord<'k> {
 /// Returns the tags of a request's rows, in order. The tags are unique even when case is ignored.
 pub fn row_tags<'r>(keys: impl IntoIterator<Item = &'r [Value]>) -> Vec<String> {
     let keys: Vec<&[Value]> = keys.into_iter().collect();
-    let key_texts: Vec<Vec<Cow<'_, str>>> = keys.iter().map(|key| canonical_texts(key)).collect();
+    let key_texts: Vec<Vec<Cow<'_, str>>> =
+        keys.iter().map(|key| list_canonical_texts(key)).collect();
     let words: Vec<Vec<KeyWord<'_>>> = key_texts.iter().map(|texts| split_words(texts)).collect();
     // For each word, the number of rows that contain it and the last of these rows.
     let mut rows_with: HashMap<&str, (usize, usize)> = HashMap::default();
@@ -50,7 +51,7 @@ pub fn row_tags<'r>(keys: impl IntoIterator<Item = &'r [Value]>) -> Vec<String> 
     let mut used_tags: Option<HashSet<String>> = None;
     let mut request_hash: Option<blake3::Hash> = None;
     let find_tag = |(key, words): (&&[Value], &Vec<KeyWord<'_>>)| {
-        if let Some(distinguishing) = distinguishing_word(words, &rows_with) {
+        if let Some(distinguishing) = find_distinguishing_word(words, &rows_with) {
             return distinguishing.to_owned();
         }
         let all_words = || rows_with.keys().map(|word| (*word).to_owned()).collect();
@@ -63,7 +64,7 @@ pub fn row_tags<'r>(keys: impl IntoIterator<Item = &'r [Value]>) -> Vec<String> 
 
 /// Returns the shortest word that no other row contains, preferring names to numbers and single
 /// letters.
-fn distinguishing_word<'w>(
+fn find_distinguishing_word<'w>(
     words: &[KeyWord<'w>],
     rows_with: &HashMap<&str, (usize, usize)>,
 ) -> Option<&'w str> {
@@ -102,7 +103,7 @@ fn make_hash_tag(
     format!("{first}{dash}x{hash}")
 }
 
-fn canonical_texts(key: &[Value]) -> Vec<Cow<'_, str>> {
+fn list_canonical_texts(key: &[Value]) -> Vec<Cow<'_, str>> {
     key.iter().filter_map(Value::canonical_text).collect()
 }
 
@@ -151,7 +152,7 @@ pub fn parse_label(field: &str) -> Option<(usize, &str)> {
 }
 
 /// Returns the normalized words of texts.
-pub fn normalized_words(texts: &[impl AsRef<str>]) -> Vec<String> {
+pub fn normalize_words(texts: &[impl AsRef<str>]) -> Vec<String> {
     split_words(texts).into_iter().map(|word| word.normalized.into_owned()).collect()
 }
 

@@ -116,7 +116,7 @@ const EXPECTED_LIST_ITEMS: u64 = 6;
 /// Returns the expected output tokens of one cell, including the column name.
 ///
 /// The estimate is generous and assumes three bytes per token.
-fn expected_cell_tokens(column: &Column) -> u64 {
+fn estimate_cell_tokens(column: &Column) -> u64 {
     let estimate_tokens = |bytes: usize| bytes as u64 / 3 + 2;
     let tokens_per_value = match (&column.values, column.kind) {
         (Some(list), _) if !list.open => {
@@ -132,9 +132,9 @@ fn expected_cell_tokens(column: &Column) -> u64 {
 }
 
 /// Returns the expected output tokens for the quotations of one cell.
-fn expected_quote_tokens(expansion: &Expansion, column: &Column) -> u64 {
+fn estimate_quote_tokens(expansion: &Expansion, column: &Column) -> u64 {
     let items = if column.many.is_some() { EXPECTED_LIST_ITEMS } else { 1 };
-    forms::planned_tokens(expansion) * items
+    forms::estimate_quote_tokens(expansion) * items
 }
 
 /// The part shared by all prompts with the same expansion, requested columns and answer format.
@@ -306,7 +306,7 @@ impl PromptFrame {
                 Task::Statement => STATEMENT_TOKENS,
                 _ => {
                     let cell_tokens =
-                        |c: &&Column| expected_cell_tokens(c) + expected_quote_tokens(expansion, c);
+                        |c: &&Column| estimate_cell_tokens(c) + estimate_quote_tokens(expansion, c);
                     ROW_OVERHEAD + requested.iter().map(cell_tokens).sum::<u64>()
                 }
             },
@@ -419,12 +419,12 @@ impl PromptFrame {
 
     /// Returns the number of tokens in a prompt without its user message.
     #[must_use]
-    pub fn tokens_without_rows(&self, prompt: &Prompt, tokenizer: Tokenizer) -> u64 {
+    pub fn count_tokens_without_rows(&self, prompt: &Prompt, tokenizer: Tokenizer) -> u64 {
         match &self.single_form {
             Some(single_form) if prompt.answer_form == AnswerForm::Single => {
-                single_form.shared_tokens(prompt, tokenizer)
+                single_form.count_shared_tokens(prompt, tokenizer)
             }
-            _ => self.shared_tokens(tokenizer),
+            _ => self.count_shared_tokens(tokenizer),
         }
     }
 
@@ -436,7 +436,7 @@ impl PromptFrame {
     /// Returns the number of tokens shared by all prompts of this frame. They are counted only
     /// once.
     #[must_use]
-    pub fn shared_tokens(&self, tokenizer: Tokenizer) -> u64 {
+    pub fn count_shared_tokens(&self, tokenizer: Tokenizer) -> u64 {
         *self.tokens.get_or_init(|| {
             let schema = self.schema().map_or(0, |s| tokenizer.count_tokens(&s.to_string()));
             tokenizer.count_tokens(self.system()) + schema
@@ -466,8 +466,8 @@ impl PromptFrame {
 
     /// Returns the lines of a prompt that asks about `rows`.
     #[must_use]
-    pub fn row_lines(&self, rows: &[&Row]) -> Vec<PromptRow> {
-        let prefixes = self.row_prefixes(rows);
+    pub fn format_row_lines(&self, rows: &[&Row]) -> Vec<PromptRow> {
+        let prefixes = self.build_row_prefixes(rows);
         let to_row = |(row, prefix): (&&Row, Json)| match &self.pack_form {
             Some(pack_form) => pack_form.format_prompt_row(&prefix, row),
             None => write::format_prompt_row(&prefix, row, self.format),
@@ -475,13 +475,13 @@ impl PromptFrame {
         rows.iter().zip(prefixes).map(to_row).collect()
     }
 
-    fn row_prefixes(&self, rows: &[&Row]) -> impl Iterator<Item = Json> {
-        write::row_prefixes(rows.iter().map(|r| r.key.as_slice()), self.choose_echo(rows))
+    fn build_row_prefixes(&self, rows: &[&Row]) -> impl Iterator<Item = Json> {
+        write::build_row_prefixes(rows.iter().map(|r| r.key.as_slice()), self.choose_echo(rows))
     }
 
     /// Returns the expected output tokens for a row (a generous estimate).
     #[must_use]
-    pub fn planned_row_output(&self, row: &Row) -> u64 {
+    pub fn estimate_row_output(&self, row: &Row) -> u64 {
         if self.pack_form.is_some() {
             // The answer repeats only the row label.
             return HEADROOM * (self.row_tokens + label::MAX_LABEL_TOKENS);
@@ -496,7 +496,7 @@ impl PromptFrame {
     /// Returns the expected output tokens for `rows` (a generous estimate).
     #[must_use]
     pub fn planned_output<'r>(&self, rows: impl IntoIterator<Item = &'r Row>) -> u64 {
-        OUTPUT_OVERHEAD + rows.into_iter().map(|row| self.planned_row_output(row)).sum::<u64>()
+        OUTPUT_OVERHEAD + rows.into_iter().map(|row| self.estimate_row_output(row)).sum::<u64>()
     }
 
     /// Builds the prompt that asks about `rows`.
@@ -511,12 +511,11 @@ impl PromptFrame {
             _ => &self.short_echo,
         };
         let user = match &self.pack_form {
-            Some(pack_form) => {
-                pack_form.build_user_message(rows.iter().copied().zip(self.row_prefixes(&rows)))
-            }
+            Some(pack_form) => pack_form
+                .build_user_message(rows.iter().copied().zip(self.build_row_prefixes(&rows))),
             None => {
                 let mut user = format!("## Rows\n{}\n", self.header);
-                for (row, prefix) in rows.iter().zip(self.row_prefixes(&rows)) {
+                for (row, prefix) in rows.iter().zip(self.build_row_prefixes(&rows)) {
                     user.push_str(&write::format_row(&prefix, row));
                     user.push('\n');
                 }

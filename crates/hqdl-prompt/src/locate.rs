@@ -61,7 +61,7 @@ impl Locator<'_> {
             let found =
                 json::parse_json(&rows, self.keys, self.key_names, self.columns, self.checkers);
             let Some(n) = self.match_row(&found) else { continue };
-            let row_start = start + offset_within(row, text);
+            let row_start = start + find_offset(row, text);
             if row.starts_with('"') {
                 let Some((line, offsets)) = decode_string(row) else { continue };
                 self.locate_line(n, &line, |range| {
@@ -72,7 +72,7 @@ impl Locator<'_> {
             for (column, cell) in self.find_json_cells(row).into_iter().enumerate() {
                 self.positions[n][column] = cell.map(|cell| {
                     let value = strip_delimiters(cell);
-                    let at = row_start + offset_within(value, row);
+                    let at = row_start + find_offset(value, row);
                     at..at + value.len()
                 });
             }
@@ -254,6 +254,6 @@ fn split_line(line: &str) -> Vec<Range<usize>> {
 }
 
 /// Returns the byte offset of `part`, a slice of `text`.
-fn offset_within(part: &str, text: &str) -> usize {
+fn find_offset(part: &str, text: &str) -> usize {
     part.as_ptr().addr() - text.as_ptr().addr()
 }

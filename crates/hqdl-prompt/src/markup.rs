@@ -17,7 +17,8 @@ pub fn unescape(text: &str) -> Cow<'_, str> {
         out.push_str(&rest[..position]);
         rest = &rest[position..];
         let end = rest.bytes().take(MAX_REFERENCE_LENGTH).position(|b| b == b';');
-        let reference = end.and_then(|end| Some((named_character(rest.get(1..end)?)?, end + 1)));
+        let reference =
+            end.and_then(|end| Some((decode_named_character(rest.get(1..end)?)?, end + 1)));
         let (c, length) = reference.unwrap_or(('&', 1));
         out.push(c);
         rest = &rest[length..];
@@ -27,7 +28,7 @@ pub fn unescape(text: &str) -> Cow<'_, str> {
 }
 
 /// Returns the character that a reference names; `name` is the text between `&` and `;`.
-fn named_character(name: &str) -> Option<char> {
+fn decode_named_character(name: &str) -> Option<char> {
     Some(match name {
         "amp" => '&',
         "lt" => '<',

@@ -51,7 +51,7 @@ impl ExpansionKeys {
     /// Creates keys that are read by `load` when an echoed key is first compared with them. Most
     /// runs never need them.
     #[must_use]
-    pub fn read_on_demand(load: impl Fn(&mut KeyHashes) -> bool + Send + Sync + 'static) -> Self {
+    pub fn from_loader(load: impl Fn(&mut KeyHashes) -> bool + Send + Sync + 'static) -> Self {
         Self { hashes: OnceLock::new(), load: Some(Box::new(load)) }
     }
 

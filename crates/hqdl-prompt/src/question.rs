@@ -146,7 +146,7 @@ impl Question {
             }
             (AnswerForm::Lines | AnswerForm::Arrays, rows, columns) => {
                 let mut cells = |row| columns.iter().map(|c| cell(row, c)).collect();
-                let rows = rows.iter().map(|row| (self.row_prefix(row), cells(row)));
+                let rows = rows.iter().map(|row| (self.build_row_prefix(row), cells(row)));
                 return match self.answer_form {
                     AnswerForm::Arrays => forms::format_arrays(rows),
                     _ => forms::format_lines(rows),
@@ -160,7 +160,7 @@ impl Question {
             .map(|row| {
                 let cells: Vec<(&str, Json)> =
                     self.columns.iter().map(|c| (c.name.as_str(), cell(row, c))).collect();
-                format_answer_row(&self.row_prefix(row), &row.key, &cells, self.format)
+                format_answer_row(&self.build_row_prefix(row), &row.key, &cells, self.format)
             })
             .collect();
         join_answer(&rows, self.format)
@@ -169,7 +169,7 @@ impl Question {
     /// Returns the number or label that the answer for a row begins with.
     ///
     /// The tag depends on the key; a key that is not in the request gets its own tag.
-    fn row_prefix(&self, row: &AskedRow) -> Json {
+    fn build_row_prefix(&self, row: &AskedRow) -> Json {
         if self.row_tags.is_empty() {
             return row.number.into();
         }

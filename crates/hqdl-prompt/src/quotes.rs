@@ -18,7 +18,11 @@ const NOTE: &str = "surrounding quotes removed";
 
 /// Returns the fields that identify a row, or none if the row's own key contains quotes, which
 /// could explain quotes in the fields.
-pub fn unquoted_names<'n>(names: &'n [&'n str], row: usize, keys: &RequestKeys) -> &'n [&'n str] {
+pub fn list_unquoted_names<'n>(
+    names: &'n [&'n str],
+    row: usize,
+    keys: &RequestKeys,
+) -> &'n [&'n str] {
     let is_quoted = |n| {
         keys.key_part(row, n)
             .is_some_and(|part| part.starts_with(['\'', '"', '`', '\u{2018}', '\u{201c}']))

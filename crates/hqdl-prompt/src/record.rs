@@ -69,7 +69,7 @@ pub fn parse_bracketed(line: &str) -> Option<Vec<RowField>> {
 
 /// Parses a line that is quoted as a whole: `'Pat O'Brien,1985,PAT'`. The first field has no
 /// closing quote and the last one no opening quote, so the two quotes belong together.
-pub fn strip_line_quotes(line: &str) -> Option<Vec<RowField>> {
+pub fn parse_quoted_line(line: &str) -> Option<Vec<RowField>> {
     let quote = line.chars().next().filter(|c| matches!(c, '\'' | '"'))?;
     let inner = line.strip_prefix(quote)?.strip_suffix(quote)?;
     let (first, last) = (inner.split(',').next()?, inner.rsplit(',').next()?);
@@ -156,7 +156,7 @@ pub fn split_leniently(line: &str) -> Vec<RowField> {
                     RowField { text: inner.to_owned(), is_quoted: true, has_ambiguous_quotes: true }
                 } else {
                     RowField {
-                        has_ambiguous_quotes: has_inner_close(inner, q),
+                        has_ambiguous_quotes: has_inner_closing_quote(inner, q),
                         ..unescape_field(inner, q)
                     }
                 };
@@ -202,7 +202,7 @@ fn is_quoted_twice(inner: &str, quote: char) -> bool {
 /// Returns true if the outer quotes may not belong together. Either the first inner quote may close
 /// the field, as in `"A" and "B"`, or only some inner quotes are escaped, so that the backslash may
 /// be part of the value.
-fn has_inner_close(inner: &str, quote: char) -> bool {
+fn has_inner_closing_quote(inner: &str, quote: char) -> bool {
     let escaped: String = ['\\', quote].iter().collect();
     if inner.contains(&escaped) && inner.replace(&escaped, "").contains(quote) {
         return true;

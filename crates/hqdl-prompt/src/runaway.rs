@@ -30,13 +30,13 @@ impl Prompt {
             return strip_reasoning(answer).is_some_and(|answer| answer.contains("\":"));
         }
         let answer = strip_reasoning(answer).unwrap_or_default();
-        row_numbers(&answer).any(|number| (1..=self.rows).contains(&number))
+        parse_row_numbers(&answer).any(|number| (1..=self.rows).contains(&number))
     }
 
     /// Returns the reason why an answer to this prompt is degenerate; `None` if it is not.
     #[must_use]
-    pub fn runaway_reason(&self, answer: &str) -> Option<&'static str> {
-        if let Some(repetition) = trailing_repetition(answer)
+    pub fn find_runaway_reason(&self, answer: &str) -> Option<&'static str> {
+        if let Some(repetition) = find_trailing_repetition(answer)
             && !self.user.contains(repetition)
         {
             return Some("it repeats itself");
@@ -68,7 +68,7 @@ fn repeats_items(answer: &str) -> bool {
     })
 }
 
-fn trailing_repetition(text: &str) -> Option<&str> {
+fn find_trailing_repetition(text: &str) -> Option<&str> {
     let (start, _) = find_repetition(text)?;
     (start..text.len()).find_map(|position| text.get(position..))
 }
@@ -85,7 +85,7 @@ fn find_repetition(text: &str) -> Option<(usize, usize)> {
 
 /// Returns the lines before a trailing repetition of lines. `None` if there is no repetition, or if
 /// it contains a row, because its lines may then be part of a value.
-pub(super) fn text_before_repetition(text: &str) -> Option<&str> {
+pub(super) fn strip_repetition(text: &str) -> Option<&str> {
     let (mut start, period) = find_repetition(text)?;
     let bytes = text.as_bytes();
     while start > 0 && bytes[start - 1] == bytes[start - 1 + period] {
@@ -93,24 +93,24 @@ pub(super) fn text_before_repetition(text: &str) -> Option<&str> {
     }
     // The line before the repetition may have the same ending as the repeated lines.
     let end = start + bytes[start..].iter().position(|b| *b == b'\n')?;
-    row_numbers(text.get(end..end + period)?).next().is_none().then_some(&text[..end])
+    parse_row_numbers(text.get(end..end + period)?).next().is_none().then_some(&text[..end])
 }
 
 /// Returns the number of consecutive row numbers at the end of an answer that are not in the
 /// request. In an incomplete answer, only the numbers are reliable.
 fn count_unknown_rows(answer: &str, rows: usize) -> usize {
-    row_numbers(answer)
+    parse_row_numbers(answer)
         .fold(0, |run, number| if (1..=rows).contains(&number) { 0 } else { run + 1 })
 }
 
 /// Returns the row numbers in an answer, whether they are alone or part of a label (`2 Batman`).
-fn row_numbers(answer: &str) -> Box<dyn Iterator<Item = usize> + '_> {
+fn parse_row_numbers(answer: &str) -> Box<dyn Iterator<Item = usize> + '_> {
     let json = answer.trim_start();
     if json.starts_with(['{', '[']) {
-        if let Some(lines) = lines_content(json) {
+        if let Some(lines) = find_lines_content(json) {
             return Box::new(lines.split('"').filter_map(parse_row_number));
         }
-        if let Some(arrays) = arrays_content(json) {
+        if let Some(arrays) = find_arrays_content(json) {
             // A list in a cell may also begin with a number.
             return Box::new(arrays.split("[\"").filter_map(parse_row_number));
         }
@@ -123,17 +123,17 @@ fn row_numbers(answer: &str) -> Box<dyn Iterator<Item = usize> + '_> {
 }
 
 /// Returns the content of an answer that is an array of lines: `{"rows": ["1 Oslo,true"`.
-fn lines_content(json: &str) -> Option<&str> {
-    array_content(json).filter(|inside| inside.starts_with('"'))
+fn find_lines_content(json: &str) -> Option<&str> {
+    find_array_content(json).filter(|inside| inside.starts_with('"'))
 }
 
 /// Returns the content of an answer that is an array of arrays: `{"rows": [["1 Oslo", true`.
-fn arrays_content(json: &str) -> Option<&str> {
-    array_content(json).filter(|inside| inside.starts_with('['))
+fn find_arrays_content(json: &str) -> Option<&str> {
+    find_array_content(json).filter(|inside| inside.starts_with('['))
 }
 
 /// Returns the content of the array at the beginning of a text: `{"rows": [`.
-fn array_content(json: &str) -> Option<&str> {
+fn find_array_content(json: &str) -> Option<&str> {
     let array = json.strip_prefix('{')?.trim_start().strip_prefix("\"rows\"")?.trim_start();
     Some(array.strip_prefix(':')?.trim_start().strip_prefix('[')?.trim_start())
 }

@@ -19,7 +19,7 @@ pub(super) fn build_answer_schema(
     requested: &[&Column],
     echo: Echo,
 ) -> Json {
-    let cells = cells_schema(requested);
+    let cells = build_cells_schema(requested);
     let key_count = expansion.key.names().len();
     let key = json!({ "type": "array", "items": { "type": ["string", "number", "null"] }, "description": format!("the {key_count} key values of the row") });
     let (properties, required) = match echo {
@@ -59,7 +59,7 @@ pub(super) fn limit_lists(schema: &mut Arc<Json>) -> u64 {
 }
 
 /// Returns the schema of an object with a member for every column.
-pub(super) fn cells_schema(requested: &[&Column]) -> Json {
+pub(super) fn build_cells_schema(requested: &[&Column]) -> Json {
     let mut values_left = MAX_ENUM_VALUES;
     let mut chars_left = MAX_ENUM_CHARS;
     let mut properties = serde_json::Map::new();

@@ -12,7 +12,7 @@ use hqdl_values::key::quote_json;
 use hqdl_values::value::Value;
 
 /// Returns the first entry of each row in a request: its label or its number.
-pub(super) fn row_prefixes<'r>(
+pub(super) fn build_row_prefixes<'r>(
     keys: impl Iterator<Item = &'r [Value]>,
     echo: Echo,
 ) -> impl Iterator<Item = Json> {
@@ -229,7 +229,7 @@ fn write_examples(
     }
     let _ = writeln!(text, "{header}");
     let mut answers = Vec::new();
-    let prefixes = row_prefixes(shots.iter().map(|s| s.key.as_slice()), echo);
+    let prefixes = build_row_prefixes(shots.iter().map(|s| s.key.as_slice()), echo);
     for (shot, prefix) in shots.iter().zip(prefixes) {
         let row = Row { key: shot.key.clone(), context: shot.context.clone() };
         let _ = writeln!(text, "{}", format_row(&prefix, &row));

@@ -119,7 +119,7 @@ impl Checker {
             let items: Vec<Json> = serde_json::from_str(json).unwrap_or_default();
             let values: Vec<Value> = items.iter().map(Value::from_json).collect();
             if self.data_type == Type::Text {
-                listed.data_type = Type::of_options(&values);
+                listed.data_type = Type::from_options(&values);
             }
             let texts = values.iter().filter_map(Value::canonical_text);
             let texts: Vec<String> = texts.map(Cow::into_owned).collect();
@@ -236,7 +236,7 @@ impl Checker {
 
     /// Returns the reason why an answer is [`State::Invalid`]. `raw` is its text, if there is one.
     #[must_use]
-    pub fn explain_invalid(&self, raw: Option<&str>) -> &'static str {
+    pub fn explain_invalid_answer(&self, raw: Option<&str>) -> &'static str {
         let Some(raw) = raw else { return "the reply has no value for this column" };
         if self.check_text(raw).state != State::Invalid {
             return match self.container_part {
@@ -287,7 +287,7 @@ impl Checker {
                 has_changed.then(|| recheck_text(raw)).filter(|a| a.state != State::Unknown)
             }
             (State::Invalid, _) if answer.repair.is_none() => {
-                let reason = self.explain_invalid(answer.raw.as_deref());
+                let reason = self.explain_invalid_answer(answer.raw.as_deref());
                 Some(Answer { repair: Some(reason.to_owned()), ..answer.clone() })
             }
             (State::Ok, CellValue::One(Value::Text(value))) => {

@@ -124,7 +124,7 @@ impl EvidenceIndex {
 impl Expansion {
     /// Returns the query that searches for the evidence of a row: the row's key, without media.
     #[must_use]
-    pub fn evidence_query(&self, row: &Row) -> String {
+    pub fn build_evidence_query(&self, row: &Row) -> String {
         let is_medium =
             |n: &usize| self.key.names().get(*n).is_some_and(|name| self.is_media(name));
         let parts = row.key.iter().enumerate().filter(|(n, _)| !is_medium(n)).map(|(_, v)| v);
@@ -147,7 +147,7 @@ impl Expansion {
     /// Fails with a message if the documents are not loaded or cannot be searched.
     pub fn find_evidence(&self, row: &Row) -> Result<Option<Arc<ShownEvidence>>, String> {
         let Some(settings) = &self.evidence else { return Ok(None) };
-        let key = self.evidence_query(row);
+        let key = self.build_evidence_query(row);
         let mut loaded = settings.index.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = loaded.found.get(&key) {
             return Ok(Some(Arc::clone(known)));

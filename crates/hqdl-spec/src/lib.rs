@@ -30,7 +30,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-pub use self::secret::{is_variable, mask_secrets};
+pub use self::secret::{is_env_variable_name, mask_secrets};
 pub use check::Catalog;
 pub use check::ask::MIN_CONTEXT_TOKENS;
 pub use evidence::EvidenceSettings;
@@ -125,7 +125,7 @@ impl Spec {
 
     /// Returns the `[model.NAME]` that answers a column of an expansion; `None` means `[model]`.
     #[must_use]
-    pub fn column_model<'s>(
+    pub fn find_column_model<'s>(
         &self,
         expansion: &'s Expansion,
         column: &'s Column,
@@ -180,7 +180,7 @@ impl Spec {
             return Err(format!("`{word}` is not a name: expected letters, digits and _"));
         }
         let own = self.ingredients.iter().map(|other| other.name.as_str());
-        let built_in = hqdl_sql::blendsql::ingredients::all_ingredients();
+        let built_in = hqdl_sql::blendsql::ingredients::list_ingredients();
         let mut taken = own.chain(built_in.iter().map(|other| other.name()));
         if taken.any(|other| other.eq_ignore_ascii_case(name)) {
             return Err(format!("an ingredient `{name}` exists already"));
@@ -233,7 +233,7 @@ impl Spec {
                 (_, Some(field)) => format!("`{field}` is not billed by tokens"),
                 (_, None) => continue,
             };
-            let table = models::model_table_name(name);
+            let table = models::format_model_table_name(name);
             return Err(UnpricedModel { name: model.name.clone(), table, why: reason });
         }
         Ok(())
@@ -267,7 +267,7 @@ impl Spec {
     /// prices ([`Self::price_notes`]), and the models whose cache writes are reserved at an assumed
     /// rate.
     #[must_use]
-    pub fn reserved_price_notes(&self) -> Vec<String> {
+    pub fn list_reserved_price_notes(&self) -> Vec<String> {
         let mut notes = self.price_notes();
         for model in self.all_models().filter(|m| m.provider != Provider::Replay) {
             let is_assumed = |price: &PriceTable| {
@@ -285,7 +285,7 @@ impl Spec {
     #[must_use]
     pub fn find_unpriced_table(&self) -> String {
         let unpriced = self.named_models().find(|(_, model)| model.price.is_none());
-        models::model_table_name(unpriced.and_then(|(name, _)| name))
+        models::format_model_table_name(unpriced.and_then(|(name, _)| name))
     }
 
     /// Returns all models of the spec with their names; the name of `[model]` is `None`.
@@ -302,7 +302,7 @@ impl Spec {
     /// Returns the views that join a source with its expansions, by name: `<source>_expanded`, or
     /// `<expansion>_expanded` for an unnamed SELECT that returns all keys of its expansion.
     #[must_use]
-    pub fn expanded_views(&self) -> BTreeMap<String, Vec<(&Expansion, usize)>> {
+    pub fn list_expanded_views(&self) -> BTreeMap<String, Vec<(&Expansion, usize)>> {
         let mut views: BTreeMap<String, Vec<(&Expansion, usize)>> = BTreeMap::new();
         for expansion in &self.expansions {
             for (n, source) in expansion.sources.iter().enumerate() {
@@ -327,7 +327,7 @@ impl Spec {
         let tables =
             self.expansions.iter().flat_map(|e| many(e).into_iter().chain([e.name.clone()]));
         tables
-            .chain(self.expanded_views().into_keys())
+            .chain(self.list_expanded_views().into_keys())
             .any(|table| table.eq_ignore_ascii_case(name))
     }
 
@@ -651,7 +651,7 @@ pub struct Column {
     /// Name of the column.
     pub name: String,
     /// Name of the model that answers this column; `None` for the expansion's model. Not part of
-    /// the column's identity. [`Spec::column_model`] resolves it.
+    /// the column's identity. [`Spec::find_column_model`] resolves it.
     #[serde(skip)]
     pub model: Option<String>,
     /// Rule by which another model gives second answers. Not part of the column's identity.

@@ -12,7 +12,7 @@ use super::parameters::{
 use super::price_book::{BookEntry, PriceBook};
 use super::provider::Provider;
 use super::schema_check::Step;
-use super::secret::is_variable;
+use super::secret::is_env_variable_name;
 use super::unchecked::UncheckedSpec;
 use super::{PriceOrigin, PriceTable};
 use hqdl_values::format::hide_secrets;
@@ -112,7 +112,7 @@ impl SpecCheck<'_> {
 }
 
 /// Returns the name of a model's table, as in the spec.
-pub(crate) fn model_table_name(other: Option<&str>) -> String {
+pub(crate) fn format_model_table_name(other: Option<&str>) -> String {
     other.map_or("[model]".to_owned(), |name| format!("[model.{name}]"))
 }
 
@@ -163,7 +163,7 @@ impl UncheckedSpec {
             match self.find_price(&model) {
                 (_, PriceOrigin::Unknown(reason)) if model.provider != Provider::Replay => {
                     let described = format!(" `{}`{}", model.name, describe_model(name));
-                    Some((described, model_table_name(name), reason))
+                    Some((described, format_model_table_name(name), reason))
                 }
                 _ => None,
             }
@@ -225,7 +225,7 @@ impl UncheckedSpec {
                 } else if let (Some(field), None) = (surcharge(), model.price) {
                     let help = format!(
                         "set `price` in {} to what the endpoint then charges, or remove it",
-                        model_table_name(name)
+                        format_model_table_name(name)
                     );
                     (field, "it raises the price per token", help)
                 } else {
@@ -397,7 +397,7 @@ fn check_endpoint(check: &mut SpecCheck<'_>, table_path: &[Step], model: &ModelT
             "",
         );
     }
-    if model.api_key_env.as_ref().is_some_and(|name| !is_variable(name)) {
+    if model.api_key_env.as_ref().is_some_and(|name| !is_env_variable_name(name)) {
         check.add_error(
             &field_path("api_key_env"),
             "`api_key_env` is not the name of an environment variable",

@@ -47,7 +47,7 @@ const RESERVED: [(&[&str], &str); 10] = [
 ];
 
 /// Returns the reason why a field cannot be in `[model.parameters]`.
-fn reserved_field_help(name: &str) -> Option<&'static str> {
+fn find_reserved_field_help(name: &str) -> Option<&'static str> {
     RESERVED.iter().find(|(names, _)| names.contains(&name)).map(|(_, help)| *help)
 }
 
@@ -85,8 +85,9 @@ impl SpecCheck<'_> {
         let parameters_path = join_path(table_path, &["parameters".into()]);
         for (name, value) in parameters {
             let path = join_path(&parameters_path, &[name.as_str().into()]);
-            if let Some(help) = reserved_field_help(name) {
-                let message = format!("`{name}` cannot be in {}", parameters_header(table_path));
+            if let Some(help) = find_reserved_field_help(name) {
+                let message =
+                    format!("`{name}` cannot be in {}", format_parameters_header(table_path));
                 self.add_error(&path, &message, "hqdl sets this field itself", help);
             } else if contains_key(name, value) {
                 self.add_error(
@@ -102,7 +103,7 @@ impl SpecCheck<'_> {
 }
 
 /// Returns the TOML header of the `parameters` table for the model table at a path.
-fn parameters_header(table_path: &[Step]) -> String {
+fn format_parameters_header(table_path: &[Step]) -> String {
     let names = table_path.iter().filter_map(|step| match step {
         Step::Field(name) => Some(name.as_str()),
         Step::Item(_) => None,

@@ -63,7 +63,7 @@ impl Expansion {
     /// Returns the columns that a complete row with this key has: all columns for the whole key,
     /// otherwise the columns of the sources that have this part of the key.
     #[must_use]
-    pub fn columns_for_key(&self, key: &[Value]) -> Vec<usize> {
+    pub fn list_columns_for_key(&self, key: &[Value]) -> Vec<usize> {
         let all_columns = 0..self.columns.len();
         let Some(part) = self.key_part(key) else { return all_columns.collect() };
         let is_filled = |column: &usize| {
@@ -76,7 +76,7 @@ impl Expansion {
 
     /// Returns the names of the key columns that a prompt shows for a row of this key.
     #[must_use]
-    pub fn prompt_key_names(&self, key: &[Value]) -> Cow<'_, [String]> {
+    pub fn choose_prompt_key_names(&self, key: &[Value]) -> Cow<'_, [String]> {
         match self.key_part(key) {
             None => Cow::Borrowed(self.key.names()),
             Some(part) => Cow::Owned(select_positions(self.key.names(), part)),
@@ -86,7 +86,7 @@ impl Expansion {
     /// Returns a row in the form shown in a prompt: with only its part of the key, and without
     /// the bytes of media.
     #[must_use]
-    pub fn shown_row<'r>(&self, row: &'r Row) -> Cow<'r, Row> {
+    pub fn build_shown_row<'r>(&self, row: &'r Row) -> Cow<'r, Row> {
         let row =
             if self.has_media() { Cow::Owned(self.replace_media(row)) } else { Cow::Borrowed(row) };
         match self.key_part(&row.key) {

@@ -10,7 +10,7 @@ use serde_json::Value as Json;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use hqdl_values::format::count_noun;
+use hqdl_values::format::format_count;
 use hqdl_values::problem::{Problem, Severity, find_nearest};
 
 /// Path of an item in a spec, from the root.
@@ -192,7 +192,7 @@ impl<'s> SchemaWalk<'s> {
                 "array" => "list",
                 other => other,
             };
-            let message = format!("`{name}` is {}", with_article(found));
+            let message = format!("`{name}` is {}", add_article(found));
             let label = format!("expected {}", describe_alternatives(&branches));
             let help = self.suggest_syntax(&name, &branches, value.get_ref());
             self.add_error(message, value.span(), label, help);
@@ -207,15 +207,16 @@ impl<'s> SchemaWalk<'s> {
                     && length != items.len() as u64
                 {
                     let message =
-                        format!("`{name}` has {}", count_noun(items.len() as u64, "value"));
-                    let label = format!("expected {}", count_noun(length, "value"));
+                        format!("`{name}` has {}", format_count(items.len() as u64, "value"));
+                    let label = format!("expected {}", format_count(length, "value"));
                     self.add_error(message, value.span(), label, None);
                     return None;
                 }
                 let array = items.iter().enumerate().map(|(index, item)| {
                     self.path.push(index.into());
-                    let json =
-                        self.check_value(inner, item).unwrap_or_else(|| self.empty_value(inner));
+                    let json = self
+                        .check_value(inner, item)
+                        .unwrap_or_else(|| self.build_empty_value(inner));
                     self.path.pop();
                     json
                 });
@@ -223,7 +224,7 @@ impl<'s> SchemaWalk<'s> {
             }
             DeValue::String(text) => {
                 let known: Vec<&str> =
-                    branches.iter().filter_map(|f| allowed_strings(f)).flatten().collect();
+                    branches.iter().filter_map(|f| list_allowed_strings(f)).flatten().collect();
                 if known.is_empty() || known.contains(&text.as_ref()) {
                     return Some(text.as_ref().into());
                 }
@@ -371,7 +372,7 @@ impl<'s> SchemaWalk<'s> {
             if !table.contains_key(required) && !meant.iter().any(|name| name == required) {
                 self.path.push(required.into());
                 let is_table = declared_schema(required).is_some_and(|inner| {
-                    type_names(self.resolve_reference(inner)).contains(&"object")
+                    list_type_names(self.resolve_reference(inner)).contains(&"object")
                 });
                 let label = if is_table && self.path.len() == 1 {
                     format!("add a table [{required}]")
@@ -389,7 +390,7 @@ impl<'s> SchemaWalk<'s> {
             if let Some(inner) =
                 declared_schema(required).filter(|_| !repaired.contains_key(required))
             {
-                repaired.insert(required.to_owned(), self.empty_value(inner));
+                repaired.insert(required.to_owned(), self.build_empty_value(inner));
             }
         }
         Json::Object(repaired)
@@ -409,7 +410,8 @@ impl<'s> SchemaWalk<'s> {
         let mut elements = lists.flat_map(|items| self.expand_branches(items));
         let is_wrong = !elements.any(|element| accepts_type(element, item.get_ref()));
         let accepts_text = branches.iter().any(|branch| accepts_type(branch, item.get_ref()));
-        let accepts_table = branches.iter().any(|branch| type_names(branch).contains(&"object"));
+        let accepts_table =
+            branches.iter().any(|branch| list_type_names(branch).contains(&"object"));
         (is_wrong && accepts_text && !accepts_table).then_some(text.as_ref())
     }
 
@@ -424,7 +426,7 @@ impl<'s> SchemaWalk<'s> {
         if let (DeValue::Table(_), [Step::Field(field)]) = (value, &self.path[..]) {
             return Some(format!("write `[[{field}]]`"));
         }
-        let is_table = |branch: &&&Json| type_names(branch).contains(&"object");
+        let is_table = |branch: &&&Json| list_type_names(branch).contains(&"object");
         if let (DeValue::Array(items), [Step::Field(field)]) = (value, &self.path[..])
             && branches.iter().any(|branch| is_table(&branch))
             && items.iter().all(|item| matches!(item.get_ref(), DeValue::Table(_)))
@@ -436,7 +438,7 @@ impl<'s> SchemaWalk<'s> {
             Some(Step::Item(_)) => String::new(),
             _ => format!("{name} = "),
         };
-        let is_list = |branch: &&&Json| type_names(branch).contains(&"array");
+        let is_list = |branch: &&&Json| list_type_names(branch).contains(&"array");
         if let Some(list) = branches.iter().find(is_list)
             && let items =
                 list.get("items").map(|items| self.expand_branches(items)).unwrap_or_default()
@@ -463,20 +465,23 @@ impl<'s> SchemaWalk<'s> {
     }
 
     /// Returns the smallest value that matches the schema, so that the check can continue.
-    fn empty_value(&self, schema: &'s Json) -> Json {
+    fn build_empty_value(&self, schema: &'s Json) -> Json {
         let branches = self.expand_branches(schema);
         let Some(branch) = branches.first() else {
             return Json::Null;
         };
-        if let Some(first) = allowed_strings(branch).and_then(|c| c.first().copied()) {
+        if let Some(first) = list_allowed_strings(branch).and_then(|c| c.first().copied()) {
             return first.into();
         }
-        match type_names(branch).first() {
+        match list_type_names(branch).first() {
             Some(&"object") => {
                 let required =
                     branch.get("required").and_then(Json::as_array).into_iter().flatten();
                 let fields = required.filter_map(Json::as_str).filter_map(|name| {
-                    Some((name.to_owned(), self.empty_value(branch.get("properties")?.get(name)?)))
+                    Some((
+                        name.to_owned(),
+                        self.build_empty_value(branch.get("properties")?.get(name)?),
+                    ))
                 });
                 Json::Object(fields.collect())
             }
@@ -547,7 +552,7 @@ fn parse_integer(integer: &toml::de::DeInteger<'_>) -> Option<i64> {
 }
 
 /// Returns the strings that a schema allows, if it lists them.
-fn allowed_strings(schema: &Json) -> Option<Vec<&str>> {
+fn list_allowed_strings(schema: &Json) -> Option<Vec<&str>> {
     match (schema.get("const"), schema.get("enum").and_then(Json::as_array)) {
         (Some(value), _) => Some(value.as_str().into_iter().collect()),
         (None, Some(values)) => Some(values.iter().filter_map(Json::as_str).collect()),
@@ -555,7 +560,7 @@ fn allowed_strings(schema: &Json) -> Option<Vec<&str>> {
     }
 }
 
-fn type_names(schema: &Json) -> Vec<&str> {
+fn list_type_names(schema: &Json) -> Vec<&str> {
     match schema.get("type") {
         Some(Json::String(name)) => vec![name],
         Some(Json::Array(names)) => names.iter().filter_map(Json::as_str).collect(),
@@ -564,7 +569,7 @@ fn type_names(schema: &Json) -> Vec<&str> {
 }
 
 fn accepts_type(schema: &Json, value: &DeValue<'_>) -> bool {
-    type_names(schema).into_iter().any(|t| match value {
+    list_type_names(schema).into_iter().any(|t| match value {
         DeValue::String(_) | DeValue::Datetime(_) => t == "string",
         DeValue::Integer(_) => t == "integer" || t == "number",
         DeValue::Float(_) => t == "number",
@@ -589,7 +594,7 @@ fn shares_field(schema: &Json, value: &DeValue<'_>) -> bool {
 fn describe_alternatives(schemas: &[&Json]) -> String {
     let mut alternatives: Vec<String> = schemas
         .iter()
-        .flat_map(|schema| match allowed_strings(schema) {
+        .flat_map(|schema| match list_allowed_strings(schema) {
             Some(texts) => texts.into_iter().map(|text| format!("\"{text}\"")).collect(),
             None => vec![describe_types(schema)],
         })
@@ -602,7 +607,7 @@ fn describe_alternatives(schemas: &[&Json]) -> String {
 }
 
 fn describe_types(schema: &Json) -> String {
-    let names: Vec<&str> = type_names(schema)
+    let names: Vec<&str> = list_type_names(schema)
         .into_iter()
         .filter(|t| *t != "null")
         .map(|t| match t {
@@ -618,7 +623,7 @@ fn describe_types(schema: &Json) -> String {
     names.join(" or ")
 }
 
-fn with_article(type_name: &str) -> String {
+fn add_article(type_name: &str) -> String {
     let is_vowel = type_name.starts_with(['a', 'e', 'i', 'o', 'u']);
     format!("{} {type_name}", if is_vowel { "an" } else { "a" })
 }

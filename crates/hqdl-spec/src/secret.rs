@@ -18,7 +18,7 @@ pub(super) fn is_api_key_field(name: &str) -> bool {
 
 /// Returns true if `name` can be an environment variable's name and does not look like an API key.
 #[must_use]
-pub fn is_variable(name: &str) -> bool {
+pub fn is_env_variable_name(name: &str) -> bool {
     !name.is_empty()
         && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
         && !name.starts_with(|c: char| c.is_ascii_digit())

@@ -315,7 +315,7 @@ impl UncheckedSpec {
 
     /// Returns the alias files that the spec names.
     #[must_use]
-    pub fn alias_files(&self) -> Vec<PathBuf> {
+    pub fn list_alias_files(&self) -> Vec<PathBuf> {
         let folder = self.path.parent().unwrap_or(Path::new(""));
         let columns = self.file.expansion.iter().flat_map(|e| &e.column);
         let alias_file = |c: &file::ColumnTable| match &c.aliases {
@@ -357,7 +357,7 @@ impl UncheckedSpec {
     /// Returns a problem with the database itself, together with all problems that can be found
     /// without reading it.
     #[must_use]
-    pub fn database_problem(&self, message: &str, help: &str) -> Problems {
+    pub fn find_problems_without_database(&self, message: &str, help: &str) -> Problems {
         let mut report = match self.check(&NoDatabase) {
             Ok((_, problems)) | Err(problems) => problems,
         };
@@ -599,7 +599,7 @@ impl Catalog for NoDatabase {
         false
     }
 
-    fn prepare_select(&self, _: &str) -> Result<Vec<String>, String> {
+    fn list_select_columns(&self, _: &str) -> Result<Vec<String>, String> {
         Ok(Vec::new())
     }
 

@@ -34,10 +34,10 @@ pub(super) struct ValueIndex {
 
 impl ValueIndex {
     pub(super) fn new(list: &ValueList, aliases: &BTreeMap<String, String>) -> Self {
-        Self::build_index(list.values.clone(), list.open, aliases)
+        Self::from_values(list.values.clone(), list.open, aliases)
     }
 
-    fn build_index(values: Vec<String>, open: bool, aliases: &BTreeMap<String, String>) -> Self {
+    fn from_values(values: Vec<String>, open: bool, aliases: &BTreeMap<String, String>) -> Self {
         let find_position = |value: &String| values.iter().position(|v| v == value);
         let mut index = Self {
             open,
@@ -73,7 +73,7 @@ impl ValueIndex {
     pub(super) fn from_aliases(aliases: &BTreeMap<String, String>) -> Option<Self> {
         let values: BTreeSet<&String> = aliases.values().collect();
         let values = values.into_iter().cloned().collect();
-        let lookup = Self { only_aliases: true, ..Self::build_index(values, true, aliases) };
+        let lookup = Self { only_aliases: true, ..Self::from_values(values, true, aliases) };
         Some(lookup).filter(|lookup| !lookup.values.is_empty())
     }
 

@@ -38,11 +38,11 @@ impl TranslatedQuery {
     /// Returns [`TextTooLong`] if calls copy their arguments too often.
     pub fn with_edits(&self, edits: Edits) -> Result<Self, TextTooLong> {
         let written = edits.write(&self.sql);
-        let written = written.map_err(|error| TextTooLong(self.original_span(&error.0)))?;
+        let written = written.map_err(|error| TextTooLong(self.map_span_to_original(&error.0)))?;
         let mut composed = Self { sql: written.sql, fragments: Vec::new() };
         for (start, span, is_unchanged) in written.fragments {
             if !is_unchanged {
-                composed.fragments.push((start, self.original_span(&span), false));
+                composed.fragments.push((start, self.map_span_to_original(&span), false));
                 continue;
             }
             // An unchanged range can consist of several fragments of this text.
@@ -55,7 +55,7 @@ impl TranslatedQuery {
                 }
                 let (_, source, is_source) = &self.fragments[n];
                 let part = if *is_source {
-                    self.original_span(&(at..end.min(span.end)))
+                    self.map_span_to_original(&(at..end.min(span.end)))
                 } else {
                     source.clone()
                 };
@@ -67,18 +67,18 @@ impl TranslatedQuery {
 
     /// Maps a byte range to the original query.
     #[must_use]
-    pub fn original_span(&self, span: &Range<usize>) -> Range<usize> {
-        let start = self.fragment_at(span.start).map_or(0, |(at, old, same)| {
+    pub fn map_span_to_original(&self, span: &Range<usize>) -> Range<usize> {
+        let start = self.find_fragment(span.start).map_or(0, |(at, old, same)| {
             if same { (old.start + (span.start - at)).min(old.end) } else { old.start }
         });
         let last = span.end.saturating_sub(1).max(span.start);
-        let end = self.fragment_at(last).map_or(start, |(at, old, same)| {
+        let end = self.find_fragment(last).map_or(start, |(at, old, same)| {
             if same { (old.start + (span.end - at)).min(old.end) } else { old.end }
         });
         start..end.max(start)
     }
 
-    fn fragment_at(&self, at: usize) -> Option<(usize, &Range<usize>, bool)> {
+    fn find_fragment(&self, at: usize) -> Option<(usize, &Range<usize>, bool)> {
         let n = self.fragments.partition_point(|(start, ..)| *start <= at).checked_sub(1)?;
         self.fragments.get(n).map(|(start, old, same)| (*start, old, *same))
     }

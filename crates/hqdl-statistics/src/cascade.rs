@@ -51,7 +51,7 @@ pub struct CascadeChoice {
 impl CascadeSample {
     /// Returns the maximum number of disagreements among `cells` cells if at least the share
     /// `target` of them must agree.
-    fn allowed_misses(cells: u64, target: f64) -> u64 {
+    fn compute_allowed_misses(cells: u64, target: f64) -> u64 {
         // A share such as 0.95 is not represented exactly; without the correction, 5 of 100 could
         // become 4.
         ((1.0 - target) * cells as f64 + 1e-9).floor() as u64
@@ -59,7 +59,7 @@ impl CascadeSample {
 
     /// Returns the probability that at most `accepted` sampled disagreements precede the `misses +
     /// 1`st disagreement outside the sample.
-    fn miss_probability(self, misses: u64, accepted: u64) -> f64 {
+    fn compute_miss_probability(self, misses: u64, accepted: u64) -> f64 {
         if misses >= self.population - self.sampled {
             return 0.0;
         }
@@ -75,9 +75,10 @@ impl CascadeSample {
     /// `confidence`, at most `misses` cells outside the sample disagree. Returns `None` if no cell
     /// may be accepted.
     #[must_use]
-    pub fn acceptable_disagreements(self, misses: u64, confidence: f64) -> Option<u64> {
+    pub fn compute_acceptable_disagreements(self, misses: u64, confidence: f64) -> Option<u64> {
         let alpha = 1.0 - confidence;
-        let holds = |accepted: u64| self.miss_probability(misses, accepted) <= alpha + 1e-12;
+        let holds =
+            |accepted: u64| self.compute_miss_probability(misses, accepted) <= alpha + 1e-12;
         (0..=self.sampled).take_while(|accepted| holds(*accepted)).last()
     }
 
@@ -90,7 +91,7 @@ impl CascadeSample {
         // The probability decreases as the number of disagreements outside the sample increases.
         while low < high {
             let middle = low + (high - low) / 2;
-            if self.miss_probability(middle, disagreements) <= alpha + 1e-12 {
+            if self.compute_miss_probability(middle, disagreements) <= alpha + 1e-12 {
                 high = middle;
             } else {
                 low = middle + 1;
@@ -105,7 +106,11 @@ impl CascadeSample {
     /// the stronger model's answer.
     #[must_use]
     pub fn choose_levels(self, levels: &[CascadeLevel], target: f64, confidence: f64) -> usize {
-        self.choose_levels_for(levels, Self::allowed_misses(self.population, target), confidence)
+        self.choose_levels_with_misses(
+            levels,
+            Self::compute_allowed_misses(self.population, target),
+            confidence,
+        )
     }
 
     /// Like [`Self::choose_levels`], but the target applies only to the cells outside the sample.
@@ -117,11 +122,20 @@ impl CascadeSample {
         confidence: f64,
     ) -> usize {
         let outside = self.population - self.sampled;
-        self.choose_levels_for(levels, Self::allowed_misses(outside, target), confidence)
+        self.choose_levels_with_misses(
+            levels,
+            Self::compute_allowed_misses(outside, target),
+            confidence,
+        )
     }
 
-    fn choose_levels_for(self, levels: &[CascadeLevel], misses: u64, confidence: f64) -> usize {
-        let acceptable = self.acceptable_disagreements(misses, confidence);
+    fn choose_levels_with_misses(
+        self,
+        levels: &[CascadeLevel],
+        misses: u64,
+        confidence: f64,
+    ) -> usize {
+        let acceptable = self.compute_acceptable_disagreements(misses, confidence);
         let (mut disagreements, mut outside) = (0, 0);
         let is_accepted = |level: &&CascadeLevel| {
             disagreements += level.disagreements;
@@ -141,7 +155,7 @@ impl CascadeSample {
     /// the smallest number of levels that misses the target passes its exact test.
     #[must_use]
     pub fn choose_true_levels(self, wrong: &[u64], target: f64, confidence: f64) -> Option<usize> {
-        let allowed = Self::allowed_misses(self.population, target);
+        let allowed = Self::compute_allowed_misses(self.population, target);
         let strong = wrong.first().copied().unwrap_or_default();
         // The table contains the stronger model's answers for the sampled cells. The bound applies
         // to them only if they are not less accurate than the answers under test.

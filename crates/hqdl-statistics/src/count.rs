@@ -115,7 +115,7 @@ fn rounding_allowance(stratum: &Class) -> f64 {
 /// Returns the exact confidence interval for the number of positive rows; `None` if a nonempty
 /// stratum has no sampled row.
 #[must_use]
-pub fn estimate_share(strata: &[Class], confidence: f64) -> Option<Interval> {
+pub fn estimate_positive_rows(strata: &[Class], confidence: f64) -> Option<Interval> {
     bound_strata(&mut BoundCache::default(), strata, 1.0 - confidence)
 }
 

@@ -34,7 +34,7 @@ impl Extremes {
     }
 
     /// Returns the greatest absolute value of the residual of `y - ratio x`.
-    pub(crate) fn greatest_residual(&self, ratio: f64) -> f64 {
+    pub(crate) fn compute_greatest_residual(&self, ratio: f64) -> f64 {
         self.points.iter().map(|(x, y)| (y - ratio * x).abs()).fold(0.0, f64::max)
     }
 

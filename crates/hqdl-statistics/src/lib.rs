@@ -14,7 +14,7 @@ mod normal;
 mod ratio;
 
 pub use cascade::{CascadeChoice, CascadeLevel, CascadeSample};
-pub use count::{Class, CountMethod, CountStratum, estimate_count, estimate_share};
+pub use count::{Class, CountMethod, CountStratum, estimate_count, estimate_positive_rows};
 pub use coverage::{CountCoverage, CoveredTable};
 pub use draw::{DrawnRow, draw_rows};
 pub use extremes::Extremes;

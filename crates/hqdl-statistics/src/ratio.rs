@@ -95,7 +95,10 @@ pub fn estimate_ratio(strata: &[ResidualStratum], confidence: f64) -> Result<Int
         let (low, high) = if ends_meet || !is_possible(inside) {
             (least, most)
         } else {
-            (find_end(inside, least, is_possible), find_end(inside, most, is_possible))
+            (
+                find_farthest_ratio(inside, least, is_possible),
+                find_farthest_ratio(inside, most, is_possible),
+            )
         };
         return Ok(Interval { estimate, low, high });
     }
@@ -105,12 +108,15 @@ pub fn estimate_ratio(strata: &[ResidualStratum], confidence: f64) -> Result<Int
     if !estimate.is_finite() || is_possible(far) || is_possible(-far) {
         return Err(NoInterval::DenominatorNearZero);
     }
-    let (low, high) = (find_end(estimate, -far, is_possible), find_end(estimate, far, is_possible));
+    let (low, high) = (
+        find_farthest_ratio(estimate, -far, is_possible),
+        find_farthest_ratio(estimate, far, is_possible),
+    );
     Ok(Interval { estimate, low, high })
 }
 
 /// Returns the possible ratio farthest from `inside` in the direction of `end`.
-fn find_end(inside: f64, end: f64, is_possible: impl Fn(f64) -> bool) -> f64 {
+fn find_farthest_ratio(inside: f64, end: f64, is_possible: impl Fn(f64) -> bool) -> f64 {
     if is_possible(end) {
         return end;
     }
@@ -170,7 +176,7 @@ fn estimate_total(strata: &[ResidualStratum], precision: &Precision, ratio: f64)
     // The squares of very small and very large numbers are not representable, so the residuals are
     // divided by the greatest one.
     let all = strata.iter().filter(|s| s.size > 0);
-    let greatest = all.map(|s| s.extremes.greatest_residual(ratio)).fold(0.0, f64::max);
+    let greatest = all.map(|s| s.extremes.compute_greatest_residual(ratio)).fold(0.0, f64::max);
     let unit = if greatest > 0.0 { greatest } else { 1.0 };
     for (stratum, missed_rows) in strata.iter().zip(&precision.missed) {
         if stratum.size == 0 {
@@ -187,7 +193,7 @@ fn estimate_total(strata: &[ResidualStratum], precision: &Precision, ratio: f64)
         let weight = precision.weight;
         let center = sum / (sampled + 2.0 * weight);
         let square = |residual: f64| ((residual - center) / unit).powi(2);
-        let unobserved = stratum.extremes.greatest_residual(ratio);
+        let unobserved = stratum.extremes.compute_greatest_residual(ratio);
         let spread: f64 = stratum.sample.iter().map(|row| square(residual(row))).sum();
         let spread = spread + weight * (square(unobserved) + square(-unobserved));
         let mean_square = spread / (sampled + 2.0 * weight - 1.0);

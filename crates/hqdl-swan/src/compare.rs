@@ -97,7 +97,7 @@ pub fn sort_cells(rows: &[Vec<ComparedCell>]) -> Vec<Vec<ComparedCell>> {
 /// sorted tuple. The order of rows counts only if the tested query contains ORDER BY anywhere;
 /// otherwise the rows are compared as sets.
 #[must_use]
-pub fn is_equal_by_swan(
+pub fn is_equal_by_swan_rule(
     ours: &[Vec<ComparedCell>],
     gold: &[Vec<ComparedCell>],
     tested: &str,

@@ -1,7 +1,7 @@
 //! Grades an answer against the gold answer: whether it is right, how far off it is, and how it
 //! differs.
 
-use hqdl_values::format::count_noun;
+use hqdl_values::format::format_count;
 use std::collections::HashMap;
 
 use serde::Serialize;
@@ -42,7 +42,7 @@ impl Grade {
 #[must_use]
 pub fn grade_answer(ours: &Rows, gold: &Rows, tested: &str, ordered: bool) -> Grade {
     let (our_cells, gold_cells) = (compare::to_cells(ours), compare::to_cells(gold));
-    let swan = compare::is_equal_by_swan(&our_cells, &gold_cells, tested);
+    let swan = compare::is_equal_by_swan_rule(&our_cells, &gold_cells, tested);
     let strict = compare::is_equal_strictly(&our_cells, &gold_cells, ordered);
     let errors = compute_relative_errors(&our_cells, &gold_cells);
     let (graded, relative_error) = match &errors {
@@ -116,7 +116,11 @@ fn describe_difference(ours: &Rows, gold: &Rows, strict: bool) -> String {
     }
     let width = |rows: &Rows| rows.first().map_or(0, Vec::len);
     if !ours.is_empty() && !gold.is_empty() && width(ours) != width(gold) {
-        return format!("{} instead of {}", count_noun(width(ours) as u64, "column"), width(gold));
+        return format!(
+            "{} instead of {}",
+            format_count(width(ours) as u64, "column"),
+            width(gold)
+        );
     }
     let sorted_rows = |rows: &Rows| compare::sort_cells(&compare::to_cells(rows));
     let (mut a, mut b) = (sorted_rows(ours), sorted_rows(gold));
@@ -125,8 +129,11 @@ fn describe_difference(ours: &Rows, gold: &Rows, strict: bool) -> String {
     if a == b {
         return "the same values in other columns".to_owned();
     }
-    let mut parts =
-        vec![format!("{} of {}", gold.len() - missing.len(), count_noun(gold.len() as u64, "row"))];
+    let mut parts = vec![format!(
+        "{} of {}",
+        gold.len() - missing.len(),
+        format_count(gold.len() as u64, "row")
+    )];
     for (name, rows) in [("missing", missing), ("too many", extra)] {
         if !rows.is_empty() {
             let mut named: Vec<String> =

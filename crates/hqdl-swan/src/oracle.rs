@@ -132,7 +132,7 @@ impl TrueValues {
         };
         Keys::collect(database, expansion, None)?
             .for_each(&mut add_key)
-            .map_err(|e| database.store_error_for(&e))?;
+            .map_err(|e| database.to_store_error(&e))?;
         Ok(rows)
     }
 
@@ -151,7 +151,7 @@ impl TrueValues {
             let columns = key.entity_requested_columns.iter().zip(&**answers).enumerate();
             let requested = columns.filter(|(_, (is_requested, _))| **is_requested);
             let fact = |(column, (_, answer)): (usize, (&bool, &Answer))| {
-                requirements.for_column(column).build_fact(column, answer.clone())
+                requirements.column_requirements(column).build_fact(column, answer.clone())
             };
             (key.fact_entity().clone(), requested.filter_map(fact).collect::<Vec<Fact>>())
         });
@@ -173,10 +173,10 @@ impl TrueValues {
 
     /// Returns the stored answers to a key, one per column.
     fn answer_key(&self, expansion: &Expansion, checkers: &[Checker], key: &KeyRow) -> Vec<Answer> {
-        let names = expansion.prompt_key_names(&key.row.key);
+        let names = expansion.choose_prompt_key_names(&key.row.key);
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
         let shown: Vec<Json> =
-            expansion.shown_row(&key.row).key.iter().map(Value::to_json).collect();
+            expansion.build_shown_row(&key.row).key.iter().map(Value::to_json).collect();
         let known = self.rows.get(&build_row_key(&expansion.name, &names, &shown));
         let value = |name: &String| known.and_then(|cells| cells.get(name.as_str()));
         let columns = expansion.columns.iter().zip(checkers);

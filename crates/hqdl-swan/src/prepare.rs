@@ -76,7 +76,7 @@ pub fn prepare_database(
     database
         .connection()
         .execute("VACUUM INTO ?1", [part.path.to_string_lossy()])
-        .map_err(|e| database.store_error_for(&e))?;
+        .map_err(|e| database.to_store_error(&e))?;
     let removed = apply_rules(&part.path, benchmark)?;
     let masked = PartFile::new(&path)?;
     let hidden = write_without_hidden_columns(&part.path, &masked.path, benchmark)?;
@@ -168,7 +168,7 @@ pub fn find_hidden_columns(
     let (mut present, mut missing) = (Vec::new(), Vec::new());
     for hidden in benchmark.hidden {
         let columns = read_declared_columns(database.connection(), hidden.table)
-            .map_err(|e| database.store_error_for(&e))?;
+            .map_err(|e| database.to_store_error(&e))?;
         if columns.is_empty() || hidden.columns.is_empty() {
             let side = if columns.is_empty() { &mut missing } else { &mut present };
             side.push(hidden.table.to_owned());

@@ -11,7 +11,7 @@ pub struct PublishedFigures {
 
 /// Returns the published figures for a database; empty for an unknown name.
 #[must_use]
-pub fn published_figures(database: &str) -> Vec<PublishedFigures> {
+pub fn list_published_figures(database: &str) -> Vec<PublishedFigures> {
     let of = |gpt35: &'static [(usize, f64)], gpt4: &'static [(usize, f64)], blendsql| {
         vec![
             PublishedFigures { system: "HQDL, GPT-3.5 Turbo (2024)", ex: gpt35 },

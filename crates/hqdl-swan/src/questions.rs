@@ -5,7 +5,7 @@
 //! hqdl also reads a single file with both kinds of queries. Its columns are named by a header, or
 //! are name, question, evidence, difficulty, gold SQL, HQDL's SQL and `BlendSQL`'s SQL.
 
-use hqdl_values::format::count_noun;
+use hqdl_values::format::format_count;
 use std::collections::{BTreeSet, HashSet};
 use std::path::Path;
 
@@ -117,7 +117,7 @@ pub fn read_questions(path: &Path, database: &str) -> Result<Vec<BenchmarkQuesti
                 SwanError::wrong_input(
                     format!(
                         "{name}, line {line}: a row of {} matches no format of SWAN",
-                        count_noun(row.len() as u64, "column")
+                        format_count(row.len() as u64, "column")
                     ),
                     LAYOUTS,
                 )

@@ -11,7 +11,7 @@ use serde_json::Value as Json;
 
 use super::compare::Rows;
 use super::{Mode, SwanError};
-use hqdl_values::format::count_noun;
+use hqdl_values::format::format_count;
 
 /// Name of the record in a run's folder.
 pub const RECORD_FILE: &str = "run.jsonl";
@@ -278,7 +278,7 @@ impl RecordWriter {
                         dir.display(),
                         before.database,
                         before.mode.name(),
-                        count_noun(before.shots as u64, "shot"),
+                        format_count(before.shots as u64, "shot"),
                         before.model
                     ),
                     "choose another directory for this run with --out",

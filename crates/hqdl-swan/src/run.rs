@@ -100,7 +100,7 @@ pub fn run(
     if run.materialize {
         let (report, cost) = run.materialize_spec();
         outcome.cost.add(&cost);
-        outcome.missing += report.cells.count_without_value() + report.unasked;
+        outcome.missing += report.cells.count_cells_without_value() + report.unasked;
         record_line(&RecordLine::Materialized { cells: report.cells.to_json(), cost })?;
         let failed = report.failure.map(BenchmarkStop::Materialize);
         outcome.stop = failed.or(report.stop_reason.map(BenchmarkStop::Run));
@@ -172,7 +172,7 @@ impl BenchmarkRun<'_> {
             requests: report.usage.requests,
             values_asked: report.requested.total(),
             values_reused: report.reused,
-            values_missing: report.cells.count_without_value(),
+            values_missing: report.cells.count_cells_without_value(),
             input_tokens: report.usage.input_tokens,
             output_tokens: report.usage.output_tokens,
             cost_usd: report.usage.cost_usd,

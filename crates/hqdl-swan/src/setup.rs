@@ -16,7 +16,10 @@ use crate::{Benchmark, Mode, SwanError};
 ///
 /// # Errors
 /// [`SwanError`] if the spec cannot be read, or SWAN has no database of this name.
-pub fn read_draft(spec: Option<&Path>, db: Option<&Path>) -> Result<UncheckedSpec, SwanError> {
+pub fn read_unchecked_spec(
+    spec: Option<&Path>,
+    db: Option<&Path>,
+) -> Result<UncheckedSpec, SwanError> {
     let mut draft = match (spec, db) {
         (Some(spec), _) => UncheckedSpec::read(spec)?,
         (None, Some(db)) => {
@@ -55,13 +58,13 @@ pub fn check_recordings(spec: &Spec, database: &Database, name: &str) -> Result<
     let mut known = false;
     for expansion in &spec.expansions {
         let mut look = |key: &KeyRow| {
-            let shown = expansion.shown_row(&key.row);
+            let shown = expansion.build_shown_row(&key.row);
             let key: Vec<_> = shown.key.iter().map(Value::to_json).collect();
             known |= recordings.may_answer_key(&key);
             Ok::<_, rusqlite::Error>(())
         };
         let keys = Keys::collect(database, expansion, None)?;
-        keys.for_each(&mut look).map_err(|e| database.store_error_for(&e))?;
+        keys.for_each(&mut look).map_err(|e| database.to_store_error(&e))?;
         if known {
             return Ok(());
         }

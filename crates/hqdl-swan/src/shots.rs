@@ -10,7 +10,7 @@ use super::SwanError;
 use hqdl_spec::Literal;
 use hqdl_spec::UncheckedSpec;
 use hqdl_spec::file::{ShotCell, ShotsField};
-use hqdl_values::format::count_noun;
+use hqdl_values::format::format_count;
 
 /// An example row: a value or a list of values for each column.
 pub type Example = Map<String, Json>;
@@ -29,7 +29,7 @@ pub enum Examples {
 }
 
 impl Examples {
-    fn by_source(&self) -> &[Vec<Example>] {
+    fn examples_by_source(&self) -> &[Vec<Example>] {
         match self {
             Self::Rows(rows) => std::slice::from_ref(rows),
             Self::BySource(sources) => sources,
@@ -71,14 +71,14 @@ pub fn apply_shots(draft: &mut UncheckedSpec, file: &Path, shots: usize) -> Resu
     let all: Shots = serde_json::from_str(&text)
         .map_err(|e| bad(format!("{} contains no valid examples: {e}", file.display())))?;
     for expansion in &mut draft.file.expansion {
-        let sources = all.get(&expansion.name).map_or(&[][..], Examples::by_source);
+        let sources = all.get(&expansion.name).map_or(&[][..], Examples::examples_by_source);
         let least = sources.iter().map(Vec::len).min().unwrap_or_default();
         if least < shots {
             let of = if sources.len() > 1 { "a source of " } else { "" };
             return Err(bad(format!(
                 "{} contains {} for {of}`{}`, but --shots asks for {shots}",
                 file.display(),
-                count_noun(least as u64, "example"),
+                format_count(least as u64, "example"),
                 expansion.name
             )));
         }

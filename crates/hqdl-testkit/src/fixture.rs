@@ -67,7 +67,7 @@ pub fn find_problem<'p>(
         found.len(),
         problems.render(false)
     );
-    (found[0], problems.line_column(found[0]))
+    (found[0], problems.find_line_column(found[0]))
 }
 
 /// Returns line and column (from 1) of the first occurrence of `needle` in `text`.

@@ -180,15 +180,15 @@ impl Tally {
 
     /// Returns the number of cells without a value.
     #[must_use]
-    pub fn count_without_value(&self) -> u64 {
+    pub fn count_cells_without_value(&self) -> u64 {
         State::ALL.iter().filter(|s| !s.has_value()).map(|s| self.get(*s)).sum()
     }
 
     /// Returns the number of cells without a value, except those that the model answered with
     /// "unknown".
     #[must_use]
-    pub fn count_failed(&self) -> u64 {
-        self.count_without_value() - self.get(State::Unknown)
+    pub fn count_failed_cells(&self) -> u64 {
+        self.count_cells_without_value() - self.get(State::Unknown)
     }
 
     /// Adds another tally to this one.

@@ -138,7 +138,7 @@ impl Type {
 
     /// Returns the type of an answer that is one of these options.
     #[must_use]
-    pub fn of_options(options: &[Value]) -> Self {
+    pub fn from_options(options: &[Value]) -> Self {
         let all_integers = options.iter().all(|v| matches!(v, Value::Integer(_)));
         let all_numbers = options.iter().all(|v| matches!(v, Value::Integer(_) | Value::Real(_)));
         match (options, all_integers, all_numbers) {

@@ -1,6 +1,6 @@
 //! Checks for CSV files that CSV readers do not perform, and error messages for CSV files.
 
-use crate::format::{count_noun, io_reason};
+use crate::format::{format_count, io_reason};
 
 /// Returns the line (from 1) where an unclosed quoted field begins, or `None` if all fields are
 /// closed. CSV readers accept such a file, although it was probably truncated.
@@ -35,7 +35,10 @@ pub fn find_unclosed_field(bytes: &[u8], delimiter: u8) -> Option<usize> {
 pub fn csv_reason(error: &csv::Error) -> String {
     match error.kind() {
         csv::ErrorKind::UnequalLengths { expected_len, len, .. } => {
-            format!("the line has {}, but the header has {expected_len}", count_noun(*len, "field"))
+            format!(
+                "the line has {}, but the header has {expected_len}",
+                format_count(*len, "field")
+            )
         }
         csv::ErrorKind::Utf8 { .. } => "the line is not UTF-8 text".to_owned(),
         csv::ErrorKind::Io(error) => io_reason(error),

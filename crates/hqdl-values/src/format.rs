@@ -17,14 +17,14 @@ pub fn format_thousands(n: u64) -> String {
 /// Formats a number with its noun, which is plural unless the number is 1: "1 request", "2,000
 /// requests".
 #[must_use]
-pub fn count_noun(n: u64, noun: &str) -> String {
+pub fn format_count(n: u64, noun: &str) -> String {
     format!("{} {noun}{}", format_thousands(n), if n == 1 { "" } else { "s" })
 }
 
 /// Returns a phrase that lists the names: "the only field is `a`", "the fields are `a`, `b` and
 /// `c`".
 #[must_use]
-pub fn name_all<'n>(noun: &str, names: impl IntoIterator<Item = &'n str>) -> String {
+pub fn format_name_list<'n>(noun: &str, names: impl IntoIterator<Item = &'n str>) -> String {
     let names: Vec<String> = names.into_iter().map(|name| format!("`{name}`")).collect();
     match names.as_slice() {
         [] => format!("there is no {noun}"),
@@ -60,7 +60,7 @@ pub fn io_reason(error: &std::io::Error) -> String {
 /// Joins the name of a file, with an optional line number, and a reason such as [`io_reason`]
 /// returns: "a.csv does not exist", "a.csv, line 2: a quote is missing".
 #[must_use]
-pub fn join_file_reason(name: &str, line: Option<u64>, reason: &str) -> String {
+pub fn format_file_error(name: &str, line: Option<u64>, reason: &str) -> String {
     match (line, reason.strip_prefix("it ")) {
         (None, Some(predicate)) => format!("{name} {predicate}"),
         (None, None) => format!("{name}: {reason}"),
@@ -131,14 +131,14 @@ pub fn json_reason(error: &serde_json::Error) -> String {
         Category::Data | Category::Io => {
             let text = error.to_string();
             let text = text.split(" at line ").next().unwrap_or_default();
-            data_reason("", text)
+            describe_data_error("", text)
         }
     }
 }
 
 /// Returns the problem with a field in valid JSON, based on serde's message. `field` is the field's
 /// path; empty if the path is unknown.
-fn data_reason(field: &str, message: &str) -> String {
+fn describe_data_error(field: &str, message: &str) -> String {
     let own_words = |text: &str| {
         DATA_WORDS.iter().fold(text.to_owned(), |text, (word, own)| text.replace(word, own))
     };
@@ -165,7 +165,7 @@ pub fn parse_json_object<T: serde::de::DeserializeOwned>(text: &[u8]) -> Result<
         match error.into_inner() {
             e if e.is_data() && field != "." => {
                 let message = e.to_string();
-                data_reason(&field, message.split(" at line ").next().unwrap_or_default())
+                describe_data_error(&field, message.split(" at line ").next().unwrap_or_default())
             }
             e => json_reason(&e),
         }
@@ -305,9 +305,10 @@ mod tests {
         );
         assert_eq!(
             "0 rows, 1 row, 2,000 rows",
-            [0, 1, 2000].map(|n| count_noun(n, "row")).join(", ")
+            [0, 1, 2000].map(|n| format_count(n, "row")).join(", ")
         );
-        let fields = [&["a"][..], &["a", "b", "c"]].map(|names| name_all("field", names.to_vec()));
+        let fields =
+            [&["a"][..], &["a", "b", "c"]].map(|names| format_name_list("field", names.to_vec()));
         assert_eq!(fields, ["the only field is `a`", "the fields are `a`, `b` and `c`"]);
         let amounts = [0.0, 0.000_034, 0.000_99, 0.001, 0.25, 12.5].map(format_usd);
         assert_eq!("$0.0000 $0.000034 $0.00099 $0.0010 $0.2500 $12.5000", amounts.join(" "));

@@ -256,7 +256,7 @@ pub fn prompt_hash(parts: &[&str]) -> String {
 
 /// Returns a tagged hash of several texts.
 #[must_use]
-pub fn tagged_hash(context: &str, parts: &[String]) -> String {
+pub fn hash_tagged_parts(context: &str, parts: &[String]) -> String {
     let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
     hash_parts(context, &parts)
 }

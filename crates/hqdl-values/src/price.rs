@@ -105,17 +105,17 @@ impl PriceTable {
             Some(above) => above.cache_write,
             None => self.cache_write,
         };
-        cache_write.is_none() && self.rates_for(input_tokens).input > 0.0
+        cache_write.is_none() && self.find_rates(input_tokens).input > 0.0
     }
 
     /// Returns the rates for a request with `input_tokens` input tokens.
     #[must_use]
-    pub fn rates_for(&self, input_tokens: u64) -> TokenRates {
+    pub fn find_rates(&self, input_tokens: u64) -> TokenRates {
         let rates = match self.above.filter(|above| input_tokens > above.input_tokens) {
             Some(above) => {
-                token_rates(above.input, above.cached_input, above.cache_write, above.output)
+                build_token_rates(above.input, above.cached_input, above.cache_write, above.output)
             }
-            None => token_rates(self.input, self.cached_input, self.cache_write, self.output),
+            None => build_token_rates(self.input, self.cached_input, self.cache_write, self.output),
         };
         // No provider has a separate price of recordings in long prompts.
         let audio_input = self.audio_input.unwrap_or(rates.input);
@@ -130,7 +130,7 @@ impl PriceTable {
         // An endpoint may serve and bill a tier other than the requested one.
         let standard =
             Self { service_tier: self.service_tier.map(|factor| factor.max(1.0)), ..*self };
-        let (long, short) = (standard.rates_for(input_tokens), standard.rates_for(0));
+        let (long, short) = (standard.find_rates(input_tokens), standard.find_rates(0));
         let input = [long, short]
             .into_iter()
             .flat_map(|r| [r.input, r.cached_input, r.cache_write])
@@ -153,7 +153,7 @@ impl TokenRates {
     }
 }
 
-fn token_rates(
+fn build_token_rates(
     input: f64,
     cached_input: Option<f64>,
     cache_write: Option<f64>,

@@ -34,7 +34,7 @@ pub struct Problem {
 
 /// All problems of one spec, with its text.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{} has {}", path.display(), crate::format::count_noun(problems.len() as u64, "problem"))]
+#[error("{} has {}", path.display(), crate::format::format_count(problems.len() as u64, "problem"))]
 pub struct Problems {
     /// Path of the spec as given by the user.
     pub path: PathBuf,
@@ -61,7 +61,7 @@ impl Problems {
     /// Returns the line and column of a problem (both from 1); `None` if the problem concerns the
     /// whole file.
     #[must_use]
-    pub fn line_column(&self, problem: &Problem) -> Option<(usize, usize)> {
+    pub fn find_line_column(&self, problem: &Problem) -> Option<(usize, usize)> {
         let start = problem.span.as_ref()?.start.min(self.text.len());
         let before = self.text.get(..start)?;
         let line = before.matches('\n').count() + 1;
@@ -75,7 +75,7 @@ impl Problems {
         self.problems
             .iter()
             .map(|p| {
-                let (line, column) = self.line_column(p).unzip();
+                let (line, column) = self.find_line_column(p).unzip();
                 serde_json::json!({
                     "severity": match p.severity {
                         Severity::Error => "error",

@@ -35,7 +35,7 @@ impl Tokens {
     /// Returns the cost in USD.
     #[must_use]
     pub fn cost(&self, price: &PriceTable) -> f64 {
-        let rates = price.rates_for(self.input);
+        let rates = price.find_rates(self.input);
         let audio = self.audio_input.min(self.input);
         let text = self.input - audio;
         let cached = self.cached_input.min(text);

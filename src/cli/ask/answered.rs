@@ -8,7 +8,7 @@ use crate::ask::{AskPlan, FailedQuery, Prose, Turn};
 use crate::cli::OutputOptions;
 use crate::cli::failure::{Failure, INCOMPLETE};
 use crate::cli::rows::{self, RowsFormat, RowsOut};
-use crate::format::{count_noun, to_single_line};
+use crate::format::{format_count, to_single_line};
 use crate::query::result::json::write_json;
 use crate::query::{Dialect, Meta, QueryError, QueryResult};
 use crate::usage::Usage;
@@ -89,7 +89,7 @@ impl Answered {
             if self.result.rows.is_empty() {
                 anstream::eprintln!("no results: {}", self.searched);
             } else {
-                let count = count_noun(self.result.rows.len() as u64, "row");
+                let count = format_count(self.result.rows.len() as u64, "row");
                 anstream::eprintln!("{count}: {}", self.searched);
             }
         }

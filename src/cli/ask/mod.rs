@@ -89,7 +89,7 @@ impl AskFlags {
     ///
     /// # Errors
     /// Fails if `--json` is combined with another `--format`.
-    pub fn rows_format(&self, output_options: OutputOptions) -> Result<RowsFormat, Failure> {
+    pub fn choose_rows_format(&self, output_options: OutputOptions) -> Result<RowsFormat, Failure> {
         if output_options.json && self.format.is_some_and(|format| format != RowsFormat::Json) {
             return Err(Failure::wrong_input("--json and another --format", "remove one of them"));
         }
@@ -113,7 +113,7 @@ impl AskFlags {
 }
 
 pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode, Failure> {
-    let format = options.ask.rows_format(output_options)?;
+    let format = options.ask.choose_rows_format(output_options)?;
     let text = read_question(&options.question)?;
     let (session, target) = options.ask.open("ask", output_options)?;
     let interrupt = interrupt::watch_ctrl_c(Some(interrupt::FINISHING));
@@ -140,7 +140,7 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
             if let (true, Some(spec)) = (options.keep, &options.ask.spec) {
                 let turn = answered.to_turn();
                 if turn.rows == 0 || !turn.can_be_example {
-                    return Err(cannot_keep_failure(turn.rows));
+                    return Err(unusable_example_failure(turn.rows));
                 }
                 keep_example(spec, &session.database, turn, output_options)?;
             }
@@ -150,7 +150,7 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
 }
 
 /// Returns the failure for a query that cannot be an example of its question.
-pub fn cannot_keep_failure(rows: u64) -> Failure {
+pub fn unusable_example_failure(rows: u64) -> Failure {
     let reason =
         if rows == 0 { "it returned no rows" } else { "it was relaxed, or is in the dialect suql" };
     Failure::wrong_input(

@@ -22,7 +22,7 @@ use crate::cli::failure::{APPROVAL, BUDGET, Failure, INCOMPLETE, INTERRUPTED};
 use crate::cli::progress::Progress;
 use crate::cli::propose::ColumnProposal;
 use crate::cli::{meta, session};
-use crate::format::{count_noun, format_usd, to_single_line};
+use crate::format::{format_count, format_usd, to_single_line};
 use crate::generate::StopReason;
 use crate::model::{self, Model, ModelError, SetupError};
 use crate::query::{QueryError, QueryResult};
@@ -165,7 +165,7 @@ impl<'s> AskRun<'s> {
         let mut outcome = outcome?;
         if let AskOutcome::Answered(answered) = &mut outcome {
             text.clone_into(&mut answered.question);
-            answered.new_columns = self.proposed_json();
+            answered.new_columns = self.proposals_to_json();
             (answered.repairs, answered.writing) = (repairs, usage);
         }
         Ok(outcome)
@@ -180,7 +180,7 @@ impl<'s> AskRun<'s> {
             rows_per_request: self.flags.flags.rows_per_request,
             timeout: Some(self.flags.timeout.unwrap_or(DEFAULT_TIMEOUT)),
             command: "ask",
-            listener: Progress::for_query(self.output_options),
+            listener: Progress::new_query_listener(self.output_options),
             interrupt,
             ..self.session.new_query(self.target, "")?
         })
@@ -338,9 +338,9 @@ impl<'s> AskRun<'s> {
             plan.add_other_reading(&other);
             return Ok(Some(written));
         }
-        match Self::prefers_other_reading(plan, &other, interrupt) {
+        match Self::ask_for_reading(plan, &other, interrupt) {
             Some(true) => {
-                let other = asker.use_other_reading(other);
+                let other = asker.write_other_query(other);
                 other.map(Some).map_err(|error| self.to_failure(error))
             }
             Some(false) => Ok(Some(written)),
@@ -357,7 +357,7 @@ impl<'s> AskRun<'s> {
 
     /// Asks the user on a terminal which of two readings the question has. Returns `None` if the
     /// user presses Ctrl-C.
-    fn prefers_other_reading(
+    fn ask_for_reading(
         plan: &AskPlan,
         other: &OtherReading,
         interrupt: &watch::Receiver<bool>,
@@ -398,13 +398,13 @@ impl<'s> AskRun<'s> {
         }
     }
 
-    fn proposed_json(&self) -> Vec<Json> {
+    fn proposals_to_json(&self) -> Vec<Json> {
         self.proposed.borrow().iter().map(ColumnProposal::to_json).collect()
     }
 
     fn plan_to_json(&self, plan: &AskPlan) -> Json {
         let mut json = plan_to_json(plan);
-        json["new_columns"] = self.proposed_json().into();
+        json["new_columns"] = self.proposals_to_json().into();
         json
     }
 
@@ -431,7 +431,7 @@ impl<'s> AskRun<'s> {
                     PlanUse::RunInChat => format!("no query was run; the model says: {reason}"),
                     _ => format!("the database cannot answer this: {reason}"),
                 };
-                let columns = self.proposed_json();
+                let columns = self.proposals_to_json();
                 (message, json!({ "event": "declined", "reason": reason, "new_columns": columns }))
             }
             Written::Failed(failed) => {
@@ -552,7 +552,7 @@ fn announce_limit(
     let limit = match limit {
         SqlGenerationLimit::Usd(usd) => format!("at most {}", format_usd(usd)),
         SqlGenerationLimit::Tokens(tokens) => {
-            format!("at most {} (price unknown)", count_noun(tokens, "token"))
+            format!("at most {} (price unknown)", format_count(tokens, "token"))
         }
     };
     let texts = if says { "SQL and prose" } else { "SQL" };

@@ -74,6 +74,6 @@ impl ScoreFlags {
 }
 
 /// Returns a run's name for tables.
-fn display_name_of_run(run: &RunScore) -> String {
+fn format_run_name(run: &RunScore) -> String {
     run.dir.file_name().unwrap_or(run.dir.as_os_str()).to_string_lossy().into_owned()
 }

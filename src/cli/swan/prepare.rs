@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::super::OutputOptions;
 use super::super::failure::Failure;
-use crate::format::count_noun;
+use crate::format::format_count;
 use crate::swan::benchmark::ALL;
 use crate::swan::prepare::{PreparedDatabase, find_database, prepare_database};
 
@@ -56,7 +56,7 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
                 print_prepared_database(&done, output_options);
                 prepared.push(done);
             }
-            None if named => return Err(missing_database(options, benchmark.name)),
+            None if named => return Err(missing_database_failure(options, benchmark.name)),
             None if !output_options.quiet => {
                 anstream::eprintln!("note: no {} in {}", benchmark.name, options.bird.display());
                 absent = true;
@@ -65,7 +65,7 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
         }
     }
     if prepared.is_empty() {
-        return Err(missing_database(options, &names()));
+        return Err(missing_database_failure(options, &names()));
     }
     if absent {
         anstream::eprintln!("note: {BIRD}");
@@ -76,7 +76,7 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
     Ok(ExitCode::SUCCESS)
 }
 
-fn missing_database(options: &Options, names: &str) -> Failure {
+fn missing_database_failure(options: &Options, names: &str) -> Failure {
     Failure::wrong_input(
         format!("{} contains no BIRD database: {names}", options.bird.display()),
         format!(
@@ -105,7 +105,7 @@ fn print_prepared_database(done: &PreparedDatabase, output_options: OutputOption
         anstream::eprintln!("  left     {}: HQDL's published SQL reads it", done.left.join(", "));
     }
     for (table, rows) in &done.removed {
-        anstream::eprintln!("  removed  {} of {table}", count_noun(*rows, "row"));
+        anstream::eprintln!("  removed  {} of {table}", format_count(*rows, "row"));
     }
     anstream::eprintln!("  truth    {}", done.gold.display());
     anstream::eprintln!("  shots    {}", done.shots.display());

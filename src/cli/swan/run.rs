@@ -10,7 +10,7 @@ use super::super::progress::Progress;
 use super::super::{ModelFlags, OutputOptions, input, interrupt, session};
 use crate::database::current_timestamp;
 use crate::failure::describe_stop;
-use crate::format::{count_noun, format_thousands};
+use crate::format::{format_count, format_thousands};
 use crate::model;
 use crate::swan::oracle::{self, TrueValues};
 use crate::swan::prepare::find_hidden_columns;
@@ -78,7 +78,8 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
             "remove --on-demand, or pass --mode blendsql",
         ));
     }
-    let mut draft = setup::read_draft(options.spec.as_deref(), options.flags.db.as_deref())?;
+    let mut draft =
+        setup::read_unchecked_spec(options.spec.as_deref(), options.flags.db.as_deref())?;
     if options.true_values.is_some() {
         draft.ignore_prices();
     }
@@ -115,7 +116,7 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
     let cache_dir = flags.cache.cache.unwrap_or_else(|| out.join("cache"));
     flags.cache.cache = Some(cache_dir.join(format!("shots-{}", options.shots)));
     let command = format!("swan run --out {}", out.display());
-    let session = session::open_draft(draft, &flags, options.budget, &command)?;
+    let session = session::open_unchecked_spec(draft, &flags, options.budget, &command)?;
     session::print_warnings(&session.warnings, output_options);
     let (spec, database) = (&session.spec, &session.database);
     let unmasked = match Benchmark::find_by_name(&name) {
@@ -175,7 +176,7 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
         } else if let RecordLine::Answer(answer) = line {
             count += 1;
             let what = match (&answer.rows, &answer.error) {
-                (Some(rows), _) => count_noun(rows.len() as u64, "row"),
+                (Some(rows), _) => format_count(rows.len() as u64, "row"),
                 (None, why) => format!("failed: {}", why.as_deref().unwrap_or_default()),
             };
             if !output_options.quiet {
@@ -185,7 +186,7 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
                     answer.qid,
                     match answer.cost.requests {
                         0 => String::new(),
-                        n => format!(", {}", count_noun(n, "request")),
+                        n => format!(", {}", format_count(n, "request")),
                     }
                 );
             }
@@ -202,7 +203,7 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
         timeout: options.timeout,
         command: &command,
         listener,
-        query_listener: Progress::for_query(output_options),
+        query_listener: Progress::new_query_listener(output_options),
         interrupt: interrupt::watch_ctrl_c(Some(interrupt::FINISHING)),
     };
     let ended = crate::swan::run(run, &mut writer, &mut on_line)?;
@@ -230,9 +231,9 @@ fn finish_run(
         let price = if header.priced { format!(", ${:.4}", cost.cost_usd) } else { String::new() };
         anstream::eprintln!(
             "{} answered, {} failed; {}, {} tokens in, {} out{price}",
-            count_noun(ended.answered, "question"),
+            format_count(ended.answered, "question"),
             ended.failed,
-            count_noun(cost.requests, "request"),
+            format_count(cost.requests, "request"),
             format_thousands(cost.input_tokens),
             format_thousands(cost.output_tokens)
         );

@@ -6,7 +6,7 @@ use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 
 use super::super::OutputOptions;
 use super::super::failure::Failure;
-use super::{ScoreFlags, display_name_of_run};
+use super::{ScoreFlags, format_run_name};
 use crate::format::format_thousands;
 use crate::swan::RunScore;
 use crate::swan::report;
@@ -31,7 +31,7 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
         for run in &scored {
             run.notes
                 .iter()
-                .for_each(|n| anstream::eprintln!("note: {}: {n}", display_name_of_run(run)));
+                .for_each(|n| anstream::eprintln!("note: {}: {n}", format_run_name(run)));
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -59,7 +59,7 @@ fn build_summary_table(scored: &[RunScore]) -> Table {
         let percent = |p: f64| format!("{p:.1} %");
         let facts = run.factuality.as_ref();
         table.add_row([
-            display_name_of_run(run),
+            format_run_name(run),
             format!("{:.0}/{}", run.ex.correct, run.ex.total),
             format!("{:.0}/{}", run.ex_strict.correct, run.ex_strict.total),
             percent(run.graded),

@@ -331,7 +331,7 @@ fn read_cell(
     key: &[String],
     column: &str,
 ) -> Result<Vec<CellProvenance>, Failure> {
-    let published = database.published_expansions()?;
+    let published = database.list_published_expansions()?;
     let Some((expansion, column)) = find_column(&published, table, column) else {
         let all: Vec<String> = published
             .iter()
@@ -396,7 +396,7 @@ pub(super) async fn set_override(
 }
 
 /// Handles `DELETE /v1/overrides`: removes an override, so that the model's answer applies again.
-pub(super) async fn unset_override(
+pub(super) async fn delete_override(
     State(state): State<HttpState>,
     headers: HeaderMap,
     body: Body,
@@ -420,7 +420,7 @@ pub(super) enum OverrideChange {
 }
 
 /// Checks that a cell's override has not changed since a person saw it.
-fn check_unchanged(
+fn check_override_unchanged(
     spec: &Spec,
     word: &OverrideRequest,
     change: OverrideChange,
@@ -479,7 +479,7 @@ impl HttpState {
         let path = active_spec.spec.overrides_path();
         run_blocking(permit, client_guard, move || {
             let spec = &active_spec.spec;
-            check_unchanged(spec, &word, change)?;
+            check_override_unchanged(spec, &word, change)?;
             let OverrideRequest { table, key, column, value, note, force, .. } = word;
             if matches!(change, OverrideChange::Remove | OverrideChange::Undo) {
                 overrides::remove_override(spec, &table, &key, &column).map_err(Failure::from)?;

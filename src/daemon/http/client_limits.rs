@@ -182,7 +182,7 @@ impl ClientShare {
     /// instead, later requests are rejected until the limit admits them.
     fn charge_bytes(&self) -> Result<(), LimitExceeded> {
         let Some(limiter) = &self.bytes else { return Ok(()) };
-        let most = count_units_per_minute(self.limits);
+        let most = compute_bytes_quota(self.limits);
         let mut usage = self.lock_usage();
         loop {
             let cells = usage.unpaid / CELL;
@@ -215,12 +215,12 @@ impl ClientShare {
 }
 
 fn create_byte_limiter(limits: ClientLimits) -> Option<DefaultDirectRateLimiter> {
-    let cells = NonZeroU32::new(count_units_per_minute(limits))?;
+    let cells = NonZeroU32::new(compute_bytes_quota(limits))?;
     let quota = Quota::with_period(MINUTE / cells.get())?.allow_burst(cells);
     Some(RateLimiter::direct(quota))
 }
 
-fn count_units_per_minute(limits: ClientLimits) -> u32 {
+fn compute_bytes_quota(limits: ClientLimits) -> u32 {
     limits.megabytes.saturating_mul(1_000_000 / CELL as u32)
 }
 

@@ -21,7 +21,7 @@ use crate::daemon::job::guard_failure;
 use crate::database::row_contexts;
 use crate::facts::{CellLookup, Facts};
 use crate::failure::{Failure, check_budget};
-use crate::format::name_all;
+use crate::format::format_name_list;
 use crate::key::Entity;
 use crate::materialize::Selection;
 use crate::model;
@@ -104,7 +104,7 @@ impl RequestedCells {
         };
         let Some(at) = at else {
             let name = asked.expansion.as_deref().unwrap_or_default();
-            let hint = name_all("expansion", all.iter().map(|e| e.name.as_str()));
+            let hint = format_name_list("expansion", all.iter().map(|e| e.name.as_str()));
             return Err(HttpRefusal::bad_request(format!("no expansion `{name}`"), &hint));
         };
         let expansion = &all[at];
@@ -166,7 +166,7 @@ impl RequestedCells {
         let entity = |key: &Vec<Value>| {
             let entity = expansion.build_entity(key);
             let row = (in_context.get(&entity).unwrap_or(&entity), &entity);
-            let record = facts.with_latest().get_rows(&[row])?.pop().flatten();
+            let record = facts.sync().get_rows(&[row])?.pop().flatten();
             let cells: serde_json::Map<String, Json> = self
                 .columns
                 .iter()

@@ -29,7 +29,7 @@ pub(super) async fn check_request(
     let began = Instant::now();
     // All unknown paths share one route name, so that clients cannot create new metrics.
     let route = request.extensions().get::<MatchedPath>().map(|p| p.as_str().to_owned());
-    let route = super::openapi::route_name(route.as_deref().unwrap_or_default());
+    let route = super::openapi::find_route_name(route.as_deref().unwrap_or_default());
     let is_stream =
         request.method() == Method::POST || route == "/v1/runs/events" || is_mcp_route(route);
     let client = find_client(&state, &request);
@@ -44,7 +44,7 @@ pub(super) async fn check_request(
         }
         Err(refusal) => refusal.into_response(),
     };
-    state.context.metrics.count_request(route, response.status().as_u16(), began.elapsed());
+    state.context.metrics.record_request(route, response.status().as_u16(), began.elapsed());
     response
 }
 

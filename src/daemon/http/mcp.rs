@@ -194,7 +194,7 @@ async fn serve_request(
         mcp.sessions.lock().insert(session, client);
     }
     let response = response.map(Body::new);
-    Ok(if is_post { response.map(|body| keep_until_sent(body, connected)) } else { response })
+    Ok(if is_post { response.map(|body| attach_guard(body, connected)) } else { response })
 }
 
 /// Fails if the client does not accept the media types that the transport sends.
@@ -220,7 +220,7 @@ fn find_session(headers: &HeaderMap) -> Option<String> {
 }
 
 /// Keeps a value until the body has been sent or the client has closed the connection.
-fn keep_until_sent(body: Body, held: impl Send + 'static) -> Body {
+fn attach_guard(body: Body, held: impl Send + 'static) -> Body {
     Body::from_stream(body.into_data_stream().map(move |bytes| {
         let _ = &held;
         bytes

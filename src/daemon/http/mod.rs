@@ -186,7 +186,7 @@ fn build_router(state: HttpState) -> Router {
         .route("/v1/why", get(api::get_provenance))
         .route(
             "/v1/overrides",
-            get(api::list_overrides).post(api::set_override).delete(api::unset_override),
+            get(api::list_overrides).post(api::set_override).delete(api::delete_override),
         )
         .route("/v1/openapi.json", get(openapi::get_openapi_document))
         .route("/healthz", get(api::get_health))

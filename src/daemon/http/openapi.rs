@@ -114,7 +114,7 @@ fn build_body_schema<T: schemars::JsonSchema>() -> Schema {
 
 /// Returns the name of a route in the metrics: its path pattern. All unknown paths share one name,
 /// and all pages share another.
-pub(super) fn route_name(route: &str) -> &'static str {
+pub(super) fn find_route_name(route: &str) -> &'static str {
     let paths = OPERATIONS.iter().map(|o| o.path).chain(super::mcp::PATHS);
     let known = paths.into_iter().find(|path| *path == route);
     known.unwrap_or(if route.is_empty() { "none" } else { "page" })

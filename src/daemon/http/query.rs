@@ -23,7 +23,7 @@ use crate::daemon::active_spec::ActiveSpec;
 use crate::daemon::clients::ClientGuard;
 use crate::database::{Database, output};
 use crate::failure::{Failure, check_budget};
-use crate::format::name_all;
+use crate::format::format_name_list;
 use crate::generate::{Event, Listener};
 use crate::interval::{IntervalRequest, run_with_intervals};
 use crate::model::{self, Model};
@@ -265,8 +265,10 @@ impl HttpState {
                 Some(name) => unknown_spec_failure(name, status.specs.keys()),
                 None => {
                     let names = status.specs.keys().map(String::as_str);
-                    let hint =
-                        format!("pass `spec`, or /mcp/SPEC for MCP: {}", name_all("spec", names));
+                    let hint = format!(
+                        "pass `spec`, or /mcp/SPEC for MCP: {}",
+                        format_name_list("spec", names)
+                    );
                     Failure::wrong_input("the request names no spec", hint)
                 }
             };

@@ -10,7 +10,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value as Json, json};
 
 use crate::failure::{BUDGET, Failure, INTERRUPTED, REFUSED};
-use crate::format::{name_all, parse_json_object};
+use crate::format::{format_name_list, parse_json_object};
 
 /// Maximum size of a request's body, in bytes.
 const MAX_BODY: usize = 1 << 20;
@@ -109,7 +109,7 @@ pub(in crate::daemon) fn unknown_spec_failure<'a>(
     let hint = if all.is_empty() {
         "the daemon has no spec: put one into the directory that it watches".to_owned()
     } else {
-        name_all("spec", all)
+        format_name_list("spec", all)
     };
     Failure::wrong_input(format!("no spec `{name}`"), hint)
 }

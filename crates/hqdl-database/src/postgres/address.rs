@@ -80,7 +80,7 @@ impl ServerAddress {
             return Err(reject("the URL names neither a host nor a database".into(), hint));
         }
         let mut config: Config = format!("{base}{query}").parse().map_err(|e| {
-            let reason = invalid_port(base).map_or_else(
+            let reason = find_invalid_port(base).map_or_else(
                 || connection_reason(&e),
                 |port| format!("the port `{port}` is not a number from 1 to 65535"),
             );
@@ -119,7 +119,7 @@ impl ServerAddress {
 }
 
 /// Returns the first invalid port in a URL, if there is one.
-fn invalid_port(base: &str) -> Option<&str> {
+fn find_invalid_port(base: &str) -> Option<&str> {
     let authority = base.split_once("://")?.1.split('/').next()?;
     let hosts = authority.rsplit('@').next()?;
     let ports = hosts.split(',').filter_map(|host| host.rsplit(']').next()?.rsplit_once(':'));
@@ -135,10 +135,10 @@ fn create_connector(root_file: Option<&Path>, mode: SslMode) -> Result<MakeRustl
     let config = match root_file {
         Some(path) => Trust::read_file(path)
             .map_err(|problem| format!("the certificates of {}: {problem}", path.display()))
-            .and_then(|trust| tls::client_config(trust).map_err(|e| e.to_string()))?,
+            .and_then(|trust| tls::build_client_config(trust).map_err(|e| e.to_string()))?,
         // If unencrypted connections are allowed, verifying the certificate adds no protection.
         None if mode != SslMode::Require => {
-            tls::client_config(Trust::Anything).map_err(|e| e.to_string())?
+            tls::build_client_config(Trust::Anything).map_err(|e| e.to_string())?
         }
         None => tls::system_config().map_err(|e| e.to_string())?,
     };

@@ -161,7 +161,7 @@ impl DatabaseServer {
         n: usize,
         is_number: bool,
     ) -> Result<Sqlite, StoreError> {
-        let to_error = |e: tokio_postgres::Error| self.store_error_for(&e);
+        let to_error = |e: tokio_postgres::Error| self.to_store_error(&e);
         if !is_number {
             let text: Option<String> = row.try_get(n).map_err(to_error)?;
             return Ok(text.map_or(Sqlite::Null, Sqlite::Text));
@@ -193,7 +193,7 @@ impl DatabaseServer {
             .prepare_cached("INSERT OR REPLACE INTO hqdl_fetched VALUES (?1, ?2, ?3, ?4)")
             .map_err(to_error)?;
         let mut store_record = |row: &tokio_postgres::Row| -> Result<bool, StoreError> {
-            let to_read_error = |e: tokio_postgres::Error| self.store_error_for(&e);
+            let to_read_error = |e: tokio_postgres::Error| self.to_store_error(&e);
             let key: &str = row.try_get(0).map_err(to_read_error)?;
             let cells: &str = row.try_get(1).map_err(to_read_error)?;
             let version: i64 = row.try_get(2).map_err(to_read_error)?;
@@ -249,7 +249,7 @@ impl DatabaseServer {
         let mut ids: Vec<i64> = Vec::new();
         for row in self.query_rows(&select, &params)? {
             let read_text =
-                |n: usize| row.try_get::<_, String>(n).map_err(|e| self.store_error_for(&e));
+                |n: usize| row.try_get::<_, String>(n).map_err(|e| self.to_store_error(&e));
             let (key, cells) = (read_text(0)?, read_text(1)?);
             let record_cells: serde_json::Map<String, serde_json::Value> =
                 serde_json::from_str(&cells).unwrap_or_default();
@@ -298,7 +298,7 @@ impl DatabaseServer {
                     2..=4 | 9 | 11 | 13 => self.read_cell(&row, n, false)?,
                     7 => {
                         let usd: Option<f64> =
-                            row.try_get(n).map_err(|e| self.store_error_for(&e))?;
+                            row.try_get(n).map_err(|e| self.to_store_error(&e))?;
                         usd.map_or(Sqlite::Null, Sqlite::Real)
                     }
                     _ => self.read_cell(&row, n, true)?,
@@ -325,7 +325,7 @@ impl DatabaseServer {
             sql::quote_text(expansion)
         );
         self.for_each_row(&select, &mut |row| {
-            visit(row.try_get(0).map_err(|e| self.store_error_for(&e))?);
+            visit(row.try_get(0).map_err(|e| self.to_store_error(&e))?);
             Ok(true)
         })?;
         transaction.commit()

@@ -75,7 +75,7 @@ impl DatabaseServer {
     }
 
     /// Returns the column names of a read-only SELECT.
-    pub(crate) fn prepare_select(&self, select: &str) -> Result<Vec<String>, StoreError> {
+    pub(crate) fn list_select_columns(&self, select: &str) -> Result<Vec<String>, StoreError> {
         // A subquery in FROM cannot write.
         let columns = self.describe_columns(&format!("SELECT * FROM ({select}\n) AS source"))?;
         Ok(columns.into_iter().map(|(name, _)| name).collect())
@@ -103,7 +103,7 @@ impl DatabaseServer {
         self.for_each_row(&text, &mut |row| {
             let row = decoders.iter().enumerate().map(|(n, decoder)| decoder.read_value(row, n));
             let row: Result<Vec<Sqlite>, _> = row.collect();
-            all.push(row.map_err(|e| self.store_error_for(&e))?);
+            all.push(row.map_err(|e| self.to_store_error(&e))?);
             Ok(all.len() < limit)
         })?;
         transaction.commit()?;

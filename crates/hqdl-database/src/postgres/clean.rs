@@ -24,7 +24,7 @@ impl DatabaseServer {
             &format!("SELECT name FROM {object_table} WHERE spec = $1 OR spec IS NOT NULL AND $2"),
             &[&spec, &is_last],
         )? {
-            let name: String = row.try_get(0).map_err(|e| self.store_error_for(&e))?;
+            let name: String = row.try_get(0).map_err(|e| self.to_store_error(&e))?;
             publication.drop_expansion(&name)?;
         }
         if is_last {

@@ -75,7 +75,7 @@ impl DatabaseServer {
             &mut |row| {
                 let value = |n: usize| -> Result<Value, StoreError> {
                     let text: Option<String> =
-                        row.try_get(n).map_err(|e| self.store_error_for(&e))?;
+                        row.try_get(n).map_err(|e| self.to_store_error(&e))?;
                     Ok(text.map_or(Value::Null, Value::Text))
                 };
                 found.rows.push((0..columns.len()).map(value).collect::<Result<_, _>>()?);

@@ -33,7 +33,7 @@ impl ServerTables {
     }
 
     /// Returns the unique constraint on the key columns and `other_columns`.
-    pub(super) fn unique_constraint(&self, other_columns: &str) -> String {
+    pub(super) fn build_unique_constraint(&self, other_columns: &str) -> String {
         let (key, comma) = (self.key_names(), if other_columns.is_empty() { "" } else { ", " });
         let constraint =
             if self.has_no_null_keys { "PRIMARY KEY" } else { "UNIQUE NULLS NOT DISTINCT" };
@@ -59,7 +59,7 @@ impl ServerTables {
 }
 
 /// Returns the type of a published key column, given the column's types in the sources.
-fn common_key_type(types: &[Type]) -> &'static str {
+fn choose_key_type(types: &[Type]) -> &'static str {
     let mut key_types: Vec<&'static str> = types.iter().map(published_key_type).collect();
     key_types.dedup();
     let all_among = |of: &[&str]| key_types.iter().all(|key_type| of.contains(key_type));
@@ -73,7 +73,10 @@ fn common_key_type(types: &[Type]) -> &'static str {
 
 impl DatabaseServer {
     /// Returns the layout of the tables for an expansion.
-    pub(super) fn table_layout(&self, expansion: &Expansion) -> Result<ServerTables, StoreError> {
+    pub(super) fn load_table_layout(
+        &self,
+        expansion: &Expansion,
+    ) -> Result<ServerTables, StoreError> {
         let names = expansion.key.names();
         let mut key_types: Vec<Vec<Type>> = vec![Vec::new(); names.len()];
         let mut has_no_null_keys = expansion.key_parts.is_empty();
@@ -92,7 +95,7 @@ impl DatabaseServer {
         let key = names
             .iter()
             .cloned()
-            .zip(key_types.iter().map(|types| common_key_type(types)))
+            .zip(key_types.iter().map(|types| choose_key_type(types)))
             .collect();
         let single_columns = expansion.columns.iter().filter(|c| c.many.is_none());
         let many = expansion.columns.iter().filter_map(|c| {

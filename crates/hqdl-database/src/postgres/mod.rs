@@ -152,7 +152,7 @@ impl DatabaseServer {
                     }
                     std::thread::sleep(Duration::from_millis(200));
                 }
-                Ok(client) => break Arc::new(client.map_err(|e| self.store_error_for(&e))?),
+                Ok(client) => break Arc::new(client.map_err(|e| self.to_store_error(&e))?),
             }
         };
         *current = Some(Arc::clone(&client));
@@ -188,7 +188,7 @@ impl DatabaseServer {
     /// Runs a statement and returns its rows.
     fn query_rows(&self, sql: &str, params: &Params<'_>) -> Result<Vec<Row>, StoreError> {
         let client = self.connection()?;
-        self.thread.block_on(client.query(sql, params)).map_err(|e| self.store_error_for(&e))
+        self.thread.block_on(client.query(sql, params)).map_err(|e| self.to_store_error(&e))
     }
 
     /// Runs a statement that returns one row with one column.
@@ -198,26 +198,26 @@ impl DatabaseServer {
     {
         let client = self.connection()?;
         let row = self.thread.block_on(client.query_one(sql, params));
-        row.and_then(|row| row.try_get(0)).map_err(|e| self.store_error_for(&e))
+        row.and_then(|row| row.try_get(0)).map_err(|e| self.to_store_error(&e))
     }
 
     /// Runs a statement and returns the number of changed rows.
     fn execute(&self, sql: &str, params: &Params<'_>) -> Result<u64, StoreError> {
         let client = self.connection()?;
-        self.thread.block_on(client.execute(sql, params)).map_err(|e| self.store_error_for(&e))
+        self.thread.block_on(client.execute(sql, params)).map_err(|e| self.to_store_error(&e))
     }
 
     /// Runs statements without parameters.
     fn execute_batch(&self, sql: &str) -> Result<(), StoreError> {
         let client = self.connection()?;
-        self.thread.block_on(client.batch_execute(sql)).map_err(|e| self.store_error_for(&e))
+        self.thread.block_on(client.batch_execute(sql)).map_err(|e| self.to_store_error(&e))
     }
 
     /// Returns the columns of a SELECT, with their types.
     fn describe_columns(&self, sql: &str) -> Result<Vec<(String, Type)>, StoreError> {
         let client = self.connection()?;
         let statement =
-            self.thread.block_on(client.prepare(sql)).map_err(|e| self.store_error_for(&e))?;
+            self.thread.block_on(client.prepare(sql)).map_err(|e| self.to_store_error(&e))?;
         let to_column = |c: &tokio_postgres::Column| (c.name().to_owned(), c.type_().clone());
         Ok(statement.columns().iter().map(to_column).collect())
     }
@@ -240,7 +240,7 @@ impl DatabaseServer {
     }
 
     /// Classifies a server error.
-    fn store_error_for(&self, error: &tokio_postgres::Error) -> StoreError {
+    fn to_store_error(&self, error: &tokio_postgres::Error) -> StoreError {
         let url = self.address.display_url.clone();
         let Some(db_error) = error.as_db_error() else {
             let message = connection_reason(error);

@@ -10,7 +10,7 @@ use rusqlite::types::Value as Sqlite;
 use tokio_postgres::types::ToSql;
 
 use super::layout::ServerTables;
-use super::values::{json_without_nul, to_parameter, value_to_parameter, without_nul};
+use super::values::{replace_nul_in_json, to_parameter, value_to_parameter, without_nul};
 use super::{BATCH_ROWS, DatabaseServer, Transaction, quote_name_list};
 use crate::StoreError;
 use crate::migrate::OWN_TABLES;
@@ -42,7 +42,7 @@ impl DatabaseServer {
                 return Ok(false);
             }
         }
-        let layout = self.table_layout(expansion)?.fingerprint();
+        let layout = self.load_table_layout(expansion)?.fingerprint();
         let current_sql = format!(
             "SELECT count(*) = 1 FROM {} WHERE name = $1 AND shape = $2
                AND NOT EXISTS (SELECT 1 FROM {} WHERE expansion = $1)
@@ -75,7 +75,7 @@ impl DatabaseServer {
     }
 
     /// Checks that the user has the rights to publish. Changes nothing.
-    pub(crate) fn try_publishing(&self) -> Result<(), StoreError> {
+    pub(crate) fn check_publish_rights(&self) -> Result<(), StoreError> {
         let publication = self.begin_publishing()?;
         let table = self.qualified_name("hqdl_trial");
         self.execute_batch(&format!("CREATE TABLE {table} (n integer); DROP TABLE {table}"))?;
@@ -102,7 +102,7 @@ impl ServerPublication<'_> {
         recreate: bool,
         local: &Connection,
     ) -> Result<(), StoreError> {
-        let layout = self.server.table_layout(expansion)?;
+        let layout = self.server.load_table_layout(expansion)?;
         if recreate {
             self.prepare_tables(expansion, &layout)?;
         } else {
@@ -149,7 +149,7 @@ impl ServerPublication<'_> {
         let create_main = format!(
             "CREATE TABLE {main_table} ({}, {})",
             typed_columns(&columns),
-            layout.unique_constraint("")
+            layout.build_unique_constraint("")
         );
         self.create_table(expansion, name, &create_main)?;
         for (table, column, type_name) in &layout.many {
@@ -159,7 +159,7 @@ impl ServerPublication<'_> {
                  FOREIGN KEY ({key}) REFERENCES {main_table} ({key}) ON DELETE CASCADE)",
                 server.qualified_name(table),
                 typed_columns(&layout.key),
-                layout.unique_constraint(&item),
+                layout.build_unique_constraint(&item),
                 key = layout.key_names(),
             );
             self.create_table(expansion, table, &create_table)?;
@@ -216,7 +216,7 @@ impl ServerPublication<'_> {
         );
         let mut tables: Vec<String> = Vec::new();
         for row in server.query_rows(&select, &[&expansion])? {
-            let table: String = row.try_get(0).map_err(|e| server.store_error_for(&e))?;
+            let table: String = row.try_get(0).map_err(|e| server.to_store_error(&e))?;
             if server.is_created_by_hqdl(&table)? {
                 self.drop_dependent_views(&table)?;
                 tables.push(server.qualified_name(&table));
@@ -241,7 +241,7 @@ impl ServerPublication<'_> {
             server.qualified_name("hqdl_object")
         );
         for row in server.query_rows(&select, &[&server.qualified_name(table), &server.schema])? {
-            let view: String = row.try_get(0).map_err(|e| server.store_error_for(&e))?;
+            let view: String = row.try_get(0).map_err(|e| server.to_store_error(&e))?;
             self.drop_view(&view)?;
         }
         Ok(())
@@ -406,8 +406,8 @@ impl ServerPublication<'_> {
             vec![
                 Some(bucket_of(hash).to_string()),
                 Some(hash.to_string()),
-                Some(json_without_nul(key)),
-                Some(json_without_nul(cells)),
+                Some(replace_nul_in_json(key)),
+                Some(replace_nul_in_json(cells)),
                 to_parameter(version),
             ]
         })

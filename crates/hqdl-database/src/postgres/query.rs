@@ -45,7 +45,7 @@ impl DatabaseServer {
             ORDER BY c.oid, a.attnum";
         let mut tables: Vec<(String, Vec<String>)> = Vec::new();
         for row in self.query_rows(sql, &[])? {
-            let to_read_error = |e: tokio_postgres::Error| self.store_error_for(&e);
+            let to_read_error = |e: tokio_postgres::Error| self.to_store_error(&e);
             let table: String = row.try_get(0).map_err(to_read_error)?;
             let column: String = row.try_get(1).map_err(to_read_error)?;
             let type_oid: u32 = row.try_get(2).map_err(to_read_error)?;
@@ -79,7 +79,7 @@ impl DatabaseServer {
         expansion: &Expansion,
         columns: &[String],
     ) -> Result<i64, StoreError> {
-        let layout = self.table_layout(expansion)?;
+        let layout = self.load_table_layout(expansion)?;
         let mut unanswered = 0;
         for (n, source) in expansion.sources.iter().enumerate() {
             let key_part = expansion.key_parts.get(n);
@@ -160,14 +160,14 @@ impl DatabaseServer {
                 if timeout.is_some() && e.code() == Some(&SqlState::QUERY_CANCELED) {
                     QueryStop::Timeout
                 } else {
-                    QueryStop::Store(self.store_error_for(&e))
+                    QueryStop::Store(self.to_store_error(&e))
                 }
             })?;
             for server_row in &rows {
                 let mut values: Vec<Sqlite> = Vec::with_capacity(decoders.len());
                 for (n, decoder) in decoders.iter().enumerate() {
                     values.push(
-                        decoder.read_value(server_row, n).map_err(|e| self.store_error_for(&e))?,
+                        decoder.read_value(server_row, n).map_err(|e| self.to_store_error(&e))?,
                     );
                 }
                 let values: Vec<ValueRef<'_>> = values.iter().map(ValueRef::from).collect();

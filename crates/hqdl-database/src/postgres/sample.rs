@@ -80,7 +80,7 @@ impl DatabaseServer {
         );
         let mut keys_by_table: BTreeMap<String, TableKeys> = BTreeMap::new();
         for row in self.query_rows(&sql, &[])? {
-            let to_error = |e: tokio_postgres::Error| self.store_error_for(&e);
+            let to_error = |e: tokio_postgres::Error| self.to_store_error(&e);
             let keys = keys_by_table.entry(row.try_get(0).map_err(to_error)?).or_default();
             let columns: Vec<String> = row.try_get(1).map_err(to_error)?;
             match row.try_get::<_, Option<String>>(2).map_err(to_error)? {
@@ -140,7 +140,7 @@ impl DatabaseServer {
         self.for_each_row(&select, &mut |row| {
             let values = decoders.iter().enumerate().map(|(n, decoder)| decoder.read_value(row, n));
             let values: Vec<_> =
-                values.collect::<Result<_, _>>().map_err(|e| self.store_error_for(&e))?;
+                values.collect::<Result<_, _>>().map_err(|e| self.to_store_error(&e))?;
             insert.execute(params_from_iter(values)).map_err(|e| self.local_error(&e))?;
             Ok(true)
         })

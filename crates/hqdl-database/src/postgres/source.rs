@@ -77,7 +77,7 @@ impl DatabaseServer {
         connection: &Connection,
         table: &dyn Fn(usize) -> String,
     ) -> Result<(), StoreError> {
-        let layout = self.table_layout(expansion)?;
+        let layout = self.load_table_layout(expansion)?;
         let transaction = self.begin_transaction("ISOLATION LEVEL REPEATABLE READ READ ONLY")?;
         if let CopiedRows::OfEntities { timeout, .. } = copied {
             self.limit_statements(timeout)?;
@@ -172,10 +172,10 @@ impl DatabaseServer {
             let mut values = Vec::with_capacity(decoders.len() + 1);
             for (position, decoder) in decoders.iter().enumerate() {
                 values
-                    .push(decoder.read_value(row, position).map_err(|e| self.store_error_for(&e))?);
+                    .push(decoder.read_value(row, position).map_err(|e| self.to_store_error(&e))?);
             }
             let is_selected: &str =
-                row.try_get(decoders.len()).map_err(|e| self.store_error_for(&e))?;
+                row.try_get(decoders.len()).map_err(|e| self.to_store_error(&e))?;
             values.push(Sqlite::Integer(i64::from(is_selected == "true")));
             insert.execute(params_from_iter(values)).map_err(to_error)?;
             Ok(true)

@@ -61,7 +61,7 @@ impl PublishTarget for DatabaseServer {
     }
 
     fn check_writable(&self, _db: &Database) -> Result<(), StoreError> {
-        self.try_publishing()
+        self.check_publish_rights()
     }
 
     fn begin<'t>(

@@ -129,7 +129,7 @@ pub(super) fn without_nul(text: &str) -> String {
 }
 
 /// Replaces each NUL in the strings of a JSON text, where NUL is an escape sequence.
-pub(super) fn json_without_nul(json: &str) -> String {
+pub(super) fn replace_nul_in_json(json: &str) -> String {
     fn replace_nul(json: &mut serde_json::Value) {
         match json {
             serde_json::Value::String(text) => *text = without_nul(text),
@@ -192,6 +192,9 @@ mod tests {
     fn timestamps_are_in_utc_and_nul_is_replaced() {
         assert_eq!(format_timestamp("2026-11-22 15:41:26.5+00"), "2026-11-22T15:41:26.5Z");
         assert_eq!(format_timestamp("infinity"), "infinity");
-        assert_eq!(json_without_nul(r#"["a\u0000b","\\u0000"]"#), "[\"a\u{2400}b\",\"\\\\u0000\"]");
+        assert_eq!(
+            replace_nul_in_json(r#"["a\u0000b","\\u0000"]"#),
+            "[\"a\u{2400}b\",\"\\\\u0000\"]"
+        );
     }
 }

@@ -26,7 +26,7 @@ impl ServerPublication<'_> {
                 server.schema
             )));
         }
-        let query = self.view_query(joined)?;
+        let query = self.build_view_query(joined)?;
         let is_same_sql = format!(
             "SELECT EXISTS (SELECT 1 FROM {} WHERE name = $1 AND definition = $2)",
             server.qualified_name("hqdl_object")
@@ -52,7 +52,7 @@ impl ServerPublication<'_> {
         Ok(None)
     }
 
-    fn view_query(&self, joined: &[(&Expansion, usize)]) -> Result<String, StoreError> {
+    fn build_view_query(&self, joined: &[(&Expansion, usize)]) -> Result<String, StoreError> {
         let server = self.server;
         let Some(first) = joined.first().and_then(|(e, n)| e.sources.get(*n)) else {
             return Ok(String::new());
@@ -71,7 +71,7 @@ impl ServerPublication<'_> {
             joins.push_str(&format!(
                 " LEFT JOIN {} AS {alias} ON {}",
                 server.qualified_name(&expansion.name),
-                self.join_condition(expansion, *source_index, &alias, &source_columns)?
+                self.build_join_condition(expansion, *source_index, &alias, &source_columns)?
             ));
             for column in expansion.columns.iter().filter(|c| c.many.is_none()) {
                 let mut name = column.name.clone();
@@ -91,14 +91,14 @@ impl ServerPublication<'_> {
 
     /// Returns the join condition: a row of an expansion and a row of the source have the same key.
     /// The condition allows a hash join.
-    fn join_condition(
+    fn build_join_condition(
         &self,
         expansion: &Expansion,
         source_index: usize,
         alias: &str,
         source_columns: &[(String, tokio_postgres::types::Type)],
     ) -> Result<String, StoreError> {
-        let layout = self.server.table_layout(expansion)?;
+        let layout = self.server.load_table_layout(expansion)?;
         let key_part = expansion.key_parts.get(source_index);
         let (mut expansion_keys, mut source_keys, mut absent) =
             (Vec::new(), Vec::new(), Vec::new());

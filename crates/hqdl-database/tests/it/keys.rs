@@ -82,7 +82,7 @@ fn each_key_is_visited_once_and_the_report_counts_the_rest() {
         let wanted: Vec<&KeyRow> = visited.iter().filter(|_| chance.bool()).collect();
         wanted.iter().for_each(|key| places.add(key.position));
         let mut found = Vec::new();
-        keys.for_each_at(&places, &mut |key| {
+        keys.for_each_key_at(&places, &mut |key| {
             found.push((key.position, key.row.clone()));
             Ok::<(), rusqlite::Error>(())
         })

@@ -188,6 +188,6 @@ fn a_full_disk_is_named_with_the_file_that_cannot_grow() {
     let db = Database::open_writable(fixture.database.path()).unwrap();
     let fill = "PRAGMA max_page_count = 20;
                 CREATE TABLE big AS SELECT randomblob(1000000)";
-    let error = db.store_error_for(&db.connection().execute_batch(fill).unwrap_err());
+    let error = db.to_store_error(&db.connection().execute_batch(fill).unwrap_err());
     assert!(matches!(&error, StoreError::DiskFull(path) if path == db.path()), "{error}");
 }

@@ -379,7 +379,7 @@ impl PlanStore {
     pub fn request_approval(&self, plan: &PlanRecord, now: i64) -> Result<(), ApprovalError> {
         self.check_rejection(plan, now)?;
         self.save_plan(plan)?;
-        self.withdraw_superseded(plan, now)?;
+        self.withdraw_superseded_requests(plan, now)?;
         let path = self.path(&plan.id(), "request")?;
         let earlier: Option<PlanEvent> = read_json(&path)?;
         if earlier.is_some_and(|request| is_recent(request.at, now)) {
@@ -390,8 +390,12 @@ impl PlanStore {
 
     /// Withdraws the client's other requests for the same work, and the client's oldest requests
     /// beyond [`MAX_WAITING`].
-    fn withdraw_superseded(&self, plan: &PlanRecord, now: i64) -> Result<(), ApprovalError> {
-        let mut others = self.list_open(now)?;
+    fn withdraw_superseded_requests(
+        &self,
+        plan: &PlanRecord,
+        now: i64,
+    ) -> Result<(), ApprovalError> {
+        let mut others = self.list_open_plans(now)?;
         others.retain(|open| {
             matches!(open.state, OpenState::Waiting { .. })
                 && open.plan.client == plan.client
@@ -427,7 +431,7 @@ impl PlanStore {
     ///
     /// # Errors
     /// [`ApprovalError::File`] if a file cannot be read.
-    pub fn list_open(&self, now: i64) -> Result<Vec<OpenPlan>, ApprovalError> {
+    pub fn list_open_plans(&self, now: i64) -> Result<Vec<OpenPlan>, ApprovalError> {
         self.delete_files(false)?;
         let names = fs::read_dir(&self.dir).into_iter().flatten().flatten();
         let mut ids: Vec<String> = names
@@ -440,7 +444,7 @@ impl PlanStore {
             .collect();
         ids.sort_unstable();
         ids.dedup();
-        let found = ids.iter().map(|id| self.find_open(id, now));
+        let found = ids.iter().map(|id| self.find_open_plan(id, now));
         let mut open: Vec<OpenPlan> =
             found.collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect();
         open.sort_by_key(|open| match open.state {
@@ -455,15 +459,15 @@ impl PlanStore {
     /// # Errors
     /// [`ApprovalError::NoPlan`] if `id` is not the id of a plan; [`ApprovalError::File`] if a file
     /// cannot be read.
-    pub fn find_open(&self, id: &str, now: i64) -> Result<Option<OpenPlan>, ApprovalError> {
-        let Some(open) = self.read_open(id, now)? else { return Ok(None) };
+    pub fn find_open_plan(&self, id: &str, now: i64) -> Result<Option<OpenPlan>, ApprovalError> {
+        let Some(open) = self.read_open_plan(id, now)? else { return Ok(None) };
         match self.check_rejection(&open.plan, now) {
             Err(ApprovalError::Rejected) => Ok(None),
             checked => checked.map(|()| Some(open)),
         }
     }
 
-    fn read_open(&self, id: &str, now: i64) -> Result<Option<OpenPlan>, ApprovalError> {
+    fn read_open_plan(&self, id: &str, now: i64) -> Result<Option<OpenPlan>, ApprovalError> {
         let approval: Option<Approval> = read_json(&self.path(id, "approval")?)?;
         if let Some(Approval { plan, approved_at }) = approval.filter(|a| a.is_valid(now)) {
             let until = approved_at + APPROVAL_MINUTES * 60;
@@ -557,7 +561,7 @@ impl PlanStore {
     /// # Errors
     /// [`ApprovalError`] if the plan was rejected, if its approval has expired or does not cover
     /// the plan, or if a file cannot be read or removed.
-    pub fn use_approval(&self, plan: &PlanRecord, now: i64) -> Result<bool, ApprovalError> {
+    pub fn consume_approval(&self, plan: &PlanRecord, now: i64) -> Result<bool, ApprovalError> {
         self.check_rejection(plan, now)?;
         let id = plan.id();
         let approval = read_json::<Approval>(&self.path(&id, "approval")?)?;

@@ -4,7 +4,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use hqdl_values::format::count_noun;
+use hqdl_values::format::format_count;
 use hqdl_values::tokens::Tokenizer;
 
 /// Maximum number of earlier questions in a prompt.
@@ -38,7 +38,7 @@ pub fn format_turns(turns: &[Turn], tokenizer: Tokenizer, max_tokens: u64) -> Op
     let mut left = max_tokens;
     let mut lines: Vec<String> = Vec::new();
     for turn in turns.iter().rev().take(MAX_TURNS) {
-        let rows = count_noun(turn.rows, "row");
+        let rows = format_count(turn.rows, "row");
         let line = format!("{}\n{}\n-- {rows}", turn.question, turn.sql.trim());
         let tokens = tokenizer.max_prompt_tokens(tokenizer.count_tokens(&line)) + 2;
         if tokens > left {

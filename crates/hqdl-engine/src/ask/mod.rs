@@ -27,8 +27,8 @@ pub use self::conversation::Turn;
 use self::conversation::{CONVERSATION_RULE, format_turns};
 pub use self::conversation_store::{Conversation, ConversationStore};
 pub use self::plan::{
-    AskPlan, CostLimits, MaxCost, bound_fill_cost, check_cost_is_known, compute_plan_id,
-    max_request_cost, plan_query, run_within_limit,
+    AskPlan, CostLimits, MaxCost, bound_fill_cost, check_cost_is_known, compute_max_request_cost,
+    compute_plan_id, plan_query, run_within_limit,
 };
 use self::prompt::{DescriptionBuilder, build_instructions};
 pub use self::proposal::{ColumnCosts, ProposedColumn};
@@ -46,7 +46,7 @@ use crate::query::{
 use hqdl_database::{Database, StoreError, sqlite_message};
 use hqdl_model::Model;
 use hqdl_spec::{Spec, UnpricedModel, is_server};
-use hqdl_values::format::count_noun;
+use hqdl_values::format::format_count;
 use hqdl_values::problem::Problem;
 use hqdl_values::tokens::Tokenizer;
 use hqdl_values::usage::Usage;
@@ -273,13 +273,13 @@ impl<'a> Asker<'a> {
         let max_tokens = spec.ask.context_tokens / QUESTION_SHARE;
         // Counting the tokens of a very long text would take too long.
         let length = if text.len() as u64 > 8 * max_tokens {
-            Some(count_noun(text.len() as u64, "byte"))
+            Some(format_count(text.len() as u64, "byte"))
         } else {
             let tokens = tokenizer.count_tokens(&text);
-            (tokens > max_tokens).then(|| format!("about {}", count_noun(tokens, "token")))
+            (tokens > max_tokens).then(|| format!("about {}", format_count(tokens, "token")))
         };
         if let Some(length) = length {
-            let limit = count_noun(max_tokens, "token");
+            let limit = format_count(max_tokens, "token");
             return Err(AskError::InvalidQuestion(format!(
                 "the question is too long: {length}; the limit is {limit}"
             )));
@@ -346,7 +346,7 @@ impl<'a> Asker<'a> {
     ///
     /// # Errors
     /// Fails under the same conditions as [`Self::plan`].
-    pub fn plan_likelier_reading(&mut self) -> Result<Written, AskError> {
+    pub fn write_likelier_query(&mut self) -> Result<Written, AskError> {
         let mut written = self.plan()?;
         if let (Written::Plan(plan), Some(other)) = (&mut written, self.other.take()) {
             plan.add_other_reading(&other);
@@ -415,7 +415,9 @@ impl<'a> Asker<'a> {
         let limit = match plan.max_cost {
             MaxCost::Usd(usd) => Some(usd),
             MaxCost::Nothing => Some(0.0),
-            MaxCost::Unknown(_) => self.remaining_budget(self.request.spec.limits.budget_usd),
+            MaxCost::Unknown(_) => {
+                self.compute_remaining_budget(self.request.spec.limits.budget_usd)
+            }
         };
         let counted_cost = CountedCost::default();
         let request = Request {
@@ -443,7 +445,7 @@ impl<'a> Asker<'a> {
     }
 
     /// Returns the part of a budget that this question's earlier queries have not spent.
-    fn remaining_budget(&self, budget: Option<f64>) -> Option<f64> {
+    fn compute_remaining_budget(&self, budget: Option<f64>) -> Option<f64> {
         budget.map(|usd| (usd - self.spent_usd).max(0.0))
     }
 
@@ -457,7 +459,7 @@ impl<'a> Asker<'a> {
     ///
     /// # Errors
     /// Fails under the same conditions as [`Self::plan`].
-    pub fn use_other_reading(&mut self, other: OtherReading) -> Result<Written, AskError> {
+    pub fn write_other_query(&mut self, other: OtherReading) -> Result<Written, AskError> {
         self.check_statement(Some(WrittenStatement {
             sql: Some(other.sql),
             assumptions: Some(other.reading),
@@ -611,8 +613,8 @@ impl<'a> Asker<'a> {
         let dialect = statement.dialect;
         let request = Request { sql: &sql, dialect, ..self.request.clone() };
         let limits = CostLimits {
-            budget_usd: self.remaining_budget(self.budget_usd),
-            spec_usd: self.remaining_budget(self.request.spec.limits.budget_usd),
+            budget_usd: self.compute_remaining_budget(self.budget_usd),
+            spec_usd: self.compute_remaining_budget(self.request.spec.limits.budget_usd),
         };
         match plan_query(&request, &self.planning_model, &self.schema_hash, limits) {
             Ok(mut plan) => {

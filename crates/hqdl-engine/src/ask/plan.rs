@@ -155,7 +155,8 @@ fn bound_cost(spec: &Spec, explained: &Meta, limits: CostLimits) -> MaxCost {
             Err(reason) => MaxCost::Unknown(reason),
             Ok(()) => {
                 let input = explained.input_tokens as f64 / explained.requests.max(1) as f64;
-                let usd = COST_HEADROOM * explained.cost_usd + max_request_cost(spec, input);
+                let usd =
+                    COST_HEADROOM * explained.cost_usd + compute_max_request_cost(spec, input);
                 MaxCost::Usd(limit.map_or(usd, |limit| limit.min(usd)))
             }
         },
@@ -172,7 +173,7 @@ pub fn bound_fill_cost(spec: &Spec, plan: &Plan) -> MaxCost {
         return MaxCost::Unknown(reason);
     }
     let input = plan.max_input_tokens() as f64 / plan.request_count() as f64;
-    let usd = COST_HEADROOM * plan.cost_usd.max + max_request_cost(spec, input);
+    let usd = COST_HEADROOM * plan.cost_usd.max + compute_max_request_cost(spec, input);
     MaxCost::Usd(spec.limits.budget_usd.map_or(usd, |limit| limit.min(usd)))
 }
 
@@ -180,7 +181,7 @@ pub fn bound_fill_cost(spec: &Spec, plan: &Plan) -> MaxCost {
 /// the longest possible answer. The limit of a query or a run includes this amount, because
 /// otherwise the last request could not be sent.
 #[must_use]
-pub fn max_request_cost(spec: &Spec, input: f64) -> f64 {
+pub fn compute_max_request_cost(spec: &Spec, input: f64) -> f64 {
     let reserved = |settings: &ModelSettings| {
         let price = settings.charged_price().unwrap_or_default();
         let output = f64::from(settings.max_output_tokens);

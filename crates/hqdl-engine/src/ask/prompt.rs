@@ -138,7 +138,7 @@ impl DescriptionBuilder<'_> {
     /// right after that table.
     fn rank_tables(&self, question: &str, matches: &[ValueMatch]) -> rusqlite::Result<Vec<usize>> {
         let texts: Vec<String> = self.cards.iter().map(TableCard::searchable_text).collect();
-        let index = TextIndex::index_texts(texts.iter().map(String::as_str))?;
+        let index = TextIndex::from_texts(texts.iter().map(String::as_str))?;
         let mut scores = index.compute_similarities(question)?;
         let best = scores.iter().copied().fold(1.0, f64::max);
         let by_name = index_by_name(self.cards);
@@ -224,7 +224,7 @@ impl DescriptionBuilder<'_> {
 
     /// Returns the examples of the spec, most similar first.
     fn rank_examples(&self, question: &str) -> rusqlite::Result<Vec<&ExampleTable>> {
-        let index = TextIndex::index_texts(self.examples.iter().map(|e| e.question.as_str()))?;
+        let index = TextIndex::from_texts(self.examples.iter().map(|e| e.question.as_str()))?;
         let scores = index.compute_similarities(question)?;
         let mut ranked: Vec<(usize, &ExampleTable)> = self.examples.iter().enumerate().collect();
         // The scores are finite, so the cast is safe. The sort is stable, so ties stay in the

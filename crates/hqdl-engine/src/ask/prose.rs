@@ -5,7 +5,7 @@ use serde_json::{Value as Json, json};
 
 use crate::query::QueryResult;
 use crate::query::result::json::write_json;
-use hqdl_values::format::{count_noun, to_single_line};
+use hqdl_values::format::{format_count, to_single_line};
 use hqdl_values::key::quote_json;
 use hqdl_values::tokens::Tokenizer;
 
@@ -151,7 +151,7 @@ impl ShownRows {
         }
         let sentences = split_sentences(text, &find_values(text, self.cells.iter().flatten()));
         if sentences.is_empty() || sentences.len() > MAX_SENTENCES {
-            return Err(format!("it has {}", count_noun(sentences.len() as u64, "sentence")));
+            return Err(format!("it has {}", format_count(sentences.len() as u64, "sentence")));
         }
         sentences.into_iter().try_for_each(|sentence| self.check_sentence(sentence))
     }
@@ -159,7 +159,7 @@ impl ShownRows {
     /// Checks a sentence against the rows that it cites.
     fn check_sentence(&self, sentence: &[char]) -> Result<(), String> {
         let all_values = find_values(sentence, self.cells.iter().flatten());
-        let (cited, is_reference) = read_references(sentence, &all_values)?;
+        let (cited, is_reference) = parse_references(sentence, &all_values)?;
         if cited.is_empty() {
             return Err("a sentence cites no row".to_owned());
         }
@@ -178,9 +178,9 @@ impl ShownRows {
             }
         }
         let numbers: Vec<f64> =
-            cells.iter().flat_map(|c| read_numbers(&to_chars(c), &[])).map(|(_, n)| n).collect();
+            cells.iter().flat_map(|c| extract_numbers(&to_chars(c), &[])).map(|(_, n)| n).collect();
         let is_known = |number: f64| numbers.contains(&number);
-        let found = read_numbers(sentence, &is_checked);
+        let found = extract_numbers(sentence, &is_checked);
         if let Some((text, _)) = found.iter().find(|(_, number)| !is_known(*number)) {
             return not_found(text);
         }
@@ -266,7 +266,7 @@ fn split_sentences<'t>(text: &'t [char], is_value: &[bool]) -> Vec<&'t [char]> {
 }
 
 /// Returns the cited rows, and the characters of the sentence that belong to references.
-fn read_references(
+fn parse_references(
     sentence: &[char],
     is_value: &[bool],
 ) -> Result<(Vec<usize>, Vec<bool>), String> {
@@ -327,7 +327,7 @@ fn find_quotations(sentence: &[char]) -> Result<Vec<String>, String> {
 }
 
 /// Returns the numbers in the unmarked part of a text, each with its spelling.
-fn read_numbers(text: &[char], is_marked: &[bool]) -> Vec<(String, f64)> {
+fn extract_numbers(text: &[char], is_marked: &[bool]) -> Vec<(String, f64)> {
     let digit = |at: usize| text.get(at).is_some_and(char::is_ascii_digit);
     let (mut found, mut at) = (Vec::new(), 0);
     while at < text.len() {

@@ -3,7 +3,7 @@
 use hqdl_database::Database;
 use hqdl_spec::Catalog;
 use hqdl_sql::blendsql::parse::parse_query;
-use hqdl_values::format::{count_noun, format_thousands};
+use hqdl_values::format::{format_count, format_thousands};
 use hqdl_values::sql::quote_name;
 use hqdl_values::value::Value;
 
@@ -34,7 +34,7 @@ pub fn describe_search(database: &Database, cards: &[TableCard], meta: &Meta) ->
     let is_view = |table: &String| cards.iter().any(|card| card.is_view && card.name == *table);
     let count = |table: &String| if is_view(table) { None } else { count_rows(database, table) };
     let describe = |table: &String| match count(table) {
-        Some(rows) => format!("{} of {table}", count_noun(rows, "row")),
+        Some(rows) => format!("{} of {table}", format_count(rows, "row")),
         None => table.clone(),
     };
     let tables: Vec<String> = tables.map(describe).collect();
@@ -46,7 +46,7 @@ pub fn describe_search(database: &Database, cards: &[TableCard], meta: &Meta) ->
     if values > 0 {
         sentence.push_str(&format!(
             "; the model was asked about {}: {} now, {} without an answer",
-            count_noun(values, "value"),
+            format_count(values, "value"),
             format_thousands(meta.values_asked),
             format_thousands(meta.values_missing)
         ));

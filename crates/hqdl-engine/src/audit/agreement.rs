@@ -50,7 +50,7 @@ impl Audit {
         (sources, published): (&Database, &Database),
         model: &str,
     ) -> Result<u64, AuditError> {
-        let columns = self.draw.expansion_columns(expansion);
+        let columns = self.draw.find_expansion_columns(expansion);
         let positions: Vec<usize> = columns.iter().map(|c| c.0).collect();
         let answers = collect_frame(sources, published, expansion, &positions)?;
         let sample: HashSet<Entity> = self

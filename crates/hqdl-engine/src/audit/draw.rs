@@ -18,7 +18,7 @@ use hqdl_database::{Database, current_timestamp};
 use hqdl_spec::{Expansion, Spec};
 use hqdl_values::cell::CellValue;
 use hqdl_values::format::io_reason;
-use hqdl_values::key::{Entity, tagged_hash};
+use hqdl_values::key::{Entity, hash_tagged_parts};
 use hqdl_values::value::Value;
 
 /// Version of the draw's file format.
@@ -156,7 +156,7 @@ impl Draw {
     /// Returns the audited columns that still exist. Each pair is a column's position in the
     /// expansion and among the audited columns.
     #[must_use]
-    pub fn expansion_columns(&self, expansion: &Expansion) -> Vec<(usize, usize)> {
+    pub fn find_expansion_columns(&self, expansion: &Expansion) -> Vec<(usize, usize)> {
         let all = 0..expansion.columns.len();
         all.filter_map(|c| Some((c, self.find_column(expansion, c)?))).collect()
     }
@@ -233,7 +233,7 @@ impl Draw {
         let header = DrawHeader { id, drawn_at, ..self.header(expansion) };
         let mut parts = vec![serde_json::to_string(&header).unwrap_or_default()];
         parts.extend(self.frame.iter().map(|row| format_row(row).to_string()));
-        tagged_hash("hqdl audit", &parts).chars().take(16).collect()
+        hash_tagged_parts("hqdl audit", &parts).chars().take(16).collect()
     }
 }
 

@@ -15,7 +15,7 @@ pub enum AuditError {
     #[error("{} exists already", .0.display())]
     Exists(PathBuf),
     /// A file cannot be used.
-    #[error("{}", hqdl_values::format::join_file_reason(&path.display().to_string(), *line, message))]
+    #[error("{}", hqdl_values::format::format_file_error(&path.display().to_string(), *line, message))]
     File {
         /// Path of the file.
         path: PathBuf,

@@ -37,7 +37,7 @@ impl Audit {
         let source = reference.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let (lock, mut sheet) = self.reread_sheet(spec, expansion)?;
         let mut filled = 0;
-        for (column, _) in self.draw.expansion_columns(expansion) {
+        for (column, _) in self.draw.find_expansion_columns(expansion) {
             let Some(values) = truths.column_values(expansion_index, column) else { continue };
             let checker = Checker::new(&expansion.columns[column]);
             let values: std::collections::HashMap<_, _> =
@@ -149,7 +149,7 @@ impl Audit {
             let text = |value: &Value| value.to_text().unwrap_or_default().into_owned();
             let names = expansion.key.names().iter().cloned();
             let key: Vec<(String, String)> = names.zip(frame_row.key.iter().map(text)).collect();
-            for (column, audited) in self.draw.expansion_columns(expansion) {
+            for (column, audited) in self.draw.find_expansion_columns(expansion) {
                 let truth = self.sheet.truth(*row, column);
                 let Some(truth) = truth.filter(|t| t.evidence() == Evidence::Truth) else {
                     continue;

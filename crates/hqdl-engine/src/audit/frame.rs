@@ -53,6 +53,6 @@ pub(super) fn collect_frame(
     };
     Keys::collect(sources, expansion, None)?
         .for_each(&mut { visit })
-        .map_err(|e| sources.store_error_for(&e))?;
+        .map_err(|e| sources.to_store_error(&e))?;
     Ok(frame)
 }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use hqdl_statistics::{Class, Interval, estimate_share};
+use hqdl_statistics::{Class, Interval, estimate_positive_rows};
 use serde::Serialize;
 use serde_json::{Value as Json, json};
 
@@ -103,7 +103,7 @@ impl Audit {
         expansion: &Expansion,
         confidence: f64,
     ) -> Result<AuditReport, AuditError> {
-        let columns = self.draw.expansion_columns(expansion);
+        let columns = self.draw.find_expansion_columns(expansion);
         let current: Vec<usize> = columns.iter().map(|c| c.0).collect();
         let now = collect_frame(sources, published, expansion, &current)?;
         let now: HashMap<Entity, FrameRow> =
@@ -137,7 +137,7 @@ impl Audit {
         [Evidence::Truth, Evidence::Model]
             .into_iter()
             .flat_map(|evidence| {
-                let columns = self.draw.expansion_columns(expansion).into_iter();
+                let columns = self.draw.find_expansion_columns(expansion).into_iter();
                 columns.filter_map(move |column| {
                     self.report_column(expansion, column, evidence, confidence)
                 })
@@ -212,7 +212,7 @@ impl ColumnAudit {
         let share = |unknown: [u64; 2]| -> Option<Interval> {
             let mut strata = *strata;
             strata.iter_mut().zip(unknown).for_each(|(s, n)| s.positives += n);
-            estimate_share(&strata, confidence)
+            estimate_positive_rows(&strata, confidence)
         };
         if let (Some(low), Some(high)) = (share([0; 2]), share(unknown)) {
             let estimate = f64::midpoint(low.estimate, high.estimate);
@@ -222,7 +222,7 @@ impl ColumnAudit {
         let width = |rows: u64| {
             let positives = (rows as f64 * accuracy).round() as u64;
             let class = Class { size: self.population, sampled: rows, positives };
-            estimate_share(&[class], confidence).map_or(1.0, |i| i.half_width() / size)
+            estimate_positive_rows(&[class], confidence).map_or(1.0, |i| i.half_width() / size)
         };
         let (mut few, mut enough) = (1, self.population);
         while few < enough {

@@ -138,7 +138,7 @@ impl Sheet {
         writer.write_record(column_names(expansion)).map_err(failed)?;
         for (n, row) in draw.sample().iter().enumerate() {
             let frame_row = &draw.frame[*row];
-            for (column, audited) in draw.expansion_columns(expansion) {
+            for (column, audited) in draw.find_expansion_columns(expansion) {
                 let truth = self.truth(*row, column);
                 let mut record = vec![(n + 1).to_string()];
                 record.extend(frame_row.key.iter().map(format_value));
@@ -198,7 +198,7 @@ impl<'d> LineReader<'d> {
             return Err(format!("row {number} has another key: {} was drawn", key.join(", ")));
         }
         let name = field(parts + 1);
-        let columns = self.draw.expansion_columns(self.expansion);
+        let columns = self.draw.find_expansion_columns(self.expansion);
         let found = columns.iter().find(|(column, _)| self.expansion.columns[*column].name == name);
         let Some((column, audited)) = found.copied() else {
             if self.draw.columns.iter().any(|column| column == name) {
@@ -227,7 +227,7 @@ impl<'d> LineReader<'d> {
     /// Returns the line number at which the first missing cell is expected, and a message; `None`
     /// if no cell is missing.
     fn find_missing_line(&self) -> Option<(u64, String)> {
-        let columns = self.draw.expansion_columns(self.expansion);
+        let columns = self.draw.find_expansion_columns(self.expansion);
         // The lines of the sheet begin after the comment and the header.
         let mut expected = 3;
         for (n, next_lines) in self.next_lines.iter().enumerate() {

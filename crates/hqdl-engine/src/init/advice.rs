@@ -2,7 +2,7 @@
 //! and three useful columns to add.
 
 use hqdl_database::Database;
-use hqdl_values::format::count_noun;
+use hqdl_values::format::format_count;
 use rusqlite::types::Value;
 
 use super::key_candidate::KeyCandidate;
@@ -85,7 +85,7 @@ pub(super) fn describe_table(db: &Database, table: &SampledTable) -> String {
             }
         })
         .collect();
-    let rows = count_noun(table.rows, "row");
+    let rows = format_count(table.rows, "row");
     format!("table {} with {rows} and the columns: {}", table.name, described.join(", "))
 }
 
@@ -106,7 +106,8 @@ pub(super) fn apply_advice(db: &Database, entity: &mut EntityTable, advice: &Tab
         return;
     }
     let mut key = KeyCandidate { columns, sample: DistinctRows::default() };
-    let found = sampling::count_distinct(db, &table.name, &key.column_names(table), SAMPLE_ROWS);
+    let found =
+        sampling::count_distinct_rows(db, &table.name, &key.column_names(table), SAMPLE_ROWS);
     if let Some(found) = found.ok().filter(|f| f.distinct * 2 >= f.rows) {
         key.sample = found;
         entity.key = key;

@@ -8,14 +8,14 @@ use rusqlite::Connection;
 use rusqlite::types::Value;
 
 use super::classify;
-use hqdl_values::format::{io_reason, join_file_reason};
+use hqdl_values::format::{format_file_error, io_reason};
 use hqdl_values::sql;
 
 /// Reason why no database was created.
 #[derive(Debug, thiserror::Error)]
 pub enum CsvImportError {
     /// A file cannot be read or written.
-    #[error("{}", join_file_reason(&path.display().to_string(), None, message))]
+    #[error("{}", format_file_error(&path.display().to_string(), None, message))]
     File {
         /// Path of the file.
         path: PathBuf,

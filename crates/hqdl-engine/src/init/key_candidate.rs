@@ -90,7 +90,7 @@ fn count_keys(
     rows: u64,
 ) -> rusqlite::Result<KeyCandidate> {
     let mut key = KeyCandidate { columns, sample: DistinctRows::default() };
-    key.sample = sampling::count_distinct(db, &table.name, &key.column_names(table), rows)?;
+    key.sample = sampling::count_distinct_rows(db, &table.name, &key.column_names(table), rows)?;
     Ok(key)
 }
 

@@ -194,7 +194,7 @@ pub fn refers_to_any(db: &Database, table: &SampledTable) -> rusqlite::Result<bo
         (None, _) => Ok(false),
         (Some((0, first)), None) => {
             let ids = [first.name.as_str()];
-            let sample = sampling::count_distinct(db, &table.name, &ids, SAMPLE_ROWS)?;
+            let sample = sampling::count_distinct_rows(db, &table.name, &ids, SAMPLE_ROWS)?;
             Ok(sample.count_repeats() > 0)
         }
         _ => Ok(true),

@@ -22,7 +22,7 @@ use rusqlite::ErrorCode;
 use crate::session::SpecOverrides;
 use advice::TableAdvice;
 use hqdl_database::{Database, StoreError, sqlite_message};
-use hqdl_values::format::{count_noun, format_thousands};
+use hqdl_values::format::{format_count, format_thousands};
 use key_candidate::KeyCandidate;
 use list::List;
 use owner_key::OwnerKey;
@@ -102,7 +102,7 @@ impl<'db> SpecDraft<'db> {
     /// Returns [`StoreError`] if the database cannot be read.
     pub fn write(&self, db_path: &str, model: &SpecOverrides) -> Result<GeneratedSpec, StoreError> {
         let used_names =
-            sampling::list_schema_names(self.db).map_err(|e| self.db.store_error_for(&e))?;
+            sampling::list_schema_names(self.db).map_err(|e| self.db.to_store_error(&e))?;
         let mut notes = self.inventory.build_notes();
         notes.extend(spec_writer::output_path(db_path).map(|output| {
             format!("the spec publishes into the copy {output}, and the database stays as it is")
@@ -161,7 +161,7 @@ impl EntityTable {
     fn describe_key_sample(&self) -> String {
         let sample = self.owner_key.as_ref().map_or(self.key.sample, |o| o.sample);
         let prefix = if self.table.has_more_rows { "a sample of " } else { "" };
-        let rows = count_noun(sample.rows, "row");
+        let rows = format_count(sample.rows, "row");
         if sample.count_repeats() == 0 {
             format!("{prefix}{rows}, each with a different key")
         } else {
@@ -195,14 +195,14 @@ struct Inventory {
 impl Inventory {
     fn read_database(db: &Database) -> Result<Self, StoreError> {
         let mut inventory = Self::default();
-        for name in sampling::list_table_names(db).map_err(|e| db.store_error_for(&e))? {
+        for name in sampling::list_table_names(db).map_err(|e| db.to_store_error(&e))? {
             match inventory.add_table(db, &name) {
                 Ok(()) => {}
-                Err(e) if is_database_error(&e) => return Err(db.store_error_for(&e)),
+                Err(e) if is_database_error(&e) => return Err(db.to_store_error(&e)),
                 Err(e) => inventory.unreadable.push((name, sqlite_message(&e))),
             }
         }
-        inventory.promote_owners(db).map_err(|e| db.store_error_for(&e))?;
+        inventory.promote_owners(db).map_err(|e| db.to_store_error(&e))?;
         let ranks: Vec<_> = inventory.entities.iter().map(|e| inventory.compute_rank(e)).collect();
         let mut ranked: Vec<_> = ranks.into_iter().zip(inventory.entities).collect();
         ranked.sort_by_key(|(rank, _)| Reverse(*rank));

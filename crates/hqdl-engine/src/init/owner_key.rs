@@ -65,7 +65,7 @@ impl OwnerKey {
             let key: Vec<&str> = owner_key.key.iter().map(String::as_str).collect();
             let subquery = format!("({})", owner_key.select);
             owner_key.sample =
-                sampling::count_distinct_in(db, &subquery, &key, SAMPLE_ROWS).ok()?;
+                sampling::count_distinct_rows_in(db, &subquery, &key, SAMPLE_ROWS).ok()?;
             if owner_key.sample.count_repeats() <= entity.key.sample.count_repeats() {
                 break;
             }

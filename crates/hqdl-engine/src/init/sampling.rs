@@ -222,13 +222,18 @@ impl DistinctRows {
 ///
 /// # Errors
 /// Returns `SQLite`'s error if the table cannot be read.
-pub fn count_distinct(
+pub fn count_distinct_rows(
     db: &Database,
     table: &str,
     columns: &[&str],
     limit: u64,
 ) -> rusqlite::Result<DistinctRows> {
-    count_distinct_in(db, &build_sample_clause(db, &sql::quote_name(table), limit), columns, limit)
+    count_distinct_rows_in(
+        db,
+        &build_sample_clause(db, &sql::quote_name(table), limit),
+        columns,
+        limit,
+    )
 }
 
 /// Returns up to three different short values of a column, from rows spread over the table.
@@ -251,7 +256,7 @@ pub fn read_examples(db: &Database, table: &str, column: &str) -> rusqlite::Resu
 ///
 /// # Errors
 /// Returns `SQLite`'s error if the table cannot be read.
-pub fn count_distinct_in(
+pub fn count_distinct_rows_in(
     db: &Database,
     from: &str,
     columns: &[&str],

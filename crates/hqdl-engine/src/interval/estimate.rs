@@ -11,7 +11,7 @@ use rusqlite::types::Value as SqlValue;
 use super::samples::RowFacts;
 use super::shape::{AggregateTerm, Leaf, LeafValue, Shape};
 use crate::audit::Draw;
-use hqdl_values::format::count_noun;
+use hqdl_values::format::format_count;
 
 /// Number of strata in a design: one for rows drawn at random, one for rows that are always drawn.
 const STRATA: usize = 2;
@@ -353,7 +353,7 @@ fn is_same_group(a: &SqlValue, b: &SqlValue) -> bool {
 
 /// Formats a number of rows with the matching singular or plural phrase.
 fn format_row_count(rows: u64, one: &str, many: &str) -> String {
-    format!("{} {}", count_noun(rows, "row"), if rows == 1 { one } else { many })
+    format!("{} {}", format_count(rows, "row"), if rows == 1 { one } else { many })
 }
 
 /// Contribution of an entity to a group, according to the drawn answers, and all its possible

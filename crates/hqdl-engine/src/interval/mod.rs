@@ -67,7 +67,7 @@ pub fn run_with_intervals(
     // Run the query first, because SQLite's messages about invalid queries are clearer.
     let mut result = QueryResult::default();
     let mut meta = query.run(&mut result)?;
-    let (shape, audit) = recognize_audited(spec, query)?;
+    let (shape, audit) = recognize_audited_query(spec, query)?;
     let expansion = &spec.expansions[shape.expansion];
     let estimates = estimate_rows(query, request, &audit, expansion, &shape, &result)?;
     meta.interval = Some(describe_intervals(&audit, expansion, &shape, request, &estimates));
@@ -84,22 +84,25 @@ pub fn run_with_intervals(
 pub fn check_query(spec: &Spec, query: &PlainQuery<'_>) -> Result<(), QueryError> {
     check_is_plain(spec, query)?;
     query.explain()?;
-    recognize_audited(spec, query).map(drop)
+    recognize_audited_query(spec, query).map(drop)
 }
 
 /// Checks that a query sends no request and runs on a database file.
 fn check_is_plain(spec: &Spec, query: &PlainQuery<'_>) -> Result<(), QueryError> {
     if query.dialect != Dialect::Sqlite || is_server(query.database) {
-        return Err(refuse_query("intervals need a query in SQLite's dialect on a database file"));
+        return Err(refusal_error("intervals need a query in SQLite's dialect on a database file"));
     }
     if may_ask(spec, query.sql, query.dialect, false) {
-        return Err(refuse_query("the query asks a model; query the spec's columns instead"));
+        return Err(refusal_error("the query asks a model; query the spec's columns instead"));
     }
     Ok(())
 }
 
 /// Returns the parts of a query, and the audit of the expansion that it reads.
-fn recognize_audited(spec: &Spec, query: &PlainQuery<'_>) -> Result<(Shape, Audit), QueryError> {
+fn recognize_audited_query(
+    spec: &Spec,
+    query: &PlainQuery<'_>,
+) -> Result<(Shape, Audit), QueryError> {
     let published = Database::open(query.database)?;
     let parsed = parse_query(query.sql)?;
     let shape = shape::recognize_shape(spec, &published, query.sql, &parsed.query)?;
@@ -134,7 +137,7 @@ fn estimate_rows(
     tables.fill_with_answers().map_err(failed)?;
     let collations = tables.find_group_collations(shape, query.params)?;
     let answers = tables.evaluate_rows(shape, &collations, query.params)?;
-    let positions = audit.draw.expansion_columns(expansion);
+    let positions = audit.draw.find_expansion_columns(expansion);
     let true_value = |entity: usize, audited: usize| {
         let column = positions.iter().find(|(_, n)| *n == audited).map(|(c, _)| *c);
         let truth = column.and_then(|column| truth(entity, column));
@@ -167,7 +170,7 @@ fn estimate_rows(
     if let (true, [only]) = (shape.groups.is_empty(), estimates.as_slice())
         && let Some(reason) = only.iter().find_map(|e| e.as_ref().err())
     {
-        return Err(refuse_query(reason));
+        return Err(refusal_error(reason));
     }
     Ok(estimates)
 }
@@ -195,7 +198,7 @@ fn check_columns_audited(
     }
 }
 
-fn refuse_query(reason: &str) -> QueryError {
+fn refusal_error(reason: &str) -> QueryError {
     QueryError::in_sql(
         format!("no interval: {reason}"),
         None,

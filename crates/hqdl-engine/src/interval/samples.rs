@@ -89,7 +89,7 @@ impl<'a> AuditedTables<'a> {
         draw: &'a Draw,
         expansion: &'a Expansion,
     ) -> rusqlite::Result<Self> {
-        let columns = draw.expansion_columns(expansion);
+        let columns = draw.find_expansion_columns(expansion);
         let create = |table: &str, extra: &str| {
             let table = sql::quote_name(table);
             guard.connection().execute_batch(&format!(

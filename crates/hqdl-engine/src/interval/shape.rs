@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use super::refusal::refuse_interval;
+use super::refusal::interval_refusal;
 use super::tables::FromTables;
 use crate::query::QueryError;
 use hqdl_database::Database;
@@ -109,36 +109,36 @@ pub fn recognize_shape(
     query: &Query,
 ) -> Result<Shape, QueryError> {
     if let Some(cte) = query.with.first() {
-        return refuse_interval(&cte.query.span, "the query has a common table expression");
+        return interval_refusal(&cte.query.span, "the query has a common table expression");
     }
     let core = match &query.body {
         Body::Core(core) => core,
         Body::Compound(operator, ..) => {
-            return refuse_interval(&query.span, format!("the query has {}", operator.as_sql()));
+            return interval_refusal(&query.span, format!("the query has {}", operator.as_sql()));
         }
-        Body::Values(..) => return refuse_interval(&query.span, "the query is VALUES"),
+        Body::Values(..) => return interval_refusal(&query.span, "the query is VALUES"),
     };
     if let Some(limit) = query.limit.as_ref().or(query.offset.as_ref()) {
-        return refuse_interval(&limit.span, "LIMIT selects rows by the values of the aggregates");
+        return interval_refusal(&limit.span, "LIMIT selects rows by the values of the aggregates");
     }
     if core.distinct {
-        return refuse_interval(&core.span, "DISTINCT merges rows of the result");
+        return interval_refusal(&core.span, "DISTINCT merges rows of the result");
     }
     if let Some(having) = &core.having {
-        return refuse_interval(
+        return interval_refusal(
             &having.span,
             "HAVING selects rows by the values of the aggregates",
         );
     }
     if let Some(window) = core.windows.first() {
-        return refuse_interval(&window.span, "the query has a window");
+        return interval_refusal(&window.span, "the query has a window");
     }
     let tables = FromTables::resolve(spec, database, sql, core)?;
     let mut recognizer =
         Recognizer { spec, sql, tables, columns: BTreeSet::new(), leaves: Vec::new() };
     let shape = recognizer.recognize(core, &query.order)?;
     if shape.columns.is_empty() {
-        return refuse_interval(
+        return interval_refusal(
             &core.span,
             "the query reads no column of an expansion by its name; a view or a copy of one is not supported",
         );
@@ -164,7 +164,7 @@ impl Recognizer<'_> {
         for expr in &core.group {
             let result = self.find_group_result(expr, &core.columns)?;
             let Some(grouped) = core.columns[result].expr.as_ref() else {
-                return refuse_interval(&expr.span, "GROUP BY refers to *");
+                return interval_refusal(&expr.span, "GROUP BY refers to *");
             };
             let is_expanded = self.reads_expanded_column(grouped)?;
             groups.push(Group { sql: self.text(grouped).to_owned(), is_expanded, result });
@@ -172,7 +172,7 @@ impl Recognizer<'_> {
         for term in order {
             let result = self.find_group_result(&term.expr, &core.columns).ok();
             if !result.is_some_and(|r| groups.iter().any(|g| g.result == r)) {
-                return refuse_interval(
+                return interval_refusal(
                     &term.expr.span,
                     "ORDER BY sorts by something other than a group",
                 );
@@ -184,11 +184,11 @@ impl Recognizer<'_> {
                 continue;
             }
             let Some(expr) = &column.expr else {
-                return refuse_interval(&column.span, "the result has *");
+                return interval_refusal(&column.span, "the result has *");
             };
             let part = self.parse_part(expr)?;
             let Some(numerator) = part.numerator else {
-                return refuse_interval(
+                return interval_refusal(
                     &expr.span,
                     "a result column is neither a group nor an aggregate",
                 );
@@ -198,7 +198,7 @@ impl Recognizer<'_> {
             outputs.push(Output { result, term });
         }
         if outputs.is_empty() {
-            return refuse_interval(&core.span, "the query has no aggregate");
+            return interval_refusal(&core.span, "the query has no aggregate");
         }
         let (expansion, columns) = self.tables.check_columns(&self.columns, &core.span)?;
         Ok(Shape {
@@ -255,21 +255,21 @@ impl Recognizer<'_> {
                 self.columns.insert(found);
                 return Ok(true);
             }
-            ExprKind::Call(..) => return refuse_interval(&expr.span, "the query asks a model"),
+            ExprKind::Call(..) => return interval_refusal(&expr.span, "the query asks a model"),
             ExprKind::Scalar(_) | ExprKind::In { query: Some(_), .. } => {
-                return refuse_interval(&expr.span, "the query has a subquery");
+                return interval_refusal(&expr.span, "the query has a subquery");
             }
             ExprKind::Function { window: Some(_), .. } => {
-                return refuse_interval(&expr.span, "the query has a window function");
+                return interval_refusal(&expr.span, "the query has a window function");
             }
             ExprKind::Function { name, .. } if is_random_function(name) => {
-                return refuse_interval(
+                return interval_refusal(
                     &expr.span,
                     format!("{name}() is not the same for each row"),
                 );
             }
             ExprKind::Operation(ExprOperator::Unknown, _) if self.text(expr).starts_with('?') => {
-                return refuse_interval(&expr.span, "a parameter has no name; write :name");
+                return interval_refusal(&expr.span, "a parameter has no name; write :name");
             }
             _ => {}
         }
@@ -299,7 +299,7 @@ impl Recognizer<'_> {
         };
         match columns.iter().position(names) {
             Some(result) => Ok(result),
-            None => refuse_interval(&expr.span, "a group is not a column of the result"),
+            None => interval_refusal(&expr.span, "a group is not a column of the result"),
         }
     }
 
@@ -328,7 +328,7 @@ impl Recognizer<'_> {
                     let is_real = self.text(expr).parse::<i64>().is_err();
                     Ok(Part { scale, numerator: None, denominator: None, is_real })
                 }
-                Err(_) => refuse_interval(
+                Err(_) => interval_refusal(
                     &expr.span,
                     "a result column is neither a group nor an aggregate",
                 ),
@@ -336,7 +336,7 @@ impl Recognizer<'_> {
             ExprKind::Cast(inner, kind) => {
                 let kind = kind.to_ascii_uppercase();
                 if !["REAL", "FLOA", "DOUB"].iter().any(|word| kind.contains(word)) {
-                    return refuse_interval(
+                    return interval_refusal(
                         &expr.span,
                         "CAST changes an aggregate, other than to REAL",
                     );
@@ -345,44 +345,46 @@ impl Recognizer<'_> {
             }
             ExprKind::Operation(ExprOperator::Prefix("-"), operands) => {
                 let [operand] = operands.as_slice() else {
-                    return refuse_interval(&expr.span, "the operator is unknown");
+                    return interval_refusal(&expr.span, "the operator is unknown");
                 };
                 let part = self.parse_part(operand)?;
                 Ok(Part { scale: -part.scale, ..part })
             }
             ExprKind::Operation(ExprOperator::Infix(operator), operands) => {
                 let [left, right] = operands.as_slice() else {
-                    return refuse_interval(&expr.span, "the operator is unknown");
+                    return interval_refusal(&expr.span, "the operator is unknown");
                 };
                 let (left, right) = (self.parse_part(left)?, self.parse_part(right)?);
                 combine_parts(&expr.span, operator, left, right)
             }
             ExprKind::Function { .. } => self.parse_aggregate(expr),
-            ExprKind::Call(..) => refuse_interval(&expr.span, "the query asks a model"),
+            ExprKind::Call(..) => interval_refusal(&expr.span, "the query asks a model"),
             ExprKind::Scalar(_) | ExprKind::Exists(_) => {
-                refuse_interval(&expr.span, "the query has a subquery")
+                interval_refusal(&expr.span, "the query has a subquery")
             }
-            _ => refuse_interval(&expr.span, "a result column is neither a group nor an aggregate"),
+            _ => {
+                interval_refusal(&expr.span, "a result column is neither a group nor an aggregate")
+            }
         }
     }
 
     fn parse_aggregate(&mut self, expr: &Expr) -> Result<Part, QueryError> {
         let ExprKind::Function { name, window, filter, args, .. } = &expr.kind else {
-            return refuse_interval(
+            return interval_refusal(
                 &expr.span,
                 "a result column is neither a group nor an aggregate",
             );
         };
         if window.is_some() {
-            return refuse_interval(&expr.span, "the query has a window function");
+            return interval_refusal(&expr.span, "the query has a window function");
         }
         if !["count", "sum", "total", "avg"].contains(&name.as_str()) {
-            return refuse_interval(&expr.span, format!("{name}() is not COUNT, SUM or AVG"));
+            return interval_refusal(&expr.span, format!("{name}() is not COUNT, SUM or AVG"));
         }
         let before = args.first().map_or(expr.span.start, |arg| arg.span.start);
         let head = self.sql.get(expr.span.start..before).unwrap_or_default();
         if head.to_ascii_lowercase().contains("distinct") {
-            return refuse_interval(&expr.span, "DISTINCT counts values, not rows");
+            return interval_refusal(&expr.span, "DISTINCT counts values, not rows");
         }
         let mut leaf =
             Leaf { population: Vec::new(), condition: Vec::new(), value: LeafValue::One };
@@ -393,7 +395,7 @@ impl Recognizer<'_> {
             ("count", []) => return Ok(self.add_leaf(leaf, false)),
             (_, [arg]) => arg,
             _ => {
-                return refuse_interval(
+                return interval_refusal(
                     &expr.span,
                     format!("{name}() has an order or several arguments"),
                 );
@@ -436,13 +438,13 @@ impl Recognizer<'_> {
                 let found = self.tables.find_expanded_column(table.as_deref(), column);
                 match found.and_then(|n| FromTables::expanded_column(self.spec, n).range) {
                     Some(range) => Ok(range),
-                    None => refuse_interval(
+                    None => interval_refusal(
                         &arg.span,
                         format!("`{column}` needs `range = [lo, hi]` in the spec"),
                     ),
                 }
             }
-            _ => refuse_interval(
+            _ => interval_refusal(
                 &arg.span,
                 "the aggregate is over an expression of a model-filled number",
             ),
@@ -457,14 +459,14 @@ fn combine_parts(span: &Span, operator: &str, left: Part, right: Part) -> Result
         ("*", _, None) => Ok(Part { scale: left.scale * right.scale, is_real, ..left }),
         ("*", None, _) => Ok(Part { scale: left.scale * right.scale, is_real, ..right }),
         ("/", Some(_), _) if !is_real => {
-            refuse_interval(span, "the division is between whole numbers; multiply by 1.0 first")
+            interval_refusal(span, "the division is between whole numbers; multiply by 1.0 first")
         }
         ("/", Some(_), None) if right.scale == 0.0 => {
-            refuse_interval(span, "the aggregate is divided by 0")
+            interval_refusal(span, "the aggregate is divided by 0")
         }
         ("/", Some(_), None) => Ok(Part { scale: left.scale / right.scale, is_real, ..left }),
         ("/", Some(_), Some(_)) if right.scale == 0.0 => {
-            refuse_interval(span, "the aggregate is divided by 0")
+            interval_refusal(span, "the aggregate is divided by 0")
         }
         ("/", Some(_), Some(denominator))
             if left.denominator.is_none() && right.denominator.is_none() =>
@@ -472,7 +474,7 @@ fn combine_parts(span: &Span, operator: &str, left: Part, right: Part) -> Result
             let scale = left.scale / right.scale;
             Ok(Part { scale, denominator: Some(denominator), is_real, ..left })
         }
-        _ => refuse_interval(span, "the arithmetic is more than a ratio of two aggregates"),
+        _ => interval_refusal(span, "the arithmetic is more than a ratio of two aggregates"),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::refusal::refuse_interval;
+use super::refusal::interval_refusal;
 use crate::query::QueryError;
 use hqdl_database::Database;
 use hqdl_spec::{Catalog, Column, Expansion, SourceRows, Spec};
@@ -64,7 +64,7 @@ impl<'a> FromTables<'a> {
             found.tables.push(table);
         }
         match (found.tables.as_slice(), core.from.as_slice()) {
-            ([], _) => return refuse_interval(&core.span, "the query reads no table"),
+            ([], _) => return interval_refusal(&core.span, "the query reads no table"),
             ([_], _) => {}
             ([left, right], [_, item]) => {
                 let (expansion, source) = match (&left.kind, &right.kind) {
@@ -73,7 +73,7 @@ impl<'a> FromTables<'a> {
                         (*n, name.clone())
                     }
                     _ => {
-                        return refuse_interval(
+                        return interval_refusal(
                             &core.span,
                             "the join is not between an expansion and its source",
                         );
@@ -92,7 +92,7 @@ impl<'a> FromTables<'a> {
                 found.join = Some((keyword, condition));
             }
             _ => {
-                return refuse_interval(
+                return interval_refusal(
                     &core.span,
                     "the query joins more than an expansion and its source",
                 );
@@ -104,15 +104,17 @@ impl<'a> FromTables<'a> {
     fn resolve_item(&self, item: &FromItem, core: &Span) -> Result<FromTable, QueryError> {
         let (schema, table, span) = match &item.source {
             FromSource::Table { schema, name, span } => (schema, name, span),
-            FromSource::Query(query) => return refuse_interval(&query.span, "FROM has a subquery"),
-            FromSource::Function { .. } => return refuse_interval(core, "FROM has a function"),
-            FromSource::Join(_) => return refuse_interval(core, "FROM has a join in parentheses"),
+            FromSource::Query(query) => {
+                return interval_refusal(&query.span, "FROM has a subquery");
+            }
+            FromSource::Function { .. } => return interval_refusal(core, "FROM has a function"),
+            FromSource::Join(_) => return interval_refusal(core, "FROM has a join in parentheses"),
         };
         if schema.is_some() {
-            return refuse_interval(span, "a table is named with its schema");
+            return interval_refusal(span, "a table is named with its schema");
         }
         if item.natural || item.join == JoinKind::Outer {
-            return refuse_interval(span, "the join is NATURAL, RIGHT or FULL");
+            return interval_refusal(span, "the join is NATURAL, RIGHT or FULL");
         }
         let is_named = |name: &str| name.eq_ignore_ascii_case(table);
         let columns = self.database.table_columns(table).unwrap_or_default();
@@ -120,7 +122,7 @@ impl<'a> FromTables<'a> {
         let kind = if let Some(n) = self.spec.expansions.iter().position(|e| is_named(&e.name)) {
             FromTableKind::Expansion(n)
         } else if let Some((view, joined)) =
-            self.spec.expanded_views().into_iter().find(|(view, _)| is_named(view))
+            self.spec.list_expanded_views().into_iter().find(|(view, _)| is_named(view))
         {
             let select = self.database.build_expanded_select(&joined, None);
             let number = |(name, n, column): (String, usize, usize)| {
@@ -128,7 +130,7 @@ impl<'a> FromTables<'a> {
             };
             FromTableKind::View(view, select.columns.into_iter().filter_map(number).collect())
         } else if self.list_many_tables().any(is_named) {
-            return refuse_interval(
+            return interval_refusal(
                 span,
                 "a one-to-many table has several rows for an entity; use EXISTS",
             );
@@ -158,7 +160,7 @@ impl<'a> FromTables<'a> {
         let expansion = &self.spec.expansions[expansion];
         let is_source = |rows: &SourceRows| matches!(rows, SourceRows::Table(table) if table.eq_ignore_ascii_case(source));
         let Some(n) = expansion.sources.iter().position(|s| is_source(&s.rows)) else {
-            return refuse_interval(
+            return interval_refusal(
                 span,
                 format!("`{source}` is not the source of `{}`", expansion.name),
             );
@@ -207,12 +209,12 @@ impl<'a> FromTables<'a> {
         let (Body::Core(core), true) =
             (&query.body, query.with.is_empty() && query.limit.is_none())
         else {
-            return refuse_interval(&query.span, reason);
+            return interval_refusal(&query.span, reason);
         };
         let [FromItem { source: FromSource::Table { schema: None, name, .. }, name: alias, .. }] =
             core.from.as_slice()
         else {
-            return refuse_interval(&query.span, reason);
+            return interval_refusal(&query.span, reason);
         };
         let mut found = None;
         for (n, expansion) in self.spec.expansions.iter().enumerate() {
@@ -224,7 +226,7 @@ impl<'a> FromTables<'a> {
         let (Some((n, column)), Some(filter), true) =
             (found, &core.filter, core.group.is_empty() && core.having.is_none())
         else {
-            return refuse_interval(&query.span, reason);
+            return interval_refusal(&query.span, reason);
         };
         let mut conditions = Vec::new();
         split_at_and(filter, &mut conditions);
@@ -239,12 +241,12 @@ impl<'a> FromTables<'a> {
             } else if is_value_test(text, condition) {
                 values += 1;
             } else {
-                return refuse_interval(&condition.span, reason);
+                return interval_refusal(&condition.span, reason);
             }
         }
         let has_key = |name: &String| keys.contains(&name.to_ascii_lowercase());
         if values != 1 || !expansion.key.names().iter().all(has_key) {
-            return refuse_interval(&query.span, reason);
+            return interval_refusal(&query.span, reason);
         }
         Ok(n * MAX_COLUMNS + column)
     }
@@ -266,7 +268,7 @@ impl<'a> FromTables<'a> {
     ) -> Result<(usize, BTreeSet<usize>), QueryError> {
         let expansions: BTreeSet<usize> = numbers.iter().map(|n| n / MAX_COLUMNS).collect();
         if expansions.len() > 1 {
-            return refuse_interval(span, "the query reads columns of several expansions");
+            return interval_refusal(span, "the query reads columns of several expansions");
         }
         let expansion = expansions.into_iter().next().unwrap_or_default();
         let has_expansion = self.tables.iter().any(|t| match &t.kind {
@@ -275,7 +277,7 @@ impl<'a> FromTables<'a> {
             FromTableKind::Source(_) => false,
         });
         if !has_expansion && !numbers.is_empty() {
-            return refuse_interval(span, "the query does not read the table of the expansion");
+            return interval_refusal(span, "the query does not read the table of the expansion");
         }
         Ok((expansion, numbers.iter().map(|n| n % MAX_COLUMNS).collect()))
     }
@@ -289,7 +291,7 @@ impl<'a> FromTables<'a> {
                 }
                 FromTableKind::Source(name) => sql::quote_name(name),
                 FromTableKind::View(view, _) => {
-                    let joined = self.spec.expanded_views().remove(view).unwrap_or_default();
+                    let joined = self.spec.list_expanded_views().remove(view).unwrap_or_default();
                     let number = joined
                         .iter()
                         .position(|(e, _)| self.find_expansion(e) == Some(expansion))
@@ -329,7 +331,7 @@ fn check_join(item: &FromItem, core: &SelectCore, keys: &[String]) -> Result<(),
         split_at_and(on, &mut conditions);
         for condition in &conditions {
             if find_joined_key(condition).is_none() {
-                return refuse_interval(
+                return interval_refusal(
                     &condition.span,
                     "the tables are joined on more than the key",
                 );
@@ -343,7 +345,7 @@ fn check_join(item: &FromItem, core: &SelectCore, keys: &[String]) -> Result<(),
     let missing = keys.iter().find(|key| !joined.contains(&key.to_ascii_lowercase()));
     match missing {
         Some(key) => {
-            refuse_interval(&core.span, format!("the tables are not joined on `{key}` of the key"))
+            interval_refusal(&core.span, format!("the tables are not joined on `{key}` of the key"))
         }
         None => Ok(()),
     }

@@ -128,7 +128,7 @@ impl Materializer<'_> {
             return Ok(None);
         }
         let mut run = self.start_run(command, listener)?;
-        let recovered = self.new_dispatch(&run, interrupt).map(|mut dispatch| {
+        let recovered = self.create_dispatch(&run, interrupt).map(|mut dispatch| {
             let unsent = run.runtime.block_on(dispatch.recover_jobs());
             report.add_usage(&dispatch.column_usage());
             unsent
@@ -149,7 +149,7 @@ impl Materializer<'_> {
         interrupt: &watch::Receiver<bool>,
         report: &mut Report,
     ) {
-        let Some(mut dispatch) = self.new_dispatch(run, interrupt) else { return };
+        let Some(mut dispatch) = self.create_dispatch(run, interrupt) else { return };
         if let Err(failed) = self.enqueue_missing_cells(run, coverages, interrupt) {
             report.failure = Some(failed);
             return;
@@ -195,7 +195,7 @@ impl Materializer<'_> {
         self.facts.history().delete_unsent_requests(&self.spec.full_path(), id)?;
         let run = Run::open(id, listener)?;
         let dispatch =
-            self.new_dispatch(&run, interrupt).ok_or(MaterializeError::BatchesUnsupported)?;
+            self.create_dispatch(&run, interrupt).ok_or(MaterializeError::BatchesUnsupported)?;
         self.enqueue_missing_cells(&run, &coverages, interrupt)?;
         if *interrupt.borrow() {
             return Err(MaterializeError::Stopped(StopReason::Interrupted));
@@ -243,7 +243,7 @@ impl Materializer<'_> {
         let _lock = lock.ok_or(MaterializeError::Stopped(StopReason::Interrupted))?;
         let id = self.facts.history().start_run(command, "")?;
         let run = Run::open(id, listener)?;
-        let mut parsers = self.new_answer_parsers(&run);
+        let mut parsers = self.create_answer_parsers(&run);
         parsers.run = Some(id);
         let mut lines = LineCounts::default();
         let result = run.runtime.block_on(async {
@@ -335,7 +335,7 @@ impl Materializer<'_> {
         Ok(self.facts.history().enqueue_requests(run.id, &queued)?)
     }
 
-    fn new_dispatch<'d>(
+    fn create_dispatch<'d>(
         &'d self,
         run: &Run,
         interrupt: &watch::Receiver<bool>,
@@ -350,10 +350,10 @@ impl Materializer<'_> {
             interrupt: interrupt.clone(),
             unsent: run.unsent.clone(),
         };
-        Some(Dispatch::new(self.new_answer_parsers(run), options))
+        Some(Dispatch::new(self.create_answer_parsers(run), options))
     }
 
-    fn new_answer_parsers<'d>(&'d self, run: &Run) -> AnswerParsers<'d> {
+    fn create_answer_parsers<'d>(&'d self, run: &Run) -> AnswerParsers<'d> {
         AnswerParsers::new(self.facts, Arc::clone(&self.model), run.events.clone())
     }
 }

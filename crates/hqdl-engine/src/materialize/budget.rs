@@ -4,7 +4,7 @@ use super::coverage::CoverageReport;
 use super::{MaterializeError, Materializer, RunMode};
 use hqdl_facts::FactsError;
 use hqdl_model::ExpansionModels;
-use hqdl_model::budget::run_allowance;
+use hqdl_model::budget::load_run_caps;
 use hqdl_model::generate::{Event, Listener};
 use hqdl_model::plan::{BudgetLeft, Plan, ThroughputEstimate};
 use hqdl_spec::Provider;
@@ -73,7 +73,7 @@ impl<'w> Materializer<'w> {
         }
         let history = self.facts.history();
         let unfinished = history.find_unfinished_run(&self.spec.full_path())?;
-        let (caps, spent) = run_allowance(history, &self.spec.limits, unfinished)?;
+        let (caps, spent) = load_run_caps(history, &self.spec.limits, unfinished)?;
         Ok(BudgetLeft {
             usd: caps.usd.map(|usd| (usd - spent.usd).max(0.0)),
             tokens: caps.tokens.map(|tokens| tokens.saturating_sub(spent.tokens)),

@@ -203,7 +203,7 @@ impl Calibration {
             None if open > 0 => Promise::Unanswered(open),
             None => Promise::Undecided,
             // The accepted levels may contain no cell.
-            Some(accepted) if self.trim_levels(accepted) == 0 => Promise::AllEscalated,
+            Some(accepted) if self.count_nonempty_levels(accepted) == 0 => Promise::AllEscalated,
             Some(accepted) => Promise::Kept { accepted },
         }
     }
@@ -231,7 +231,7 @@ impl Calibration {
 
     /// Removes empty levels from the end of the first `accepted` levels, and returns the number of
     /// remaining levels.
-    pub(super) fn trim_levels(&self, accepted: usize) -> usize {
+    pub(super) fn count_nonempty_levels(&self, accepted: usize) -> usize {
         (0..=accepted).rev().find(|levels| !self.is_empty_level(*levels)).unwrap_or(0)
     }
 

@@ -19,7 +19,7 @@ use hqdl_facts::{
 use hqdl_model::plan::{AcceptedCells, CascadePlan, CascadeThreshold, ExpansionPlan};
 use hqdl_spec::{CascadeTarget, Comparison, TargetBasis};
 use hqdl_statistics::CascadeChoice;
-use hqdl_values::format::count_noun;
+use hqdl_values::format::format_count;
 use hqdl_values::key::Entity;
 
 /// Returns true if a calibration includes the cell of this key and column.
@@ -149,7 +149,10 @@ impl Materializer<'_> {
     fn check_override_shots(&self, n: usize, column: usize) -> Result<(), AuditError> {
         let expansion = &self.spec.expansions[n];
         let is_overridden = || {
-            self.overrides.overridden_rows(n).iter().any(|(_, cells)| cells.contains_key(&column))
+            self.overrides
+                .list_overridden_rows(n)
+                .iter()
+                .any(|(_, cells)| cells.contains_key(&column))
         };
         if expansion.override_shots == 0 || !is_overridden() {
             return Ok(());
@@ -171,7 +174,7 @@ impl Materializer<'_> {
         entity: &Entity,
         record: Option<&Record>,
     ) -> Option<(Reason, usize)> {
-        let decision = self.cascade_decision(n, column, entity);
+        let decision = self.find_cascade_decision(n, column, entity);
         if !decision.is_sampled {
             return None;
         }
@@ -225,7 +228,7 @@ impl Materializer<'_> {
                     let is_overridden = self.overrides.get(n, &key.entity, column).is_some();
                     let cell = self.requirements[n].look_up_cascade(facts.as_ref(), column);
                     calibration.add_cell(&key.entity, is_overridden, cell, || {
-                        self.requirements[n].cascade_values(facts.as_ref(), column)
+                        self.requirements[n].find_cascade_values(facts.as_ref(), column)
                     });
                 }
             }
@@ -234,7 +237,7 @@ impl Materializer<'_> {
     }
 
     /// Returns the decision about a cell of a column.
-    pub(super) fn cascade_decision(
+    pub(super) fn find_cascade_decision(
         &self,
         n: usize,
         column: usize,
@@ -318,7 +321,7 @@ impl Materializer<'_> {
         let keys = Keys::collect(self.database, expansion, None)?;
         self.for_each_key(&keys, &mut |key, facts| {
             for (column, count) in columns.iter().zip(&mut counts) {
-                let first = self.requirements[n].for_column(*column);
+                let first = self.requirements[n].column_requirements(*column);
                 if is_calibrated(key, *column)
                     && let CellLookup::Known(fact) = first.look_up_cell(facts.as_ref(), *column)
                     && fact.answer.state.has_value()
@@ -333,7 +336,7 @@ impl Materializer<'_> {
         for (column, [without, with]) in columns.into_iter().zip(counts) {
             let name = format!("{}.{}", expansion.name, expansion.columns[column].name);
             let model = models.choices()[models.column_models(column).first].name.clone();
-            let answers = count_noun(without, "answer");
+            let answers = format_count(without, "answer");
             if without > 0 && with == 0 {
                 return Err(MaterializeError::NoLogprobs { column: name, model, answers });
             }
@@ -359,13 +362,13 @@ impl Materializer<'_> {
             if rule.uses_logprobs() {
                 choices.retain(|choice| !calibration.is_empty_level(choice.accepted));
             }
-            let shown = |accepted| choose_shown(calibration, rule, accepted);
+            let shown = |accepted| choose_shown_levels(calibration, rule, accepted);
             let chosen = calibration.accepted.map(shown);
             let price = self.estimate_cell_cost(n, column, rule.to);
             let to_threshold = |choice: CascadeChoice| {
                 let cells = calibration.unescalated[choice.accepted..].iter().sum::<u64>();
                 CascadeThreshold {
-                    accepts: describe_accepted(rule, choice.accepted),
+                    accepts: describe_accepted_cells(rule, choice.accepted),
                     cells,
                     cost_usd: price.map(|price| price * cells as f64),
                     expected: choice.expected,
@@ -417,12 +420,16 @@ impl Materializer<'_> {
 
 /// Returns the number of accepted levels to show. If the confidence is a probability, there are
 /// many levels, so empty levels at the end are left out.
-fn choose_shown(calibration: &Calibration, rule: &SecondAnswerRule, accepted: usize) -> usize {
-    if rule.uses_logprobs() { calibration.trim_levels(accepted) } else { accepted }
+fn choose_shown_levels(
+    calibration: &Calibration,
+    rule: &SecondAnswerRule,
+    accepted: usize,
+) -> usize {
+    if rule.uses_logprobs() { calibration.count_nonempty_levels(accepted) } else { accepted }
 }
 
 /// Returns the cells that are accepted if this number of levels is accepted.
-fn describe_accepted(rule: &SecondAnswerRule, accepted: usize) -> AcceptedCells {
+fn describe_accepted_cells(rule: &SecondAnswerRule, accepted: usize) -> AcceptedCells {
     match accepted.checked_sub(1) {
         None => AcceptedCells::Nothing,
         Some(level) if rule.uses_logprobs() => PROBABILITY_LEVELS
@@ -440,20 +447,20 @@ fn describe_promise(
     rule: &SecondAnswerRule,
 ) -> String {
     let share = 100.0 * calibration.target.share;
-    let cells = count_noun(calibration.sample.population, "cell");
-    let sample = count_noun(calibration.sample.sampled, "row");
-    let misses = count_noun(calibration.count_disagreements(), "disagreement");
+    let cells = format_count(calibration.sample.population, "cell");
+    let sample = format_count(calibration.sample.sampled, "row");
+    let misses = format_count(calibration.count_disagreements(), "disagreement");
     let is_truth = calibration.target.basis == TargetBasis::Truth;
     let open_cells = |open: u64, part: &str| {
         let is_are = if open == 1 { "is" } else { "are" };
-        format!("{name}: no promise yet: {}{part} {is_are} unanswered", count_noun(open, "cell"))
+        format!("{name}: no promise yet: {}{part} {is_are} unanswered", format_count(open, "cell"))
     };
     let likely = format!("{name}: with a probability of 95 %, at least {share} % of {cells}");
     match calibration.promise() {
         Promise::Refused => calibration.describe_refusal(name, to),
         Promise::SampleUnanswered(open) => format!(
             "{name}: no promise yet, because {} of the sample are not answered by all models",
-            count_noun(open, "cell")
+            format_count(open, "cell")
         ),
         Promise::Unanswered(open) => open_cells(open, ""),
         Promise::BelowThresholdUnanswered(open) => open_cells(open, " below the threshold"),
@@ -467,7 +474,10 @@ fn describe_promise(
             "{name}: the sample of {sample} with {misses} does not show that {share} % agree with {to}, so {to} answers all cells"
         ),
         Promise::Kept { accepted } => {
-            let low = match describe_accepted(rule, choose_shown(calibration, rule, accepted)) {
+            let low = match describe_accepted_cells(
+                rule,
+                choose_shown_levels(calibration, rule, accepted),
+            ) {
                 AcceptedCells::Equal(equal) => {
                     format!("those with fewer than {equal} of {} equal answers", rule.level_count())
                 }

@@ -66,10 +66,10 @@ impl<'w> Materializer<'w> {
         let state = previous.published_state(&self.spec, &expansion.name).filter(|state| {
             state.has_same_inputs(&now)
                 && state.head <= position.1
-                && expansion.columns.iter().all(|column| state.has_same_column(column))
+                && expansion.columns.iter().all(|column| state.has_unchanged_column(column))
         });
         let (Some(state), Some(snapshot), Some(checksums)) =
-            (state, previous.bucket_snapshot(expansion), previous.checksums(expansion))
+            (state, previous.load_bucket_snapshot(expansion), previous.checksums(expansion))
         else {
             return Ok(None);
         };
@@ -77,7 +77,7 @@ impl<'w> Materializer<'w> {
         // answers may be missing since its records were rebuilt.
         let (id, description) = &snapshot.last_completion;
         let is_same_history = self.describe_completion(*id)? == *description
-            && self.facts.with_latest().records_id()? == snapshot.records_id;
+            && self.facts.sync().records_id()? == snapshot.records_id;
         Ok(is_same_history.then_some(PublishedKeys { snapshot, checksums, state }))
     }
 
@@ -92,7 +92,7 @@ impl<'w> Materializer<'w> {
         // Read the position before the answers, so that later answers are never missed.
         let (_, last_row) = history.journal_position()?;
         let identity_ids = self.requirements[n].all_identity_ids();
-        let answered = history.entities_answered_since(published.state.head, &identity_ids)?;
+        let answered = history.find_entities_answered_since(published.state.head, &identity_ids)?;
         let (expansion, filter) = (&self.spec.expansions[n], self.selection.filter.as_deref());
         let keys = Keys::collect_changed_keys(
             self.database,
@@ -135,7 +135,7 @@ impl<'w> Materializer<'w> {
         if published_journal.as_deref() != Some(journal) {
             return Ok(false);
         }
-        match published.bucket_snapshot(expansion) {
+        match published.load_bucket_snapshot(expansion) {
             Some(BucketSnapshot { last_completion: (id, description), .. }) => {
                 Ok(self.describe_completion(id)? == description)
             }
@@ -160,7 +160,7 @@ impl<'w> Materializer<'w> {
 
     /// Returns the last completion of the fact store, with its description.
     pub(super) fn describe_last_completion(&self) -> Result<(i64, String), FactsError> {
-        let id = self.facts.history().last_completion_id()?;
+        let id = self.facts.history().load_last_completion_id()?;
         Ok((id, self.describe_completion(id)?))
     }
 

@@ -219,7 +219,7 @@ impl<'w> Materializer<'w> {
         walk: &mut KeyWalk<'_>,
         visit: &mut dyn FnMut(&KeyRow, EntityFacts) -> Result<(), WalkError>,
     ) -> Result<(), WalkError> {
-        let facts = self.facts.with_latest();
+        let facts = self.facts.sync();
         let mut buffer: Vec<KeyRow> = Vec::with_capacity(PREFETCHED_KEYS);
         let mut flush = |buffer: &mut Vec<KeyRow>| {
             let rows: Vec<_> = buffer.iter().map(|k| (k.fact_entity(), &k.entity)).collect();
@@ -250,7 +250,7 @@ impl<'w> Materializer<'w> {
             if self.run_mode == RunMode::Batch {
                 return (requirements.look_up_cell(record, c), requirements.first_model(c));
             }
-            let decision = self.cascade_decision(n, c, &key.entity);
+            let decision = self.find_cascade_decision(n, c, &key.entity);
             requirements.look_up_with_second_answer(record, c, decision)
         };
         let resolve = |c: usize| {
@@ -295,8 +295,8 @@ impl<'w> Materializer<'w> {
             self.exported_cells.borrow_mut().as_mut().filter(|_| !to_request.is_empty())
         {
             // Export files ask only one model.
-            let model = requirements.for_column(to_request[0]).model;
-            let exported = self.facts.history().exported_columns(key.fact_entity(), model)?;
+            let model = requirements.column_requirements(to_request[0]).model;
+            let exported = self.facts.history().list_exported_columns(key.fact_entity(), model)?;
             to_request.retain(|c| {
                 let identity_id = requirements.identity_id(*c);
                 let export =
@@ -370,7 +370,7 @@ impl<'w> Materializer<'w> {
     /// Returns warnings for overrides whose key is in no source.
     pub(super) fn find_unknown_overrides(&self, coverages: &[CoverageReport<'_>]) -> Vec<String> {
         let overridden: Vec<_> = coverages.iter().map(|s| s.overridden_entities.clone()).collect();
-        self.overrides.unmatched_lines(&self.spec, &overridden)
+        self.overrides.list_unmatched_lines(&self.spec, &overridden)
     }
 
     /// Updates the flag that shows whether any batch job is open.
@@ -516,6 +516,6 @@ pub(super) fn count_orphans(
         known.insert(hash(&serde_json::Value::Array(json).to_string()));
         Ok::<(), rusqlite::Error>(())
     })
-    .map_err(|e| target.store_error_for(&e))?;
+    .map_err(|e| target.to_store_error(&e))?;
     Ok(target.count_orphans(expansion, &mut |key| known.contains(&hash(key))))
 }

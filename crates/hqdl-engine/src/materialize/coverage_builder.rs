@@ -38,7 +38,7 @@ impl<'w> Materializer<'w> {
         // Read the position before any fact, so that later facts are never missed.
         let (_, last_row) = self.facts.history().journal_position()?;
         self.update_batch_job_flag()?;
-        let records_id = self.facts.with_latest().records_id()?;
+        let records_id = self.facts.sync().records_id()?;
         let mut builder = CoverageBuilder::new(self, n, priced).with_buckets_for(&keys, records_id);
         self.for_each_key(&keys, &mut |key: &KeyRow, facts: EntityFacts| {
             builder.visit_key(key, facts.as_ref())
@@ -257,7 +257,7 @@ impl<'b, 'w> CoverageBuilder<'b, 'w> {
                 self.add_unlisted_words(column, &fact.answer);
                 let model = self.materializer.requirements[self.n].first_model(column);
                 if let Some(cost) = self.costs.get_mut(model) {
-                    cost.requests.estimator.learn_from_cell(column, &fact.answer.value);
+                    cost.requests.estimator.record_cell_length(column, &fact.answer.value);
                 }
             }
             ResolvedCell::Fact { lookup: CellLookup::Missing(reason, fact), model } => {
@@ -376,7 +376,7 @@ impl CoverageBuilder<'_, '_> {
             self.materializer.database.path().to_owned(),
             self.materializer.spec.expansions[self.n].clone(),
         );
-        ExpansionKeys::read_on_demand(move |hashes| {
+        ExpansionKeys::from_loader(move |hashes| {
             let mut insert = |_: usize, key: &[Value]| hashes.insert(key);
             Database::open(&path).is_ok_and(|database| {
                 for_each_source_key(&database, &expansion, &mut insert).is_ok()

@@ -67,18 +67,18 @@ impl Materializer<'_> {
             // Sort and truncate whenever the list reaches twice its final size, to limit memory
             // use.
             if doubts.len() >= 2 * max.max(1) {
-                sort_doubts(&mut doubts, max);
+                select_most_doubtful(&mut doubts, max);
             }
             Ok(())
         })
         .map_err(|e| e.into_materialize_error(self.database))?;
-        sort_doubts(&mut doubts, max);
+        select_most_doubtful(&mut doubts, max);
         Ok((doubts, count))
     }
 }
 
 /// Sorts cells by doubt and keeps the first `max`. The sort is stable.
-fn sort_doubts(doubts: &mut Vec<DoubtfulCell>, max: usize) {
+fn select_most_doubtful(doubts: &mut Vec<DoubtfulCell>, max: usize) {
     doubts.sort_by(|a, b| b.doubt.total_cmp(&a.doubt));
     doubts.truncate(max);
 }

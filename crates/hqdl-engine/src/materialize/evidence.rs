@@ -48,7 +48,7 @@ impl Materializer<'_> {
         let (mut digests, mut outdated) = (Vec::new(), HashSet::new());
         let mut failure = None;
         let walked = self.for_each_key(&keys, &mut |key: &KeyRow, facts: EntityFacts| {
-            let known = |c| self.requirements[n].known_completions(facts.as_ref(), c);
+            let known = |c| self.requirements[n].list_known_completions(facts.as_ref(), c);
             let asked: HashSet<i64> = (0..expansion.columns.len()).flat_map(known).collect();
             if !key.is_first_spelling || asked.is_empty() {
                 return Ok(());
@@ -95,7 +95,7 @@ impl Materializer<'_> {
 /// Computes the digest of the passages that a request about this row would show.
 fn compute_digest(expansion: &Expansion, row: &Row) -> Result<String, String> {
     let evidence =
-        expansion.reduce_to_key_part(&row.key).find_evidence(&expansion.shown_row(row))?;
+        expansion.reduce_to_key_part(&row.key).find_evidence(&expansion.build_shown_row(row))?;
     Ok(evidence.map(|evidence| evidence.digest.clone()).unwrap_or_default())
 }
 

@@ -191,7 +191,7 @@ impl Materializer<'_> {
         let mut requested_keys = 0;
         let [first_spellings, _] = &coverage.pending_keys;
         let mut walk = |on_key: &mut dyn FnMut(&KeyRow) -> Result<(), WalkError>| {
-            coverage.keys.for_each_at(first_spellings, on_key)
+            coverage.keys.for_each_key_at(first_spellings, on_key)
         };
         let mut walked =
             self.for_each_key_in(&mut walk, &mut |key: &KeyRow, facts: EntityFacts| {

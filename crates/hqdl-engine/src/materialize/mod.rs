@@ -39,7 +39,7 @@ pub use self::report::{ColumnReport, Report};
 use self::run::Run;
 pub use self::run::RunMode;
 use crate::audit::AuditError;
-use hqdl_database::output::{OutputTarget, check_support, remove_leftovers};
+use hqdl_database::output::{OutputTarget, check_support, remove_stale_files};
 use hqdl_database::{Database, StoreError};
 use hqdl_facts::{ExpansionRequirements, Facts, FactsError};
 use hqdl_model::generate::{Event, Listener, StopReason};
@@ -49,7 +49,7 @@ use hqdl_model::{self as model, ExpansionModels, Model, SetupError};
 use hqdl_spec::overrides::{Overrides, OverridesError};
 use hqdl_spec::{Expansion, Format, Provider, Spec};
 use hqdl_values::cell::{State, Tally};
-use hqdl_values::format::count_noun;
+use hqdl_values::format::format_count;
 use hqdl_values::problem::find_nearest;
 
 /// Reason why a spec could not be materialized.
@@ -338,7 +338,7 @@ impl<'w> Materializer<'w> {
     pub fn plan_requests(&self) -> Result<(Plan, Vec<String>), MaterializeError> {
         let mut plan = Plan {
             is_counted: self.has_exact_token_counts(),
-            price_notes: self.spec.reserved_price_notes(),
+            price_notes: self.spec.list_reserved_price_notes(),
             ..Plan::default()
         };
         let (mut warnings, mut coverages) = (Vec::new(), Vec::new());
@@ -363,7 +363,7 @@ impl<'w> Materializer<'w> {
                 warnings.push(format!(
                     "{}: running batches ask for {}, which the plan leaves out",
                     expansion.name,
-                    count_noun(coverage.count_in_flight_cells(), "cell")
+                    format_count(coverage.count_in_flight_cells(), "cell")
                 ));
             }
             let mut plans = coverage.split_plan(&self.models[n]);
@@ -431,7 +431,7 @@ impl<'w> Materializer<'w> {
         report: &mut Report,
     ) -> Result<bool, MaterializeError> {
         if let Some(output) = &self.spec.output {
-            remove_leftovers(output);
+            remove_stale_files(output);
         }
         *run = self.recover_batches(has_batch_lock, command, listener, interrupt, report)?;
         self.version.set(self.database.data_version()?);
@@ -449,7 +449,7 @@ impl<'w> Materializer<'w> {
         }
         if !should_request && published_db.is_some_and(|db| self.matches_coverage(db, &coverages)) {
             self.update_report(run.as_ref(), report);
-            self.report_cascades(report);
+            self.add_cascade_notes(report);
             report.count_cells_from_coverage(&coverages);
             return Ok(true);
         }
@@ -481,7 +481,7 @@ impl<'w> Materializer<'w> {
             };
             changed = self.request_cells(run, &mut coverages, &target, interrupt, report);
         }
-        self.report_cascades(report);
+        self.add_cascade_notes(report);
         let notes = (0..self.spec.expansions.len()).flat_map(|n| self.describe_cascades(n));
         notes.for_each(|note| listener(&Event::Warning(note)));
         self.update_report(run.as_ref(), report);
@@ -531,7 +531,7 @@ impl<'w> Materializer<'w> {
         if in_flight > 0 && self.run_mode == RunMode::Live {
             listener(&Event::Warning(format!(
                 "running batches ask for {}, which this run skips: `--batch` waits for them",
-                count_noun(in_flight, "cell")
+                format_count(in_flight, "cell")
             )));
         }
         let mut notes = self.list_resumed_refreshes(&coverages);
@@ -557,13 +557,13 @@ impl<'w> Materializer<'w> {
                 "{}: {} may answer {} again; only the maximum price includes this",
                 self.spec.expansions[n].name,
                 self.models[n].choices()[model].name,
-                count_noun(cells, "cell")
+                format_count(cells, "cell")
             )
         };
         possible.filter(|(_, cells)| *cells > 0).map(describe).collect()
     }
 
-    fn report_cascades(&self, report: &mut Report) {
+    fn add_cascade_notes(&self, report: &mut Report) {
         let expansions = 0..self.spec.expansions.len();
         report.cascades = expansions.flat_map(|n| self.plan_cascades(n)).collect();
         report.failure = report.failure.take().or_else(|| self.find_refused_target());
@@ -692,7 +692,7 @@ impl<'w> Materializer<'w> {
 
     /// Returns true if the database contains published tables of all expansions.
     fn has_published_tables(&self, db: &Database) -> bool {
-        let published = db.published_expansions().unwrap_or_default();
+        let published = db.list_published_expansions().unwrap_or_default();
         self.spec
             .expansions
             .iter()
@@ -712,7 +712,7 @@ enum WalkError {
 impl WalkError {
     fn into_materialize_error(self, db: &Database) -> MaterializeError {
         match self {
-            Self::Sqlite(e) => db.store_error_for(&e).into(),
+            Self::Sqlite(e) => db.to_store_error(&e).into(),
             Self::Store(e) => e.into(),
             Self::Facts(e) => e.into(),
             Self::Closed => MaterializeError::Stopped(StopReason::Interrupted),

@@ -36,7 +36,7 @@ impl<'w> Materializer<'w> {
         all.all(|(expansion, coverage)| {
             db.checksums(expansion).is_some_and(|checksums| coverage.matches(&checksums))
         }) && self.has_current_versions(db)
-            && db.removed_expansions(&self.spec).is_ok_and(|removed| removed.is_empty())
+            && db.list_removed_expansions(&self.spec).is_ok_and(|removed| removed.is_empty())
     }
 
     /// Returns true if all tables were published from this fact store, for this model, and with the
@@ -53,7 +53,7 @@ impl<'w> Materializer<'w> {
                 journal_position.clone(),
             );
             let has_current_columns =
-                |s: &PublishedState| expansion.columns.iter().all(|c| s.has_same_column(c));
+                |s: &PublishedState| expansion.columns.iter().all(|c| s.has_unchanged_column(c));
             db.published_state(&self.spec, &expansion.name)
                 .is_some_and(|s| s.has_same_inputs(&current) && has_current_columns(&s))
         })
@@ -90,7 +90,7 @@ impl<'w> Materializer<'w> {
             let buckets = if is_partial {
                 BTreeSet::new()
             } else {
-                published.differing_buckets(&coverage.checksums)
+                published.find_differing_buckets(&coverage.checksums)
             };
             let (mut keys, mut positions) = (HashSet::new(), KeyPositions::default());
             if is_partial || !buckets.is_empty() && !Checksums::has_many_buckets(&buckets) {
@@ -109,7 +109,7 @@ impl<'w> Materializer<'w> {
                         }
                         Ok::<(), rusqlite::Error>(())
                     })
-                    .map_err(|e| self.database.store_error_for(&e))?;
+                    .map_err(|e| self.database.to_store_error(&e))?;
             }
             coverage.differences = Some(TableDifferences { published, buckets, keys, positions });
         }
@@ -256,7 +256,7 @@ impl<'w> Materializer<'w> {
         let is_partial = coverage.unvisited.is_some();
         let identity_ids = self.requirements[n].all_identity_ids();
         let mut answered =
-            self.facts.history().entities_answered_since(coverage.last_row, &identity_ids)?;
+            self.facts.history().find_entities_answered_since(coverage.last_row, &identity_ids)?;
         let mut counts = coverage.unrequested_counts.clone();
         let mut buckets = coverage.buckets.clone();
         let [first_keys, other_keys] = &coverage.pending_keys;
@@ -265,7 +265,7 @@ impl<'w> Materializer<'w> {
             [(first_keys, true, false), (other_keys, false, false), (unchanged_keys, false, true)]
         {
             let mut walk = |on_key: &mut dyn FnMut(&KeyRow) -> Result<(), WalkError>| {
-                coverage.keys.for_each_at(positions, on_key)
+                coverage.keys.for_each_key_at(positions, on_key)
             };
             self.for_each_key_in(&mut walk, &mut |key: &KeyRow, facts: EntityFacts| {
                 if is_first {
@@ -321,7 +321,7 @@ impl<'w> Materializer<'w> {
                     keys.insert(hash_key(&key_to_json(&key.row.key)));
                     Ok::<(), rusqlite::Error>(())
                 })
-                .map_err(|e| self.database.store_error_for(&e))?;
+                .map_err(|e| self.database.to_store_error(&e))?;
             tables.delete_obsolete_rows(None, &keys, None)?;
         }
         Ok((counts, buckets))

@@ -9,7 +9,7 @@ use hqdl_facts::{ExpansionRequirements, FactsError, History, Reason};
 use hqdl_model::plan::ColumnPlan;
 use hqdl_spec::Spec;
 use hqdl_values::cell::State;
-use hqdl_values::format::count_noun;
+use hqdl_values::format::format_count;
 
 /// A refresh or retry of one column.
 #[derive(Debug)]
@@ -40,7 +40,7 @@ pub(super) fn plan_refresh_jobs(
     if selection.retry_failed {
         columns.extend((0..e.columns.len()).map(|c| (RefreshKind::Retry, c)));
     }
-    let last = history.last_completion_id()?;
+    let last = history.load_last_completion_id()?;
     let mut refresh_jobs = Vec::new();
     for (kind, column) in columns {
         let Some(identity_id) = requirements.identity_id(column) else { continue };
@@ -49,7 +49,7 @@ pub(super) fn plan_refresh_jobs(
             spec: spec.full_path(),
             expansion: e.name.clone(),
             identity_id,
-            model: requirements.for_column(column).model,
+            model: requirements.column_requirements(column).model,
             scope: selection.filter.clone().unwrap_or_default(),
         };
         let open_refresh = history.load_open_refresh(&subject)?;
@@ -101,7 +101,7 @@ impl Materializer<'_> {
                     "the {} of `{column}` that began {} continues, with {} left",
                     refresh_job.subject.kind.name(),
                     open_refresh.begun_at,
-                    count_noun(remaining, "cell")
+                    format_count(remaining, "cell")
                 )
             })
         };

@@ -155,7 +155,9 @@ impl Report {
     /// A cell whose repeated request failed does not count as answered.
     #[must_use]
     pub fn is_complete(&self) -> bool {
-        self.cells.count_failed() == 0 && self.unasked == 0 && self.requested.count_failed() == 0
+        self.cells.count_failed_cells() == 0
+            && self.unasked == 0
+            && self.requested.count_failed_cells() == 0
     }
 
     /// Returns true if every selected cell was answered. With `require_values`, every selected cell
@@ -163,7 +165,11 @@ impl Report {
     #[must_use]
     pub fn is_fulfilled(&self, selection: &Selection, require_values: bool) -> bool {
         let unasked = if selection.is_partial() { 0 } else { self.unasked };
-        let count = if require_values { Tally::count_without_value } else { Tally::count_failed };
+        let count = if require_values {
+            Tally::count_cells_without_value
+        } else {
+            Tally::count_failed_cells
+        };
         unasked == 0 && count(&self.cells) == 0 && count(&self.requested) == 0
     }
 

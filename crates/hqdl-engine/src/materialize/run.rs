@@ -9,7 +9,7 @@ use hqdl_facts::{Outcome, RunId};
 use hqdl_model::dispatch::Unsent;
 use hqdl_model::generate::{Event, Events, Listener, StopReason};
 use hqdl_values::cell::Tally;
-use hqdl_values::format::count_noun;
+use hqdl_values::format::format_count;
 
 /// How a run requests missing cells.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -71,7 +71,7 @@ impl Materializer<'_> {
             };
             listener(&Event::Warning(format!(
                 "{} {} in flight when an earlier run was killed; up to {price} counts as spent",
-                count_noun(in_flight.requests, "request"),
+                format_count(in_flight.requests, "request"),
                 if in_flight.requests == 1 { "was" } else { "were" }
             )));
         }

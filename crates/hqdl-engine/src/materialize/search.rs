@@ -13,7 +13,7 @@ use crate::retrieval::search::StoredSearches;
 use hqdl_facts::FactsError;
 use hqdl_model::generate::{self, Context, Event, Events, ModelRun, StopReason};
 use hqdl_model::plan::{ColumnPlan, Estimate, ExpansionPlan, MissingRow, RowBatch};
-use hqdl_model::search::{SearchEndpoint, search_choice};
+use hqdl_model::search::{SearchEndpoint, build_search_choice};
 use hqdl_spec::evidence::SearchSettings;
 use hqdl_values::key::Entity;
 use hqdl_values::tokens::Tokenizer;
@@ -46,7 +46,7 @@ impl Materializer<'_> {
                 continue;
             }
             let endpoint = Arc::new(SearchEndpoint::new(settings)?);
-            let choice = search_choice(settings, Some(endpoint));
+            let choice = build_search_choice(settings, Some(endpoint));
             // The results are not cells of the tables, so hide their events.
             let outer = Arc::clone(&run.events.listener);
             let listener = Arc::new(move |event: &Event| {
@@ -112,7 +112,7 @@ impl Materializer<'_> {
             let unknown = missing.rows.get(model).copied().unwrap_or_default();
             plan.extra_input += evidence.max_tokens * (unknown + possible);
         }
-        let choice = search_choice(settings, None);
+        let choice = build_search_choice(settings, None);
         let mut column = ColumnPlan { name: "results".to_owned(), ..ColumnPlan::default() };
         if searches > 0 {
             column.missing.insert(hqdl_facts::Reason::NewRow, searches);
@@ -147,7 +147,8 @@ impl Materializer<'_> {
             self.for_each_row_batch((n, model), coverage, &mut |row_batch| {
                 for missing_row in row_batch.missing_rows {
                     let shown = expansion.reduce_to_key_part(&missing_row.row.key);
-                    let query = shown.evidence_query(&expansion.shown_row(&missing_row.row));
+                    let query =
+                        shown.build_evidence_query(&expansion.build_shown_row(&missing_row.row));
                     match stored.find_results(&query) {
                         Ok(Some(_)) => {}
                         Ok(None) => {

@@ -46,7 +46,7 @@ fn build_shots(
     }
     let checkers: Vec<Checker> = expansion.columns.iter().map(Checker::new).collect();
     let mut examples: Vec<(&Entity, Vec<CellValue>)> = Vec::new();
-    for (entity, entries) in overrides.overridden_rows(n) {
+    for (entity, entries) in overrides.list_overridden_rows(n) {
         let cell = |(index, checker): (usize, &Checker)| {
             let entry = entries.get(&index).filter(|entry| checker.is_allowed(&entry.value));
             entry.map_or(CellValue::Nothing, |entry| entry.value.clone())

@@ -131,7 +131,7 @@ impl<'w> Materializer<'w> {
     ) -> Result<(), MaterializeError> {
         let column = &expansion.columns[column_index];
         let Some(list) = &column.values else { return Ok(()) };
-        let unify_expansion = Arc::new(unify::word_expansion(expansion, column, list));
+        let unify_expansion = Arc::new(unify::build_unify_expansion(expansion, column, list));
         let choice = model::choose_models(&self.spec, Some(&*self.model), &unify_expansion)
             .into_only_model();
         let history = self.facts.history();
@@ -176,7 +176,7 @@ impl<'w> Materializer<'w> {
                 _ => None,
             };
             let target = (expansion, column);
-            unify::store_word(
+            unify::store_word_meaning(
                 history,
                 target,
                 (unlisted_value, value),
@@ -249,10 +249,10 @@ impl<'w> Materializer<'w> {
         for (column_index, column) in expansion.columns.iter().enumerate().filter(|(_, c)| c.unify)
         {
             let Some(list) = &column.values else { continue };
-            let settings = self.spec.model_settings(self.spec.column_model(expansion, column));
+            let settings = self.spec.model_settings(self.spec.find_column_model(expansion, column));
             let reasoning =
                 ThroughputEstimate::from_history(self.facts.history(), settings)?.reasoning_tokens;
-            let unify_expansion = unify::word_expansion(expansion, column, list);
+            let unify_expansion = unify::build_unify_expansion(expansion, column, list);
             let choice = model::choose_models(&self.spec, Some(&*self.model), &unify_expansion)
                 .into_only_model();
             let estimate = |unlisted_values: &[&str]| {

@@ -74,7 +74,7 @@ pub fn map_values(
     };
     if !missing.is_empty() {
         let lazy_run = LazyRun::new(request);
-        let result = lazy_run.get_or_start().and_then(|asker| {
+        let result = lazy_run.get_or_start_run().and_then(|asker| {
             let identity = targets[at].requirements.identity_id(0);
             let no_origin = QuestionOrigin { table: String::new(), column: String::new() };
             if let Some(identity) = identity {

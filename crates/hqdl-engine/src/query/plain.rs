@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
 use crate::query::connection::guard::Guard;
-use crate::query::connection::quoted_texts::note_quoted_texts;
+use crate::query::connection::quoted_texts::describe_quoted_texts;
 use crate::query::connection::statement;
 use crate::query::request::Request;
 use crate::query::request::dialect::Dialect;
@@ -85,11 +85,11 @@ impl PlainQuery<'_> {
                 .run_on_sqlite(sink)
         };
         match self.dialect.vendor().filter(|vendor| vendor.has_double_quoted_strings()) {
-            None => self.dialect.translate_query(self.sql, self.database, run),
+            None => self.dialect.with_translated_query(self.sql, self.database, run),
             Some(vendor) => {
                 let written = requote_strings(self.sql, vendor)?;
                 let result = run(&written.sql);
-                result.map_err(|error| error.map_span(|span| written.original_span(&span)))
+                result.map_err(|error| error.map_span(|span| written.map_span_to_original(&span)))
             }
         }
     }
@@ -114,8 +114,8 @@ impl PlainQuery<'_> {
         let mut statement =
             guard.connection().prepare(self.sql).map_err(|e| guard.query_error(&e, self.sql))?;
         let used = params::bind_params(&mut statement, self.params)?;
-        params::check_all_values_used(self.params, &used, &params::param_names(&statement))?;
-        let notes = note_quoted_texts(self.sql, guard.connection());
+        params::check_all_values_used(self.params, &used, &params::list_param_names(&statement))?;
+        let notes = describe_quoted_texts(self.sql, guard.connection());
         let mut passes = Vec::new();
         if let Some(sink) = sink {
             guard.stream_rows(&mut statement, self.sql, sink).map_err(|error| match error {

@@ -63,7 +63,7 @@ impl<'a> StatementWriter<'a> {
     /// # Errors
     /// Returns [`QueryError`] if the journal cannot be read.
     pub fn new(request: &Request<'a>, rewrites: bool) -> Result<Self, QueryError> {
-        let up_to = request.facts.history().last_completion_id()?;
+        let up_to = request.facts.history().load_last_completion_id()?;
         let retried = RefreshScope { up_to, failed_only: !rewrites };
         Ok(Self { request: request.clone(), run: LazyRun::new(request), retried })
     }
@@ -116,7 +116,7 @@ impl<'a> StatementWriter<'a> {
         }
         before_request();
         let demands = vec![Demand::new(0, entity, 0)];
-        self.run.get_or_start()?.send_demands(&mut targets, demands, &mut Counts::default())?;
+        self.run.get_or_start_run()?.send_demands(&mut targets, demands, &mut Counts::default())?;
         self.look_up_answer(&mut targets, entity)
     }
 
@@ -143,7 +143,7 @@ impl<'a> StatementWriter<'a> {
         targets: &mut [TargetExpansion; 1],
         entity: usize,
     ) -> Result<Option<String>, QueryError> {
-        let facts = self.request.facts.with_latest();
+        let facts = self.request.facts.sync();
         let mut counts = Counts::default();
         match targets[0].look_up_cell(entity, 0, facts, None, &mut counts)? {
             Cell::Known(Sql::Text(answer)) => Ok(Some(answer.clone())),

@@ -55,7 +55,7 @@ pub fn load_evidence(
     };
     // Sort the documents, because their order breaks ties between passages that match equally well.
     documents.sort();
-    let passages = PassageFinder::index_documents(documents, tokenizer, settings.max_tokens)
+    let passages = PassageFinder::from_documents(documents, tokenizer, settings.max_tokens)
         .map_err(|e| e.to_string())?;
     settings.index.replace_passages(Box::new(passages));
     Ok(())
@@ -146,7 +146,7 @@ struct PassageFinder {
 }
 
 impl PassageFinder {
-    fn index_documents(
+    fn from_documents(
         documents: Vec<NamedText>,
         tokenizer: Tokenizer,
         max_tokens: u64,
@@ -156,7 +156,7 @@ impl PassageFinder {
         for (name, text) in documents {
             passages.extend(split_document(&name, &text, tokenizer, passage_tokens));
         }
-        let index = TextIndex::index_texts(passages.iter().map(|p| p.text.as_str()))?;
+        let index = TextIndex::from_texts(passages.iter().map(|p| p.text.as_str()))?;
         Ok(Self { index, passages, tokenizer })
     }
 }

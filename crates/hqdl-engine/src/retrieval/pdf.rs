@@ -160,7 +160,7 @@ impl<'a> TextExtractor<'a> {
                 let name = operation.operands.first().and_then(|name| name.as_name().ok());
                 font = name.and_then(|name| fonts.get(name).copied());
             } else if let Some(shown) = position.apply_operation(&operation) {
-                self.push_separator(position.take_break());
+                self.push_separator(position.next_separator());
                 self.push_operands(shown, font)?;
             }
         }
@@ -320,7 +320,7 @@ impl Position {
     }
 
     /// Returns the separator between the last string and the one that follows.
-    fn take_break(&mut self) -> Break {
+    fn next_separator(&mut self) -> Break {
         let y = self.matrix[5];
         let moved = std::mem::take(&mut self.pending);
         let changes_line = (y - self.shown_y).abs() > SAME_LINE_DISTANCE;

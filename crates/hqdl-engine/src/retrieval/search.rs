@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::html::html_to_text;
 use super::passages::{MAX_PASSAGE_TOKENS, select_passages, split_document};
 use hqdl_facts::{CellLookup, CellRequirements, Facts, FactsError};
-use hqdl_model::search::{SearchResult, search_choice};
+use hqdl_model::search::{SearchResult, build_search_choice};
 use hqdl_spec::Expansion;
 use hqdl_spec::evidence::{FindPassages, SearchSettings};
 use hqdl_values::Row;
@@ -36,7 +36,7 @@ impl StoredSearches {
         tokenizer: Tokenizer,
     ) -> Result<Self, FactsError> {
         let expansion = Arc::new(settings.to_expansion());
-        let choice = search_choice(settings, None);
+        let choice = build_search_choice(settings, None);
         let requirements = Arc::new(choice.requirements(facts.history(), &expansion)?);
         Ok(Self { expansion, requirements, facts: facts.clone(), tokenizer })
     }
@@ -55,7 +55,7 @@ impl StoredSearches {
     /// [`FactsError`] if the facts cannot be read.
     pub fn find_results(&self, query: &str) -> Result<Option<Vec<SearchResult>>, FactsError> {
         let (_, entity) = self.to_row(query);
-        let records = self.facts.with_latest().get_many(&[&entity])?;
+        let records = self.facts.sync().get_many(&[&entity])?;
         let record = records.into_iter().next().flatten();
         let CellLookup::Known(fact) = self.requirements.look_up_cell(record.as_ref(), 0) else {
             return Ok(None);
@@ -72,7 +72,7 @@ impl StoredSearches {
     /// Returns the reason why the last search for a query failed; `None` if it did not fail.
     fn find_failure(&self, query: &str) -> Result<Option<String>, FactsError> {
         let (_, entity) = self.to_row(query);
-        let records = self.facts.with_latest().get_many(&[&entity])?;
+        let records = self.facts.sync().get_many(&[&entity])?;
         let record = records.into_iter().next().flatten();
         let lookup = self.requirements.look_up_cell(record.as_ref(), 0);
         let Some(fact) = lookup.fact() else { return Ok(None) };

@@ -27,7 +27,7 @@ impl TextIndex {
     ///
     /// # Errors
     /// Returns `SQLite`'s error if a statement fails.
-    pub fn index_texts<'t>(texts: impl IntoIterator<Item = &'t str>) -> rusqlite::Result<Self> {
+    pub fn from_texts<'t>(texts: impl IntoIterator<Item = &'t str>) -> rusqlite::Result<Self> {
         let mut connection = Connection::open_in_memory()?;
         hqdl_values::sql::reject_quoted_texts(&connection)?;
         connection.execute_batch(

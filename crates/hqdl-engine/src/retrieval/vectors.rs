@@ -110,7 +110,7 @@ impl VectorStore {
     ///
     /// # Errors
     /// Returns `SQLite`'s error if a statement fails.
-    pub fn vector_dimension(&self, model: &str) -> rusqlite::Result<Option<usize>> {
+    pub fn load_vector_dimension(&self, model: &str) -> rusqlite::Result<Option<usize>> {
         let sql = "SELECT length(vector) / 4 FROM vector WHERE model = ?1 LIMIT 1";
         self.connection.prepare_cached(sql)?.query_row([model], |row| row.get(0)).optional()
     }
@@ -133,7 +133,7 @@ pub fn cosine_similarity(a: &[f32], b: &[f32]) -> f64 {
 /// Returns the cosine similarity of two vectors of 32-bit floats, from -1 to 1. Returns `None` if
 /// the lengths differ, a vector has only zeros, or a number is not finite.
 #[must_use]
-pub fn cosine_of_bytes(a: &[u8], b: &[u8]) -> Option<f64> {
+pub fn cosine_similarity_of_bytes(a: &[u8], b: &[u8]) -> Option<f64> {
     let (a, b) = (a.as_chunks::<4>().0, b.as_chunks::<4>().0);
     if a.len() != b.len() {
         return None;

@@ -5,7 +5,7 @@
 use super::question::normalize_question;
 use hqdl_spec::checker::Checker;
 use hqdl_spec::{Binding, Column, Expansion, SLOTS, Type};
-use hqdl_values::key::tagged_hash;
+use hqdl_values::key::hash_tagged_parts;
 use hqdl_values::value::Value;
 
 /// Operators that turn a column into the answer to a question. `is` returns the value itself, and
@@ -24,7 +24,7 @@ pub fn hash_columns(expansion: &Expansion) -> String {
         .collect();
     parts.sort_unstable();
     parts.insert(0, expansion.name.clone());
-    tagged_hash("hqdl columns offered v1", &parts)
+    hash_tagged_parts("hqdl columns offered v1", &parts)
 }
 
 /// Returns whether the operator, applied to the column, gives a Boolean answer.

@@ -155,7 +155,7 @@ pub fn suggest_columns(
     };
     let mut all =
         Suggestions { questions: Vec::new(), bound_questions: find_bound_questions(facts, spec)? };
-    let values = facts.history().answered_values()?;
+    let values = facts.history().load_answered_values()?;
     let key_overlaps = find_key_overlaps(database, spec, &values.values().flatten().collect())?;
     let mut used_names: Vec<HashSet<String>> =
         spec.expansions.iter().map(collect_reserved_names).collect();
@@ -217,7 +217,7 @@ fn find_key_overlaps(
             }
             Ok::<(), rusqlite::Error>(())
         })
-        .map_err(|e| database.store_error_for(&e))?;
+        .map_err(|e| database.to_store_error(&e))?;
         let count = keys.report.keys;
         key_overlaps.extend(names.iter().zip(matching_values).map(|(key, matching_values)| {
             KeyOverlap { expansion_index, key: key.clone(), matching_values, key_count: count }
@@ -284,7 +284,7 @@ fn is_from_key(origin: &QuestionOrigin, expansion: &Expansion, overlap: &KeyOver
 fn find_bound_questions(facts: &Facts, spec: &Spec) -> Result<Vec<BoundQuestion>, FactsError> {
     let mut all: Vec<BoundQuestion> = Vec::new();
     for (expansion_index, expansion) in spec.expansions.iter().enumerate() {
-        for question_binding in facts.history().all_bindings(&operator::hash_columns(expansion))? {
+        for question_binding in facts.history().list_bindings(&operator::hash_columns(expansion))? {
             let Some(column) = expansion.find_column(&question_binding.column) else { continue };
             let column_spec = &expansion.columns[column];
             // The value list may have changed since the model answered.

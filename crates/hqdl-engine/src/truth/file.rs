@@ -39,7 +39,7 @@ pub struct Truth {
 
 /// An error in a file with reference values.
 #[derive(Debug, thiserror::Error)]
-#[error("{}", hqdl_values::format::join_file_reason(&path.display().to_string(), *line, message))]
+#[error("{}", hqdl_values::format::format_file_error(&path.display().to_string(), *line, message))]
 pub struct TruthError {
     /// Path of the file.
     pub path: PathBuf,

@@ -172,7 +172,7 @@ pub(crate) fn load_cells(
         }
         Ok(cells_by_entity)
     };
-    read().map_err(|e| database.store_error_for(&e))
+    read().map_err(|e| database.to_store_error(&e))
 }
 
 /// Returns the scores as JSON. The format is stable.

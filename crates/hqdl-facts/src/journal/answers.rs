@@ -74,13 +74,13 @@ impl Answers for Journal {
         })
     }
 
-    fn last_completion_id(&self) -> Result<i64, FactsError> {
+    fn load_last_completion_id(&self) -> Result<i64, FactsError> {
         self.with_connection(|c| {
             c.query_row("SELECT coalesce(max(id), 0) FROM completion", [], |r| r.get(0))
         })
     }
 
-    fn last_keyed_completion(&self) -> Result<i64, FactsError> {
+    fn load_last_keyed_completion(&self) -> Result<i64, FactsError> {
         self.with_connection(|c| c.query_row("SELECT keyed_until FROM journal", [], |r| r.get(0)))
     }
 
@@ -91,7 +91,11 @@ impl Answers for Journal {
         })
     }
 
-    fn latest_completions(&self, model: &str, max: u32) -> Result<Vec<Completion>, FactsError> {
+    fn load_latest_completions(
+        &self,
+        model: &str,
+        max: u32,
+    ) -> Result<Vec<Completion>, FactsError> {
         let sql = format!(
             "{SELECT_COMPLETION} WHERE c.model = (SELECT id FROM model WHERE name = ?1)
              AND c.content IS NOT NULL ORDER BY c.id DESC LIMIT ?2"
@@ -122,7 +126,7 @@ impl Answers for Journal {
                 }
             };
             last = line.id;
-            if !damage.is_trusted(line.id, &line.entity) {
+            if !damage.trusts_row(line.id, &line.entity) {
                 continue;
             }
             let unreadable =
@@ -135,10 +139,10 @@ impl Answers for Journal {
     }
 
     fn journal_position(&self) -> Result<(String, i64), FactsError> {
-        Ok((self.journal_id()?, self.last_row_id()?))
+        Ok((self.journal_id()?, self.load_last_row_id()?))
     }
 
-    fn last_changed_row(&self, meaning: u32) -> Result<i64, FactsError> {
+    fn find_last_changed_row(&self, meaning: u32) -> Result<i64, FactsError> {
         let read = || {
             self.connection()
                 .prepare_cached("SELECT changed FROM meaning WHERE id = ?1")?
@@ -147,7 +151,7 @@ impl Answers for Journal {
         read().map_err(|e| self.error(&e))
     }
 
-    fn entities_answered_since(
+    fn find_entities_answered_since(
         &self,
         line: i64,
         meanings: &[u32],
@@ -173,8 +177,8 @@ impl Answers for Journal {
         })
     }
 
-    fn facts_about(&self, entity: &Entity) -> Result<Vec<Fact>, FactsError> {
-        let first = self.last_row_id()? - MAX_SEARCHED_ROWS;
+    fn load_facts(&self, entity: &Entity) -> Result<Vec<Fact>, FactsError> {
+        let first = self.load_last_row_id()? - MAX_SEARCHED_ROWS;
         let rows = self.with_connection(|c| {
             let mut select = c.prepare_cached(ENTITY_ROWS_SQL)?;
             let rows = select.query_map(params![first, entity.as_str()], AnswerRow::from_row)?;

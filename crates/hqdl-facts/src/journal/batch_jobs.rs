@@ -83,7 +83,7 @@ impl BatchJobs for Journal {
     ) -> Result<Option<f64>, FactsError> {
         self.transact_with_connection(|c| {
             if let Some(budget) = daily_budget {
-                let used_today = DailySpending::default().cost_today(self)?;
+                let used_today = DailySpending::default().sum_cost_today(self)?;
                 let sql = "SELECT coalesce(sum(worst_usd), 0.0) FROM request WHERE parcel = ?1";
                 let worst: f64 = c.query_row(sql, [batch_job], |r| r.get(0))?;
                 if used_today + worst > budget {
@@ -118,7 +118,7 @@ impl BatchJobs for Journal {
     }
 
     fn has_interrupted_batch_run(&self, spec: &str) -> Result<bool, FactsError> {
-        self.update_sessions()?;
+        self.prune_sessions()?;
         let orphaned = orphaned_predicate();
         let sql = format!(
             "SELECT EXISTS (SELECT 1 FROM request WHERE state = 'waiting' AND {orphaned})
@@ -128,7 +128,7 @@ impl BatchJobs for Journal {
     }
 
     fn delete_unsent_requests(&self, spec: &str, run: RunId) -> Result<Vec<BatchJob>, FactsError> {
-        self.update_sessions()?;
+        self.prune_sessions()?;
         self.transact_with_connection(|c| {
             let sql = format!("{SELECT_BATCH_JOB} WHERE spec = ?1 AND state IN ('written', 'uploaded')");
             let jobs: Vec<BatchJob> =
@@ -153,7 +153,7 @@ impl BatchJobs for Journal {
         self.transact_with_connection(|c| delete_job(c, batch_job))
     }
 
-    fn worst_case_cost(&self, batch_job: i64) -> Result<SpentAmount, FactsError> {
+    fn sum_worst_case_cost(&self, batch_job: i64) -> Result<SpentAmount, FactsError> {
         let sql = "SELECT coalesce(sum(worst_usd), 0.0), coalesce(sum(worst_tokens), 0)
                    FROM request WHERE parcel = ?1";
         self.with_connection(|c| {
@@ -173,7 +173,7 @@ impl BatchJobs for Journal {
     }
 
     fn has_batch_requests_in_flight(&self) -> Result<bool, FactsError> {
-        self.update_sessions()?;
+        self.prune_sessions()?;
         let sql = format!(
             "SELECT 1 FROM parcel AS p WHERE {IN_FLIGHT_JOB}
              UNION ALL SELECT 1 FROM parcel AS p WHERE p.state IN ('written', 'uploaded')

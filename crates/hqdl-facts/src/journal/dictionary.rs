@@ -17,7 +17,7 @@ impl Dictionary for Journal {
         })
     }
 
-    fn column_identity_id(&self, meaning: &ColumnIdentity) -> Result<u32, FactsError> {
+    fn intern_column_identity(&self, meaning: &ColumnIdentity) -> Result<u32, FactsError> {
         let fingerprint: Fingerprint = meaning.fingerprint();
         let text = serde_json::to_string(meaning).unwrap_or_default();
         self.with_connection(|c| {
@@ -30,7 +30,7 @@ impl Dictionary for Journal {
         })
     }
 
-    fn column_identity_ids(&self, column: &str) -> Result<Vec<u32>, FactsError> {
+    fn list_column_identity_ids(&self, column: &str) -> Result<Vec<u32>, FactsError> {
         self.with_connection(|c| {
             c.prepare("SELECT id FROM meaning WHERE name = ?1")?
                 .query_map([column], |r| r.get(0))?
@@ -38,7 +38,7 @@ impl Dictionary for Journal {
         })
     }
 
-    fn value_list_id(&self, hash: &ListHash) -> Result<u32, FactsError> {
+    fn intern_value_list(&self, hash: &ListHash) -> Result<u32, FactsError> {
         self.with_connection(|c| {
             intern(
                 c,
@@ -53,11 +53,11 @@ impl Dictionary for Journal {
         self.select_all("SELECT id, name FROM model")
     }
 
-    fn value_lists(&self) -> Result<Vec<(u32, String)>, FactsError> {
+    fn list_value_lists(&self) -> Result<Vec<(u32, String)>, FactsError> {
         self.select_all("SELECT id, hash FROM value_list")
     }
 
-    fn column_identities(&self) -> Result<Vec<(u32, String)>, FactsError> {
+    fn list_column_identities(&self) -> Result<Vec<(u32, String)>, FactsError> {
         self.select_all("SELECT id, meaning FROM meaning")
     }
 }

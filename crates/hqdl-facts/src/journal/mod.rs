@@ -26,7 +26,7 @@ use rusqlite::{Connection, ErrorCode, Transaction, TransactionBehavior, params};
 use serde::ser::{Serialize, SerializeSeq, Serializer};
 use serde_json::Value as Json;
 
-use crate::checksum::{AnswerRow, Damage, answer_checksum};
+use crate::checksum::{AnswerRow, Damage, compute_answer_checksum};
 use crate::record::Fact;
 use crate::sessions::FactsSession;
 use crate::{FactsError, checksum};
@@ -252,12 +252,12 @@ impl Journal {
             "INSERT INTO answer (completion, entity, cells, checksum) VALUES (?1, ?2, ?3, ?4)",
         )?;
         let cells = cells_to_json(facts);
-        let checksum = answer_checksum(entity.as_str(), completion, model, &cells);
+        let checksum = compute_answer_checksum(entity.as_str(), completion, model, &cells);
         insert.insert(params![completion, entity.as_str(), cells, checksum])
     }
 
     /// Returns the id of the last answer row.
-    pub(crate) fn last_row_id(&self) -> Result<i64, FactsError> {
+    pub(crate) fn load_last_row_id(&self) -> Result<i64, FactsError> {
         let sql = "SELECT coalesce(max(id), 0) FROM answer";
         self.with_connection(|c| c.prepare_cached(sql)?.query_row([], |r| r.get(0)))
     }

@@ -83,7 +83,7 @@ impl Questions for Journal {
         Ok(found)
     }
 
-    fn answered_values(&self) -> Result<HashMap<u32, HashSet<String>>, FactsError> {
+    fn load_answered_values(&self) -> Result<HashMap<u32, HashSet<String>>, FactsError> {
         let mut values: HashMap<u32, HashSet<String>> = HashMap::new();
         self.with_connection(|c| {
             let mut all = c.prepare(&format!(
@@ -120,7 +120,7 @@ impl Questions for Journal {
         })
     }
 
-    fn all_bindings(&self, columns_hash: &str) -> Result<Vec<QuestionBinding>, FactsError> {
+    fn list_bindings(&self, columns_hash: &str) -> Result<Vec<QuestionBinding>, FactsError> {
         self.with_connection(|c| {
             c.prepare(&format!("{SELECT_BINDING} WHERE offered = ?1 ORDER BY b.id"))?
                 .query_map([columns_hash], read_binding)?

@@ -61,8 +61,8 @@ impl Journal {
             for time in [
                 Some(limiter.wait_until),
                 next_free_time,
-                requests.map(|n| limiter.requests_due - burst_millis(n, REQUEST_BURST)),
-                tokens.map(|n| limiter.tokens_due - burst_millis(n, TOKEN_BURST)),
+                requests.map(|n| limiter.requests_due - compute_burst_millis(n, REQUEST_BURST)),
+                tokens.map(|n| limiter.tokens_due - compute_burst_millis(n, TOKEN_BURST)),
             ] {
                 earliest = earliest.max(time.unwrap_or(at));
             }
@@ -76,7 +76,7 @@ impl Journal {
                 continue;
             }
             let advance = |due: f64, limit: Option<u32>, n: u64| {
-                limit.map_or(due, |limit| due.max(at) + interval_millis(n, limit))
+                limit.map_or(due, |limit| due.max(at) + compute_interval_millis(n, limit))
             };
             c.prepare_cached(
                 "INSERT INTO rate_limit (name, heard_at, requests_due, tokens_due, paced_requests, paced_tokens)
@@ -135,7 +135,8 @@ impl Journal {
         .execute(params![request.ticket, used, now + as_millis(MINUTE)])?;
         for limiter in self.read_limiters(&request.limiter_key, now)? {
             let Some(limit) = limiter.limits.tokens else { continue };
-            let change = interval_millis(used, limit) - interval_millis(request.need.likely, limit);
+            let change = compute_interval_millis(used, limit)
+                - compute_interval_millis(request.need.likely, limit);
             c.prepare_cached("UPDATE rate_limit SET tokens_due = tokens_due + ?2 WHERE name = ?1")?
                 .execute(params![limiter.name, change])?;
         }
@@ -187,7 +188,10 @@ impl Journal {
     }
 
     /// Returns the rest of the pause that an endpoint requested; `None` if there is no pause.
-    pub(crate) fn remaining_pause(&self, key: &LimiterKey) -> Result<Option<Duration>, FactsError> {
+    pub(crate) fn find_remaining_pause(
+        &self,
+        key: &LimiterKey,
+    ) -> Result<Option<Duration>, FactsError> {
         let sql = "SELECT max(wait_until) FROM rate_limit WHERE name IN (?1, ?2)";
         let now = current_millis();
         let until: Option<i64> = self.with_connection(|c| {
@@ -306,13 +310,13 @@ fn scale_pace(due: f64, before: Option<u32>, limit: Option<u32>, now: i64) -> f6
 
 /// Returns the number of milliseconds that `n` requests or tokens take under a limit, at most a
 /// minute.
-fn interval_millis(n: u64, limit: u32) -> f64 {
+fn compute_interval_millis(n: u64, limit: u32) -> f64 {
     as_millis(MINUTE) as f64 * (n as f64 / f64::from(limit.max(1))).min(1.0)
 }
 
 /// Returns how many milliseconds early a request may be sent, to make up for late wake-ups.
-fn burst_millis(limit: u32, divisor: u32) -> f64 {
-    interval_millis(u64::from((limit / divisor).max(1)) - 1, limit)
+fn compute_burst_millis(limit: u32, divisor: u32) -> f64 {
+    compute_interval_millis(u64::from((limit / divisor).max(1)) - 1, limit)
 }
 
 /// Returns the system time in milliseconds since 1970.

@@ -154,7 +154,7 @@ impl Journal {
     }
 
     /// Writes records that contain the facts up to journal row `head`.
-    pub(crate) fn put_records(
+    pub(crate) fn write_records(
         &self,
         records: &HashMap<Entity, Record>,
         head: i64,
@@ -214,7 +214,7 @@ impl Journal {
         let mut records: HashMap<Entity, Record> = HashMap::new();
         let last = self.visit_answers_after(head, damage, &mut |line, entity, facts| {
             if records.len() >= MERGED_ENTITIES {
-                self.put_records(&std::mem::take(&mut records), line - 1)?;
+                self.write_records(&std::mem::take(&mut records), line - 1)?;
             }
             if !records.contains_key(&entity) {
                 let known = self.read_record(&self.connection(), entity.as_str())?;
@@ -225,7 +225,7 @@ impl Journal {
             }
             Ok(())
         })?;
-        self.put_records(&records, last)
+        self.write_records(&records, last)
     }
 
     /// Rebuilds every record from the journal and returns their number.
@@ -243,7 +243,7 @@ impl Journal {
                 ))
             })?;
             let count = self.write_all_records(&damage)?;
-            self.set_head(self.last_row_id()?)?;
+            self.set_head(self.load_last_row_id()?)?;
             if let Some(warning) = damage.warning() {
                 tracing::warn!(warning);
             }
@@ -272,7 +272,7 @@ impl Journal {
         };
         while let Some(row) = rows.next().map_err(error)? {
             let Ok(row) = AnswerRow::from_row(row).map_err(error)? else { continue };
-            if !damage.is_trusted(row.id, &row.entity) {
+            if !damage.trusts_row(row.id, &row.entity) {
                 continue;
             }
             let facts = parse_cells(&row).map_err(|what| self.unreadable_error(what))?;
@@ -290,7 +290,7 @@ impl Journal {
 /// Encodes a record, preceded by a checksum of its entity and content.
 fn encode_record(entity: &str, record: &Record) -> Result<Vec<u8>, String> {
     let bytes = postcard::to_stdvec(record).map_err(|e| e.to_string())?;
-    let mut all = record_checksum(entity, &bytes).to_le_bytes().to_vec();
+    let mut all = compute_record_checksum(entity, &bytes).to_le_bytes().to_vec();
     all.extend(bytes);
     Ok(all)
 }
@@ -298,13 +298,13 @@ fn encode_record(entity: &str, record: &Record) -> Result<Vec<u8>, String> {
 /// Returns the encoded record without its checksum; `None` if the checksum does not match.
 fn verify_record<'b>(entity: &str, bytes: &'b [u8]) -> Option<&'b [u8]> {
     let (checksum, record) = bytes.split_first_chunk::<4>()?;
-    (u32::from_le_bytes(*checksum) == record_checksum(entity, record)).then_some(record)
+    (u32::from_le_bytes(*checksum) == compute_record_checksum(entity, record)).then_some(record)
 }
 
 fn decode_record(entity: &str, bytes: &[u8]) -> Option<Record> {
     postcard::from_bytes(verify_record(entity, bytes)?).ok()
 }
 
-fn record_checksum(entity: &str, bytes: &[u8]) -> u32 {
+fn compute_record_checksum(entity: &str, bytes: &[u8]) -> u32 {
     entity_checksum([entity.as_bytes(), bytes].concat())
 }

@@ -72,7 +72,7 @@ impl BatchRequests for Journal {
         self.with_snapshot(|c| c.query_row(sql, [run], |r| r.get(0)))
     }
 
-    fn next_queued_request(
+    fn find_next_request(
         &self,
         run: RunId,
         after: i64,
@@ -125,7 +125,7 @@ impl BatchRequests for Journal {
     }
 
     fn drop_request(&self, request: i64) -> Result<(), FactsError> {
-        self.transact_with_connection(|c| settle_request(c, request, "dropped"))
+        self.transact_with_connection(|c| close_request(c, request, "dropped"))
     }
 
     fn batched_columns(&self, entity: &Entity, model: u32) -> Result<Vec<u32>, FactsError> {
@@ -146,7 +146,7 @@ impl BatchRequests for Journal {
         })
     }
 
-    fn exported_columns(
+    fn list_exported_columns(
         &self,
         entity: &Entity,
         model: u32,
@@ -171,7 +171,7 @@ impl BatchRequests for Journal {
 
 /// Sets the final state of a request and deletes its rows, which are no longer needed. Also settles
 /// a duplicate of the request in an exported file.
-pub(crate) fn settle_request(c: &Connection, request: i64, state: &str) -> rusqlite::Result<()> {
+pub(crate) fn close_request(c: &Connection, request: i64, state: &str) -> rusqlite::Result<()> {
     let mut same = c.prepare_cached(
         "SELECT r.id FROM request AS r JOIN parcel AS p ON p.id = r.parcel
          WHERE r.custom_id = (SELECT custom_id FROM request WHERE id = ?1)

@@ -66,7 +66,7 @@ pub(crate) struct DailySpending {
 impl DailySpending {
     /// Returns the USD spent today (UTC), including the worst-case cost of requests that are in
     /// flight or were never answered.
-    pub(crate) fn cost_today(&mut self, journal: &Journal) -> rusqlite::Result<f64> {
+    pub(crate) fn sum_cost_today(&mut self, journal: &Journal) -> rusqlite::Result<f64> {
         let today = current_timestamp().get(..10).unwrap_or_default().to_owned();
         if self.date != today {
             *self = Self { date: today, ..Self::default() };

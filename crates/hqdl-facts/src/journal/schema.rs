@@ -15,8 +15,8 @@ use hqdl_migrations::{JOURNAL, Migration};
 pub(super) fn check_schema(connection: &Connection) -> rusqlite::Result<()> {
     // Use one snapshot, because another process may be migrating the journal.
     let snapshot = connection.unchecked_transaction()?;
-    let stored = stored_checksum(&snapshot)?;
-    if stored == 0 || stored == schema_checksum(&snapshot)? {
+    let stored = read_stored_checksum(&snapshot)?;
+    if stored == 0 || stored == compute_schema_checksum(&snapshot)? {
         return Ok(());
     }
     let intact: String = snapshot.query_row("PRAGMA main.integrity_check(1)", [], |r| r.get(0))?;
@@ -24,7 +24,7 @@ pub(super) fn check_schema(connection: &Connection) -> rusqlite::Result<()> {
         // The first line may be a heading, so report the last one.
         return Err(corruption_error(intact.lines().last().unwrap_or_default()));
     }
-    if read_definitions(&snapshot)? != expected_definitions(&snapshot)? {
+    if read_definitions(&snapshot)? != build_expected_definitions(&snapshot)? {
         return Err(corruption_error("its schema does not match its checksum"));
     }
     Ok(())
@@ -32,21 +32,21 @@ pub(super) fn check_schema(connection: &Connection) -> rusqlite::Result<()> {
 
 /// Stores the checksum of the schema, if it has changed.
 pub(super) fn store_schema_checksum(connection: &Connection) -> rusqlite::Result<()> {
-    if stored_checksum(connection)? == schema_checksum(connection)? {
+    if read_stored_checksum(connection)? == compute_schema_checksum(connection)? {
         return Ok(());
     }
     let transaction = connection.unchecked_transaction()?;
-    let checksum = schema_checksum(&transaction)?;
+    let checksum = compute_schema_checksum(&transaction)?;
     transaction.pragma_update(Some("main"), "user_version", checksum)?;
     transaction.commit()
 }
 
-fn stored_checksum(connection: &Connection) -> rusqlite::Result<i32> {
+fn read_stored_checksum(connection: &Connection) -> rusqlite::Result<i32> {
     connection.pragma_query_value(Some("main"), "user_version", |r| r.get(0))
 }
 
 /// Returns a nonzero checksum of the schema: its definitions and root page numbers.
-fn schema_checksum(connection: &Connection) -> rusqlite::Result<i32> {
+fn compute_schema_checksum(connection: &Connection) -> rusqlite::Result<i32> {
     let mut select = connection.prepare(
         "SELECT hex(type), hex(name), hex(tbl_name), hex(rootpage), hex(sql) FROM main.sqlite_schema
          ORDER BY rowid",
@@ -70,7 +70,7 @@ fn read_definitions(connection: &Connection) -> rusqlite::Result<Vec<String>> {
 }
 
 /// Returns the definitions that the applied migrations create.
-fn expected_definitions(connection: &Connection) -> rusqlite::Result<Vec<String>> {
+fn build_expected_definitions(connection: &Connection) -> rusqlite::Result<Vec<String>> {
     let applied: Vec<i32> = connection
         .prepare("SELECT version FROM main.hqdl_migration")?
         .query_map([], |r| r.get(0))?

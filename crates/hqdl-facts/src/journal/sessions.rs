@@ -52,7 +52,7 @@ impl Journal {
     }
 
     /// Ends dead sessions. Call this before a decision that depends on which sessions are alive.
-    pub(crate) fn update_sessions(&self) -> Result<(), FactsError> {
+    pub(crate) fn prune_sessions(&self) -> Result<(), FactsError> {
         self.end_dead_sessions().map(drop).map_err(|e| self.error(&e))
     }
 
@@ -88,7 +88,7 @@ impl Runs for Journal {
         command: &str,
         spec: &str,
     ) -> Result<(RunId, UnconfirmedCost), FactsError> {
-        self.update_sessions()?;
+        self.prune_sessions()?;
         self.transact_with_connection(|c| {
             let left = mark_requests_in_doubt(c)?;
             let Some(run) = select_unfinished_run(c, spec)? else {
@@ -101,7 +101,7 @@ impl Runs for Journal {
     }
 
     fn find_unfinished_run(&self, spec: &str) -> Result<Option<RunId>, FactsError> {
-        self.update_sessions()?;
+        self.prune_sessions()?;
         self.with_connection(|c| select_unfinished_run(c, spec))
     }
 
@@ -128,7 +128,7 @@ impl Runs for Journal {
     }
 
     fn is_run_active(&self, run: RunId) -> Result<bool, FactsError> {
-        self.update_sessions()?;
+        self.prune_sessions()?;
         let sql = format!("SELECT 1 WHERE ?1 IN ({ACTIVE_RUNS})");
         self.with_connection(|c| c.prepare(&sql)?.exists([run]))
     }

@@ -14,7 +14,7 @@ use hqdl_database::current_timestamp;
 use hqdl_values::usage::SpentAmount;
 
 impl Spending for Journal {
-    fn cost_of_run(&self, run: RunId) -> Result<SpentAmount, FactsError> {
+    fn sum_run_cost(&self, run: RunId) -> Result<SpentAmount, FactsError> {
         self.with_connection(|c| {
             c.query_row(
                 &format!(
@@ -30,7 +30,7 @@ impl Spending for Journal {
         })
     }
 
-    fn cost_today(&self) -> Result<f64, FactsError> {
+    fn sum_cost_today(&self) -> Result<f64, FactsError> {
         self.with_connection(|c| {
             c.query_row(
                 &format!(
@@ -71,16 +71,16 @@ impl Spending for Journal {
         })
     }
 
-    fn reserved_cost_of_run(&self, run: RunId) -> Result<SpentAmount, FactsError> {
+    fn sum_reserved_run_cost(&self, run: RunId) -> Result<SpentAmount, FactsError> {
         self.with_snapshot(|c| sum_reserved_costs(c, "p.run = ?1", &run))
     }
 
-    fn reserved_cost_today(&self) -> Result<SpentAmount, FactsError> {
+    fn sum_reserved_cost_today(&self) -> Result<SpentAmount, FactsError> {
         let today = current_timestamp().get(..10).unwrap_or_default().to_owned();
         self.with_snapshot(|c| sum_costs_reserved_since(c, &today))
     }
 
-    fn hourly_spending(&self, since: &str) -> Result<Vec<HourlySpending>, FactsError> {
+    fn load_hourly_spending(&self, since: &str) -> Result<Vec<HourlySpending>, FactsError> {
         let sql = format!(
             "SELECT substr(asked_at, 1, 13), m.name, sum(cost_usd), sum(input_tokens + output_tokens), count(*)
              FROM completion JOIN model AS m ON m.id = completion.model
@@ -101,12 +101,12 @@ impl Spending for Journal {
         })
     }
 
-    fn column_costs_after(
+    fn load_column_costs(
         &self,
         line: i64,
         since: &str,
     ) -> Result<(i64, Vec<ColumnDailyCost>), FactsError> {
-        let last = self.last_row_id()?;
+        let last = self.load_last_row_id()?;
         let sql = format!(
             "SELECT substr(asked_at, 1, 10), m.meaning, sum(cost_usd / c.cells), count(*)
              FROM answer AS a JOIN completion AS c ON c.id = a.completion,

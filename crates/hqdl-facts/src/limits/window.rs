@@ -184,13 +184,14 @@ impl WindowPace {
     pub(super) fn next_request_time(&self) -> Option<Instant> {
         let per_minute = self.per_minute?;
         let burst = u64::from((per_minute / self.burst_divisor).max(1)) - 1;
-        self.due_at?.checked_sub(self.duration_of(burst))
+        self.due_at?.checked_sub(self.compute_duration(burst))
     }
 
     /// Advances the pace by `n` requests or tokens.
     pub(super) fn advance_by(&mut self, n: u64, now: Instant) {
         if self.per_minute.is_some() {
-            self.due_at = Some(self.due_at.map_or(now, |due| due.max(now)) + self.duration_of(n));
+            self.due_at =
+                Some(self.due_at.map_or(now, |due| due.max(now)) + self.compute_duration(n));
         }
     }
 
@@ -198,14 +199,14 @@ impl WindowPace {
     pub(super) fn reconcile_usage(&mut self, likely: u64, used: u64) {
         let Some(due) = self.due_at else { return };
         self.due_at = if used >= likely {
-            Some(due + self.duration_of(used - likely))
+            Some(due + self.compute_duration(used - likely))
         } else {
-            due.checked_sub(self.duration_of(likely - used))
+            due.checked_sub(self.compute_duration(likely - used))
         };
     }
 
     /// Returns the time that `n` requests or tokens take at this rate, at most a minute.
-    fn duration_of(&self, n: u64) -> Duration {
+    fn compute_duration(&self, n: u64) -> Duration {
         let part = self.per_minute.map_or(0.0, |p| n as f64 / f64::from(p.max(1)));
         MINUTE.mul_f64(part.min(1.0))
     }

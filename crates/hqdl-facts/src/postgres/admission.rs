@@ -86,21 +86,21 @@ pub(super) struct Admission {
 impl Server {
     /// Admits as many of the waiting requests, in order, as may be sent soon under the limits of
     /// all processes.
-    pub(super) async fn admit_requests(
+    pub(super) async fn grant_permits(
         &self,
         limiter_key: &LimiterKey,
         own: PerMinute,
         needs: &[Need],
         is_limited: bool,
     ) -> Result<Admission, FactsError> {
-        let admission = self.query_admission(limiter_key, own, needs, is_limited).await?;
+        let admission = self.query_permit_delays(limiter_key, own, needs, is_limited).await?;
         if admission.is_limited && !is_limited {
-            return self.query_admission(limiter_key, own, needs, true).await;
+            return self.query_permit_delays(limiter_key, own, needs, true).await;
         }
         Ok(admission)
     }
 
-    async fn query_admission(
+    async fn query_permit_delays(
         &self,
         limiter_key: &LimiterKey,
         own: PerMinute,

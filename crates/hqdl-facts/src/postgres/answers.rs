@@ -102,11 +102,11 @@ impl Answers for Server {
         Ok(self.cache.clone())
     }
 
-    fn last_completion_id(&self) -> Result<i64, FactsError> {
+    fn load_last_completion_id(&self) -> Result<i64, FactsError> {
         self.query_one("SELECT completion FROM hqdl.head", &[], read_id)
     }
 
-    fn last_keyed_completion(&self) -> Result<i64, FactsError> {
+    fn load_last_keyed_completion(&self) -> Result<i64, FactsError> {
         self.query_one("SELECT keyed_until FROM hqdl.head", &[], read_id)
     }
 
@@ -127,7 +127,11 @@ impl Answers for Server {
         Ok(ids.iter().map(|id| all.get(id).cloned()).collect())
     }
 
-    fn latest_completions(&self, model: &str, max: u32) -> Result<Vec<Completion>, FactsError> {
+    fn load_latest_completions(
+        &self,
+        model: &str,
+        max: u32,
+    ) -> Result<Vec<Completion>, FactsError> {
         let sql = format!(
             "{SELECT_COMPLETION} WHERE c.model = (SELECT id FROM hqdl.model WHERE name = $1)
              AND c.content IS NOT NULL ORDER BY c.id DESC LIMIT $2"
@@ -143,7 +147,7 @@ impl Answers for Server {
     ) -> Result<i64, FactsError> {
         self.visit_rows_after(line, &mut |line| {
             let Some(facts) = line.parse_facts() else { return Ok(()) };
-            if !damage.is_trusted(line.id, line.entity()) {
+            if !damage.trusts_row(line.id, line.entity()) {
                 return Ok(());
             }
             let entity = Entity::parse(line.entity())
@@ -158,14 +162,14 @@ impl Answers for Server {
         Ok((self.cache.clone(), last))
     }
 
-    fn last_changed_row(&self, meaning: u32) -> Result<i64, FactsError> {
+    fn find_last_changed_row(&self, meaning: u32) -> Result<i64, FactsError> {
         let sql = "SELECT changed FROM hqdl.meaning WHERE id = $1";
         self.look_up_last_change(meaning, || {
             self.query_one(sql, &[&meaning.cast_signed()], read_id)
         })
     }
 
-    fn entities_answered_since(
+    fn find_entities_answered_since(
         &self,
         line: i64,
         meanings: &[u32],
@@ -208,7 +212,7 @@ impl Answers for Server {
         }
     }
 
-    fn facts_about(&self, entity: &Entity) -> Result<Vec<Fact>, FactsError> {
+    fn load_facts(&self, entity: &Entity) -> Result<Vec<Fact>, FactsError> {
         let keys = [entity_key(entity)];
         let rows = self.query_all(ROWS_OF_KEYS, &[&keys.as_slice()], StoredRow::from_row)?;
         Ok(rows.iter().filter_map(StoredRow::parse_facts).flatten().collect())

@@ -127,7 +127,7 @@ impl BatchJobs for Server {
         let begun = format!(
             "UPDATE hqdl.parcel SET state = 'creating', sent_at = $2, sent_on = {TODAY_SQL} WHERE id = $1"
         );
-        let worst = self.worst_case_cost(batch_job)?;
+        let worst = self.sum_worst_case_cost(batch_job)?;
         let mut over = std::cell::Cell::new(None);
         self.transact_once(&async |all: &Transaction<'_>| {
             if let Some(most) = daily_budget {
@@ -205,7 +205,7 @@ impl BatchJobs for Server {
         .map(drop)
     }
 
-    fn worst_case_cost(&self, batch_job: i64) -> Result<SpentAmount, FactsError> {
+    fn sum_worst_case_cost(&self, batch_job: i64) -> Result<SpentAmount, FactsError> {
         let sql = "SELECT coalesce(sum(worst_usd), 0), coalesce(sum(worst_tokens), 0)::bigint
                    FROM hqdl.request WHERE parcel = $1";
         self.query_one(sql, &[&batch_job], |r| {

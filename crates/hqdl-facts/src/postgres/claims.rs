@@ -29,7 +29,7 @@ pub(super) struct Claims {
 }
 
 impl Claims {
-    fn lock_held(&self) -> MutexGuard<'_, HashMap<Vec<u8>, i64>> {
+    fn lock_claims(&self) -> MutexGuard<'_, HashMap<Vec<u8>, i64>> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -85,7 +85,7 @@ impl Server {
         for row in &granted {
             left.insert(self.read_row(row, |row| Ok(row.try_get::<_, Vec<u8>>(0)?))?);
         }
-        self.claims.lock_held().extend(left.iter().map(|key| (key.clone(), token)));
+        self.claims.lock_claims().extend(left.iter().map(|key| (key.clone(), token)));
         let mut under_way: HashMap<String, Vec<u32>> = HashMap::new();
         for row in &asked {
             let meanings: Vec<u32> = self.read_row(row, |row| parse_json_column(self, row, 1))?;
@@ -105,7 +105,7 @@ impl Server {
     /// Releases those of the given keys that this process holds. Does not wait for the server.
     pub(super) fn release_claims(&self, keys: &[ClaimKey]) {
         let (keys, tokens): (Vec<Vec<u8>>, Vec<i64>) = {
-            let mut held = self.claims.lock_held();
+            let mut held = self.claims.lock_claims();
             keys.iter().map(ClaimKey::hash).filter_map(|key| held.remove_entry(&key)).unzip()
         };
         if keys.is_empty() {

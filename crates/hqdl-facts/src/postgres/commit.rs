@@ -9,7 +9,7 @@ use tokio_postgres::error::SqlState;
 use tracing::debug;
 
 use crate::FactsError;
-use crate::checksum::answer_checksum;
+use crate::checksum::compute_answer_checksum;
 use crate::journal::cells_to_json;
 use crate::postgres::Server;
 use crate::postgres::dictionary::Parameter;
@@ -48,7 +48,7 @@ pub(super) async fn commit_queued_units(
         let committed = server.commit_units(&units).await;
         if committed.is_ok() && std::mem::take(&mut has_spooled_units) {
             // Commit the units that were written to files while the server was unreachable.
-            has_spooled_units = server.commit_spooled().await.is_err();
+            has_spooled_units = server.commit_spooled_units().await.is_err();
         }
         has_spooled_units |= committed.is_err();
         let is_refused =
@@ -129,7 +129,7 @@ impl UnitColumns {
                 let key = to_stored_entity(entity);
                 let lines = &mut all.lines;
                 lines.of.push(n);
-                lines.checksum.push(answer_checksum(entity.as_str(), 0, c.model, &cells));
+                lines.checksum.push(compute_answer_checksum(entity.as_str(), 0, c.model, &cells));
                 lines.key.push(key.key);
                 lines.entity.push(key.entity.map(str::to_owned));
                 lines.model.push(c.model.cast_signed());

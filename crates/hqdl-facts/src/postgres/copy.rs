@@ -87,33 +87,34 @@ impl CopyState {
             self.changed.clear();
         }
         if super::to_bigint(changed_keys.len()) >= MAX_CHANGES {
-            self.forget_records();
+            self.clear_records();
         }
         for key in changed_keys {
             if let Some(old) = self.records.remove(key) {
-                self.bytes -= entry_size(key, old.as_ref());
+                self.bytes -= estimate_entry_size(key, old.as_ref());
             }
         }
         self.up_to = Some((cache, line));
     }
 
-    fn forget_records(&mut self) {
+    fn clear_records(&mut self) {
         self.records.clear();
         self.bytes = 0;
     }
 
-    fn keep_record(&mut self, key: String, record: Option<RecordBytes>) {
-        let new = entry_size(&key, record.as_ref());
+    fn cache_record(&mut self, key: String, record: Option<RecordBytes>) {
+        let new = estimate_entry_size(&key, record.as_ref());
         if self.bytes + new > MAX_BYTES {
-            self.forget_records();
+            self.clear_records();
         }
-        let before = self.records.get(&key).map_or(0, |old| entry_size(&key, old.as_ref()));
+        let before =
+            self.records.get(&key).map_or(0, |old| estimate_entry_size(&key, old.as_ref()));
         self.bytes = self.bytes + new - before;
         self.records.insert(key, record);
     }
 }
 
-fn entry_size(key: &str, record: Option<&RecordBytes>) -> usize {
+fn estimate_entry_size(key: &str, record: Option<&RecordBytes>) -> usize {
     key.len() + record.map_or(0, RecordBytes::len)
 }
 
@@ -250,7 +251,7 @@ impl Server {
         {
             let mut state = self.copy.lock_state();
             if state.evictions == evictions {
-                kept.into_iter().for_each(|(key, record)| state.keep_record(key, record));
+                kept.into_iter().for_each(|(key, record)| state.cache_record(key, record));
             }
         }
         let mut read = read.into_iter();

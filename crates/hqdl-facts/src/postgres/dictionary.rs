@@ -60,11 +60,11 @@ sql_types! {
     Vec<Vec<u8>> => BYTEA_ARRAY, &[i32] => INT4_ARRAY, &[i64] => INT8_ARRAY, &[String] => TEXT_ARRAY,
 }
 
-fn without_types<'v>(values: &Parameters<'v>) -> Vec<Parameter<'v>> {
+fn strip_types<'v>(values: &Parameters<'v>) -> Vec<Parameter<'v>> {
     values.iter().map(|value| value.value()).collect()
 }
 
-pub(super) fn with_types<'v>(values: &Parameters<'v>) -> Vec<(Parameter<'v>, Type)> {
+pub(super) fn attach_types<'v>(values: &Parameters<'v>) -> Vec<(Parameter<'v>, Type)> {
     values.iter().map(|value| (value.value(), value.sql_type())).collect()
 }
 
@@ -79,10 +79,10 @@ impl Server {
         let far = self.link.is_high_latency();
         self.link.block_on(self.link.with_client(|client| async move {
             if far {
-                return Ok(client.query_typed(sql, &with_types(values)).await?);
+                return Ok(client.query_typed(sql, &attach_types(values)).await?);
             }
             let statement = client.prepare_cached(sql).await?;
-            Ok(client.query(&statement, &without_types(values)).await?)
+            Ok(client.query(&statement, &strip_types(values)).await?)
         }))
     }
 
@@ -146,7 +146,7 @@ impl Server {
         self.link.block_on(self.link.with_client(|mut client: Client| async move {
             let all = client.transaction().await?;
             let sql = "SELECT result FROM hqdl.call WHERE token = $1";
-            let of_token = with_types(&[&token]);
+            let of_token = attach_types(&[&token]);
             let ((), done) = tokio::try_join!(
                 biased;
                 all.batch_execute(LIMIT_IDLE_TIME),
@@ -157,7 +157,7 @@ impl Server {
             }
             let result = work(&all).await?;
             let sql = "INSERT INTO hqdl.call (token, result) VALUES ($1, $2)";
-            all.query_typed(sql, &with_types(&[&token, &result])).await?;
+            all.query_typed(sql, &attach_types(&[&token, &result])).await?;
             all.commit().await?;
             Ok(result)
         }))
@@ -203,7 +203,7 @@ impl Dictionary for Server {
         )
     }
 
-    fn column_identity_id(&self, meaning: &ColumnIdentity) -> Result<u32, FactsError> {
+    fn intern_column_identity(&self, meaning: &ColumnIdentity) -> Result<u32, FactsError> {
         let fingerprint = meaning.fingerprint();
         let text = serde_json::to_string(meaning).unwrap_or_default();
         self.intern(
@@ -217,7 +217,7 @@ impl Dictionary for Server {
         )
     }
 
-    fn column_identity_ids(&self, column: &str) -> Result<Vec<u32>, FactsError> {
+    fn list_column_identity_ids(&self, column: &str) -> Result<Vec<u32>, FactsError> {
         let sql = "SELECT id FROM hqdl.meaning WHERE name = $1";
         self.look_up_identity_ids(column, || {
             self.query_all(sql, &[&super::without_nul(column)], |r| {
@@ -226,7 +226,7 @@ impl Dictionary for Server {
         })
     }
 
-    fn value_list_id(&self, hash: &ListHash) -> Result<u32, FactsError> {
+    fn intern_value_list(&self, hash: &ListHash) -> Result<u32, FactsError> {
         self.intern(
             (copy::DictionaryTable::ValueList, hash.as_str()),
             [
@@ -241,11 +241,11 @@ impl Dictionary for Server {
         self.query_all("SELECT id, name FROM hqdl.model ORDER BY id", &[], read_entry)
     }
 
-    fn value_lists(&self) -> Result<Vec<(u32, String)>, FactsError> {
+    fn list_value_lists(&self) -> Result<Vec<(u32, String)>, FactsError> {
         self.query_all("SELECT id, hash FROM hqdl.value_list ORDER BY id", &[], read_entry)
     }
 
-    fn column_identities(&self) -> Result<Vec<(u32, String)>, FactsError> {
+    fn list_column_identities(&self) -> Result<Vec<(u32, String)>, FactsError> {
         self.query_all("SELECT id, meaning FROM hqdl.meaning ORDER BY id", &[], read_entry)
     }
 }

@@ -16,7 +16,7 @@ use tracing::{info, warn};
 use crate::FactsError;
 use crate::limits::{MAX_COUNTING_DELAY, MAX_PAUSE, MINUTE, Need, PerMinute, RateLimitHint};
 use crate::postgres::dictionary::Parameter;
-use crate::postgres::{Server, ignore_refusal};
+use crate::postgres::{Server, ignore_missing_permission};
 use crate::throttle::{LimiterKey, RateLimits, RemainingWait, TicketFuture, WaitFuture};
 
 /// Maximum delay after the admission time with which a request still counts as sent on time.
@@ -77,7 +77,7 @@ impl LimitState {
 
     /// Returns the seconds by which each limit's next admission moves if a request used `tokens`
     /// more (or fewer) tokens than planned.
-    fn pace_shifts(&self, limiter_key: &LimiterKey, tokens: f64) -> Vec<(String, f64)> {
+    fn compute_pace_shifts(&self, limiter_key: &LimiterKey, tokens: f64) -> Vec<(String, f64)> {
         let reported = self.reported.get(limiter_key).and_then(|limits| limits.tokens);
         let limits = [
             (&limiter_key.endpoint, self.local_limits(&limiter_key.endpoint).tokens),
@@ -151,7 +151,7 @@ impl RateLimits for ServerLimits {
         let member = self.members.fetch_add(1, Ordering::Relaxed) + 1;
         // A role with read access can run queries that send no requests. If the role does send one,
         // reserving its cost fails.
-        ignore_refusal(self.register_member(limiter_key, limits, member))?;
+        ignore_missing_permission(self.register_member(limiter_key, limits, member))?;
         self.lock_state().members.insert(member, (limiter_key.endpoint.clone(), limits));
         Ok(member)
     }
@@ -173,7 +173,7 @@ impl RateLimits for ServerLimits {
                 messages: self.messages.clone(),
                 limiter_key: limiter_key.clone(),
             };
-            self.server.link.handle.spawn(waiters.admit_waiting_requests(waiting));
+            self.server.link.handle.spawn(waiters.grant_waiting_permits(waiting));
             waiters_queue
         });
         let _ = queue.send((need, reply));
@@ -191,7 +191,7 @@ impl RateLimits for ServerLimits {
         late.map(|id| self.messages.send(LimiterMessage::SentLate(id)));
     }
 
-    fn settle_ticket(&self, ticket: u64, used: Option<u64>) {
+    fn finish_ticket(&self, ticket: u64, used: Option<u64>) {
         let mut state = self.lock_state();
         let Some(ServerTicket { id, limiter_key, likely, .. }) = state.tickets.remove(&ticket)
         else {
@@ -199,7 +199,7 @@ impl RateLimits for ServerLimits {
         };
         let _ = self.messages.send(match used {
             Some(used) => {
-                let paces = state.pace_shifts(&limiter_key, used as f64 - likely as f64);
+                let paces = state.compute_pace_shifts(&limiter_key, used as f64 - likely as f64);
                 LimiterMessage::Used { ticket: id, used, paces }
             }
             None => LimiterMessage::Cancelled(id),
@@ -244,7 +244,7 @@ struct Waiters {
 type Waiter = (Need, oneshot::Sender<u64>);
 
 impl Waiters {
-    async fn admit_waiting_requests(self, mut queue: mpsc::UnboundedReceiver<Waiter>) {
+    async fn grant_waiting_permits(self, mut queue: mpsc::UnboundedReceiver<Waiter>) {
         let mut waiting: Vec<Waiter> = Vec::new();
         let mut is_limited = false;
         loop {
@@ -267,19 +267,16 @@ impl Waiters {
             }
             let needs: Vec<Need> = waiting.iter().map(|(need, _)| *need).collect();
             is_limited |= own != PerMinute::default();
-            let admission = match self
-                .server
-                .admit_requests(&self.limiter_key, own, &needs, is_limited)
-                .await
-            {
-                Ok(admission) => admission,
-                Err(error) => {
-                    // The waiting requests get the error when they reserve their cost.
-                    warn!(%error, "cannot admit the waiting requests");
-                    waiting.clear();
-                    continue;
-                }
-            };
+            let admission =
+                match self.server.grant_permits(&self.limiter_key, own, &needs, is_limited).await {
+                    Ok(admission) => admission,
+                    Err(error) => {
+                        // The waiting requests get the error when they reserve their cost.
+                        warn!(%error, "cannot admit the waiting requests");
+                        waiting.clear();
+                        continue;
+                    }
+                };
             is_limited = admission.is_limited;
             let next_turn = admission.admitted.iter().map(|(_, turn)| *turn);
             let next_turn = next_turn.min().unwrap_or(Instant::now() + admission.retry_after);

@@ -133,7 +133,7 @@ impl PostgresStore {
                 (Claims::default(), LocalCopy::default(), Weak::clone(weak));
             Server { link, dir, cache, presence, claims, copy, weak_self }
         });
-        server.link.block_on(server.commit_spooled())?;
+        server.link.block_on(server.commit_spooled_units())?;
         // A role with read access cannot do this; other processes will.
         if let Err(error) = server.link.block_on(server.end_abandoned_sessions()) {
             debug!(%error, "cannot end the sessions of killed processes");
@@ -173,7 +173,7 @@ impl From<AddressError> for FactsError {
 }
 
 /// Ignores a missing permission for an optional write, on which reads do not depend.
-fn ignore_refusal(written: Result<(), FactsError>) -> Result<(), FactsError> {
+fn ignore_missing_permission(written: Result<(), FactsError>) -> Result<(), FactsError> {
     match written {
         Err(FactsError::Refused { message, .. }) => {
             debug!(message, "the role has no permission for an optional write");
@@ -207,7 +207,7 @@ impl FactStore for PostgresStore {
         &*self.server
     }
 
-    fn rate_limits(&self) -> Arc<dyn RateLimits> {
+    fn parse_rate_limits(&self) -> Arc<dyn RateLimits> {
         Arc::clone(&self.limits) as _
     }
 

@@ -9,7 +9,7 @@ use crate::FactsError;
 use crate::history::{Dictionary, Questions, RefreshJobs};
 use crate::postgres::answers::parse_text_list;
 use crate::postgres::link::WorkResult;
-use crate::postgres::{Server, ignore_refusal, without_nul};
+use crate::postgres::{Server, ignore_missing_permission, without_nul};
 use crate::questions::{LiveQuestion, QuestionBinding, QuestionOrigin, attach_origins};
 use crate::refresh::{OpenRefresh, RefreshSubject};
 use hqdl_database::current_timestamp;
@@ -51,7 +51,9 @@ impl Questions for Server {
              VALUES ($1, $2, $3, $4) ON CONFLICT (meaning, origin_table, origin_column)
              DO UPDATE SET list = excluded.list, asked_at = excluded.asked_at";
         let (table, column) = (without_nul(&origin.table), without_nul(&origin.column));
-        ignore_refusal(self.execute_sql(sql, &[&meaning.cast_signed(), &table, &column, &list]))
+        ignore_missing_permission(
+            self.execute_sql(sql, &[&meaning.cast_signed(), &table, &column, &list]),
+        )
     }
 
     fn live_questions(&self) -> Result<Vec<LiveQuestion>, FactsError> {
@@ -92,7 +94,7 @@ impl Questions for Server {
         Ok(found)
     }
 
-    fn answered_values(&self) -> Result<HashMap<u32, HashSet<String>>, FactsError> {
+    fn load_answered_values(&self) -> Result<HashMap<u32, HashSet<String>>, FactsError> {
         let sql = format!(
             "SELECT DISTINCT (f ->> 0)::integer, coalesce(a.entity, a.key) FROM hqdl.answer AS a
              CROSS JOIN LATERAL json_array_elements(a.cells::json) AS f
@@ -128,7 +130,7 @@ impl Questions for Server {
         )
     }
 
-    fn all_bindings(&self, columns_hash: &str) -> Result<Vec<QuestionBinding>, FactsError> {
+    fn list_bindings(&self, columns_hash: &str) -> Result<Vec<QuestionBinding>, FactsError> {
         self.query_all(
             &format!("{SELECT_BINDING} WHERE offered = $1 ORDER BY b.id"),
             &[&columns_hash],

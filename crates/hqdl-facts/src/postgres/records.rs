@@ -7,7 +7,7 @@ use serde_json::Value as Json;
 use tokio_postgres::Row;
 
 use crate::FactsError;
-use crate::checksum::answer_checksum;
+use crate::checksum::compute_answer_checksum;
 use crate::journal::parse_fact;
 use crate::postgres::Server;
 use crate::postgres::key::{entity_key, key_prefix};
@@ -61,7 +61,7 @@ impl StoredRow {
     /// Returns the row's facts, or `None` if its checksum is wrong.
     pub(super) fn parse_facts(&self) -> Option<Vec<Fact>> {
         // The server assigns the completion ids, so the checksum does not include them.
-        if self.checksum != answer_checksum(self.entity(), 0, self.model, &self.cells) {
+        if self.checksum != compute_answer_checksum(self.entity(), 0, self.model, &self.cells) {
             return None;
         }
         let cells: Vec<Json> = serde_json::from_str(&self.cells).ok()?;

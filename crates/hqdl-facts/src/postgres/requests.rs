@@ -132,7 +132,7 @@ impl BatchRequests for Server {
         self.query_one(sql, &[&run.0], |r| Ok(r.try_get::<_, i64>(0)?.cast_unsigned()))
     }
 
-    fn next_queued_request(
+    fn find_next_request(
         &self,
         run: RunId,
         after: i64,
@@ -218,7 +218,7 @@ impl BatchRequests for Server {
         Ok(found.concat())
     }
 
-    fn exported_columns(
+    fn list_exported_columns(
         &self,
         entity: &Entity,
         model: u32,

@@ -8,7 +8,7 @@ use crate::completion::Outcome;
 use crate::history::{Integrity, Runs, Spending};
 use crate::ids::RunId;
 use crate::postgres::Server;
-use crate::postgres::dictionary::with_types;
+use crate::postgres::dictionary::attach_types;
 use crate::postgres::link::WorkResult;
 use crate::postgres::reserve::{IN_FLIGHT_JOB, TODAY_SQL};
 use crate::postgres::sessions::ALIVE;
@@ -40,7 +40,7 @@ const LOCK_HEAD: &str = "SELECT 1 FROM hqdl.head FOR UPDATE";
 
 async fn end_run(client: &Transaction<'_>, run: i64, outcome: Outcome) -> WorkResult<i64> {
     let name = outcome.name();
-    let (of_run, of_outcome) = (with_types(&[&run]), with_types(&[&run, &name]));
+    let (of_run, of_outcome) = (attach_types(&[&run]), attach_types(&[&run, &name]));
     tokio::try_join!(
         client.query_typed(END_RUN[0], &of_run),
         client.query_typed(END_RUN[1], &of_outcome)
@@ -66,7 +66,7 @@ impl Runs for Server {
         let (command, spec, session) = (&command, &spec, &session);
         let run = self.transact_once(&async |all: &Transaction<'_>| {
             Ok(all
-                .query_typed_one(INSERT_RUN, &with_types(&[command, spec, session]))
+                .query_typed_one(INSERT_RUN, &attach_types(&[command, spec, session]))
                 .await?
                 .try_get(0)?)
         })?;
@@ -94,15 +94,15 @@ impl Runs for Server {
         let unfinished = &unfinished_run_sql();
         let run = self.transact_once(&async |all: &Transaction<'_>| {
             all.batch_execute(LOCK_HEAD).await?;
-            let Some(left) = all.query_typed_opt(unfinished, &with_types(&[spec])).await? else {
+            let Some(left) = all.query_typed_opt(unfinished, &attach_types(&[spec])).await? else {
                 return Ok(all
-                    .query_typed_one(INSERT_RUN, &with_types(&[command, spec, session]))
+                    .query_typed_one(INSERT_RUN, &attach_types(&[command, spec, session]))
                     .await?
                     .try_get(0)?);
             };
             let run: i64 = left.try_get(0)?;
             let sql = "UPDATE hqdl.run SET session = $2 WHERE id = $1";
-            all.query_typed(sql, &with_types(&[&run, session])).await?;
+            all.query_typed(sql, &attach_types(&[&run, session])).await?;
             Ok(run)
         })?;
         Ok((RunId(run), doubt))
@@ -127,13 +127,13 @@ impl Runs for Server {
         self.transact_once(&async |all: &Transaction<'_>| {
             // Check again under the lock, because another process may have resumed the run.
             all.batch_execute(LOCK_HEAD).await?;
-            let Some(left) = all.query_typed_opt(unfinished, &with_types(&[spec])).await? else {
+            let Some(left) = all.query_typed_opt(unfinished, &attach_types(&[spec])).await? else {
                 return Ok(0);
             };
             let run: i64 = left.try_get(0)?;
             let sql =
                 format!("SELECT 1 FROM hqdl.parcel AS p WHERE p.run = $1 AND {IN_FLIGHT_JOB}");
-            match all.query_typed_opt(&format!("{sql} LIMIT 1"), &with_types(&[&run])).await? {
+            match all.query_typed_opt(&format!("{sql} LIMIT 1"), &attach_types(&[&run])).await? {
                 Some(_) => Ok(0),
                 None => end_run(all, run, outcome).await,
             }
@@ -153,7 +153,7 @@ impl Runs for Server {
 }
 
 impl Spending for Server {
-    fn cost_of_run(&self, run: RunId) -> Result<SpentAmount, FactsError> {
+    fn sum_run_cost(&self, run: RunId) -> Result<SpentAmount, FactsError> {
         let sql = "SELECT coalesce(sum(usd), 0), coalesce(sum(tokens), 0)::bigint FROM (
              SELECT c.cost_usd AS usd, c.input_tokens + c.output_tokens AS tokens
              FROM hqdl.completion AS c JOIN hqdl.model AS m ON m.id = c.model AND NOT m.recorded
@@ -162,7 +162,7 @@ impl Spending for Server {
         self.query_one(sql, &[&run.0], read_spent_amount)
     }
 
-    fn cost_today(&self) -> Result<f64, FactsError> {
+    fn sum_cost_today(&self) -> Result<f64, FactsError> {
         let sql = format!(
             "SELECT coalesce((SELECT usd FROM hqdl.day WHERE date = {TODAY_SQL}), 0)
                + coalesce((SELECT sum(cost_usd) FROM hqdl.reservation WHERE date = {TODAY_SQL}), 0)"
@@ -170,15 +170,15 @@ impl Spending for Server {
         self.query_one(&sql, &[], |r| Ok(r.try_get(0)?))
     }
 
-    fn reserved_cost_of_run(&self, run: RunId) -> Result<SpentAmount, FactsError> {
+    fn sum_reserved_run_cost(&self, run: RunId) -> Result<SpentAmount, FactsError> {
         self.query_one(&reserved_sql("p.run = $1"), &[&run.0], read_spent_amount)
     }
 
-    fn reserved_cost_today(&self) -> Result<SpentAmount, FactsError> {
+    fn sum_reserved_cost_today(&self) -> Result<SpentAmount, FactsError> {
         self.query_one(&reserved_sql(&format!("p.sent_on = {TODAY_SQL}")), &[], read_spent_amount)
     }
 
-    fn hourly_spending(&self, since: &str) -> Result<Vec<HourlySpending>, FactsError> {
+    fn load_hourly_spending(&self, since: &str) -> Result<Vec<HourlySpending>, FactsError> {
         let sql = "SELECT to_char(date_trunc('hour', c.kept_at AT TIME ZONE 'UTC'), 'YYYY-MM-DD\"T\"HH24'),
                m.name, sum(c.cost_usd), sum(c.input_tokens + c.output_tokens)::bigint, count(*)
              FROM hqdl.completion AS c JOIN hqdl.model AS m ON m.id = c.model AND NOT m.recorded
@@ -194,7 +194,7 @@ impl Spending for Server {
         })
     }
 
-    fn column_costs_after(
+    fn load_column_costs(
         &self,
         line: i64,
         since: &str,

@@ -8,7 +8,7 @@ use tracing::{info, warn};
 use crate::FactsError;
 use crate::postgres::Server;
 use crate::postgres::link::Client;
-use crate::session_file::{SessionFile, machine_folder};
+use crate::session_file::{SessionFile, choose_machine_folder};
 use crate::sessions::new_id;
 
 /// Number of renewals per lease duration.
@@ -97,7 +97,8 @@ impl Server {
                 (Arc::clone(&state.id), state.entered)
             };
             if !entered {
-                let file = machine_folder(&self.dir).and_then(|f| SessionFile::create(&f, &id));
+                let file =
+                    choose_machine_folder(&self.dir).and_then(|f| SessionFile::create(&f, &id));
                 self.presence.lock_state().file = file;
             }
             let (asked, id_of) = (Instant::now(), &*id);
@@ -174,7 +175,7 @@ impl Server {
         }
         // Release the claims only after the server has the answers.
         let leaving = async {
-            self.commit_spooled().await?;
+            self.commit_spooled_units().await?;
             self.end_session(&id).await
         };
         let left = matches!(tokio::time::timeout(MAX_LEAVE_TIME, leaving).await, Ok(Ok(())));
@@ -201,9 +202,9 @@ impl Server {
     /// Ends the sessions of dead processes on this machine, after their spooled answers have
     /// reached the server.
     pub(super) async fn end_abandoned_sessions(&self) -> Result<(), FactsError> {
-        let Some(folder) = machine_folder(&self.dir) else { return Ok(()) };
+        let Some(folder) = choose_machine_folder(&self.dir) else { return Ok(()) };
         for id in SessionFile::find_abandoned_sessions(&folder) {
-            self.commit_spooled().await?;
+            self.commit_spooled_units().await?;
             self.end_session(&id).await?;
             SessionFile::delete(&folder, &id);
             info!(session = id, "ended the session of a killed process");

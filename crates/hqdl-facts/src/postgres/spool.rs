@@ -60,13 +60,13 @@ impl Server {
     }
 
     /// Commits the units that this process or another one left in files.
-    pub(super) async fn commit_spooled(&self) -> Result<(), FactsError> {
+    pub(super) async fn commit_spooled_units(&self) -> Result<(), FactsError> {
         let Ok(files) = fs::read_dir(self.spool_dir()) else { return Ok(()) };
         for path in files.flatten().map(|file| file.path()) {
             let whole = path.extension().is_some_and(|e| e == "answer");
             let Some(bytes) = whole.then(|| fs::read(&path).ok()).flatten() else { continue };
             let Ok(spooled) = serde_json::from_slice::<SpooledUnit>(&bytes) else {
-                self.set_damaged_file_aside(&path);
+                self.rename_damaged_file(&path);
                 continue;
             };
             let unit = Arc::new(TaggedUnit { token: spooled.token, unit: spooled.unit });
@@ -81,7 +81,7 @@ impl Server {
     }
 
     /// Renames a file that contains no answer, so that it does not block the others.
-    fn set_damaged_file_aside(&self, path: &Path) {
+    fn rename_damaged_file(&self, path: &Path) {
         let aside = path.with_extension("damaged");
         // Another process may have renamed it already.
         if fs::rename(path, &aside).is_ok() {

@@ -60,7 +60,7 @@ fn keep(facts: &Facts, known: &mut Known, which: &[usize], generation: &str) {
                     let value = format!("{column} of {n}, {model}, {generation}");
                     known.insert((entity(*n).as_str().to_owned(), column, model), value.clone());
                     Fact {
-                        meaning: facts.history().column_identity_id(&meaning(column)).unwrap(),
+                        meaning: facts.history().intern_column_identity(&meaning(column)).unwrap(),
                         model: id,
                         list: None,
                         completion: 0,
@@ -96,7 +96,7 @@ fn read(journal: &[u8]) -> Result<(Known, bool), FactsError> {
     for model in MODELS {
         let by = facts.history().model_id(model)?;
         for column in COLUMNS {
-            let of = facts.history().column_identity_id(&meaning(column))?;
+            let of = facts.history().intern_column_identity(&meaning(column))?;
             for n in 0..ENTITIES {
                 let facts = facts.get(&entity(n))?.unwrap_or_default().facts;
                 if let Some(fact) = facts.iter().find(|f| f.meaning == of && f.model == by) {

@@ -126,7 +126,7 @@ fn meaning() -> ColumnIdentity {
 fn unit(facts: &Facts, run: RunId, names: &[&str], value: &str) -> CommitUnit {
     let history = facts.history();
     let (model, of) =
-        (history.model_id("a model").unwrap(), history.column_identity_id(&meaning()).unwrap());
+        (history.model_id("a model").unwrap(), history.intern_column_identity(&meaning()).unwrap());
     let fact = Fact {
         meaning: of,
         model,
@@ -175,15 +175,15 @@ fn sessions_share_records_and_history(pairs: Vec<Pair>) {
         for facts in [one, other] {
             let latest = runtime.block_on(facts.get_latest(&asked)).unwrap();
             assert_eq!(values(&latest), expected, "{what}");
-            assert_eq!(values(&facts.with_latest().get_many(&asked).unwrap()), expected, "{what}");
+            assert_eq!(values(&facts.sync().get_many(&asked).unwrap()), expected, "{what}");
             let all: Vec<Entity> = facts.iter().map(|entry| entry.unwrap().0).collect();
             assert_eq!(all, [a.clone(), b.clone(), c.clone()], "{what}: in the order of entities");
             assert!(facts.read_page(c.as_str()).unwrap().is_empty(), "{what}: none after the last");
-            let spent = facts.history().cost_of_run(run).unwrap();
+            let spent = facts.history().sum_run_cost(run).unwrap();
             assert!((spent.usd - 0.5).abs() < 1e-9, "{what}: {spent:?}");
             let totals = facts.history().totals().unwrap();
             assert_eq!((totals.requests, totals.assumed_cache_writes), (2, 14), "{what}");
-            let last = facts.history().last_completion_id().unwrap();
+            let last = facts.history().load_last_completion_id().unwrap();
             let (completion, model) = facts.history().load_completion(last).unwrap().unwrap();
             assert_eq!((completion.assumed_cache_writes, &*model), (7, "a model"), "{what}");
         }
@@ -203,12 +203,12 @@ fn all_facts_about_an_entity_are_found(pairs: Vec<Pair>) {
         for value in ["first", "second"] {
             runtime.block_on(one.commit_unit(unit(one, run, &["A", "B"], value))).unwrap();
         }
-        let found = other.history().facts_about(&entity("A")).unwrap();
+        let found = other.history().load_facts(&entity("A")).unwrap();
         let values: Vec<String> =
             found.iter().map(|f| f.answer.value.to_json().to_string()).collect();
         assert_eq!(values, ["\"first\"", "\"second\""], "{what}");
         assert!(found[0].completion < found[1].completion, "{what}");
-        assert_eq!(other.history().facts_about(&entity("Z")).unwrap(), [], "{what}");
+        assert_eq!(other.history().load_facts(&entity("Z")).unwrap(), [], "{what}");
     }
 }
 
@@ -218,8 +218,8 @@ fn ids_are_shared_and_permanent(pairs: Vec<Pair>) {
         for _ in 0..2 {
             assert_eq!(one.model_id("m").unwrap(), other.model_id("m").unwrap(), "{what}");
             assert_eq!(
-                other.column_identity_id(&meaning()).unwrap(),
-                one.column_identity_id(&meaning()).unwrap()
+                other.intern_column_identity(&meaning()).unwrap(),
+                one.intern_column_identity(&meaning()).unwrap()
             );
         }
         assert_eq!(one.journal_id().unwrap(), other.journal_id().unwrap(), "{what}");
@@ -308,7 +308,7 @@ fn sessions_of_a_store_share_the_daily_budget(pairs: Vec<Pair>) {
             );
         });
         let history = one.history();
-        assert!((other.history().cost_of_run(next).unwrap().usd - 1.0).abs() < 1e-9, "{what}");
+        assert!((other.history().sum_run_cost(next).unwrap().usd - 1.0).abs() < 1e-9, "{what}");
         history.finish_run(run, Outcome::Complete).unwrap();
         assert!(!other.history().is_run_active(run).unwrap(), "{what}");
         let ended = runtime.block_on(one.reserve_cost(run, all, None, None)).unwrap();
@@ -334,7 +334,7 @@ fn facts_are_imported_once_and_invalid_ones_never(pairs: Vec<Pair>) {
         let broken = format!("{more}no line\n");
         let error = other.import_facts(&mut broken.as_bytes()).unwrap_err().to_string();
         assert!(error.starts_with("line 3"), "{what}: {error}");
-        assert_eq!(other.with_latest().get(&entity("Z")).unwrap(), None, "{what}: none of it");
+        assert_eq!(other.sync().get(&entity("Z")).unwrap(), None, "{what}: none of it");
     }
 }
 
@@ -387,7 +387,7 @@ fn stored_values_are_read_unchanged(pairs: Vec<Pair>) {
 fn replaced_values_outdate_published_tables(pairs: Vec<Pair>) {
     for Pair { what, one, other, runtime, .. } in &pairs {
         let run = one.history().start_run("test", "a spec").unwrap();
-        let of = one.history().column_identity_id(&meaning()).unwrap();
+        let of = one.history().intern_column_identity(&meaning()).unwrap();
         let keep = |facts: &Facts, names: &[&str], value| {
             runtime.block_on(facts.commit_unit(unit(facts, run, names, value))).unwrap();
             let (id, last) = one.history().journal_position().unwrap();
@@ -395,15 +395,18 @@ fn replaced_values_outdate_published_tables(pairs: Vec<Pair>) {
             last
         };
         assert_eq!(
-            (keep(one, &["A", "B"], "x"), one.history().last_changed_row(of).unwrap()),
+            (keep(one, &["A", "B"], "x"), one.history().find_last_changed_row(of).unwrap()),
             (2, 0)
         );
-        assert_eq!((keep(other, &["A"], "x"), one.history().last_changed_row(of).unwrap()), (3, 0));
         assert_eq!(
-            (keep(other, &["B", "C"], "y"), one.history().last_changed_row(of).unwrap()),
+            (keep(other, &["A"], "x"), one.history().find_last_changed_row(of).unwrap()),
+            (3, 0)
+        );
+        assert_eq!(
+            (keep(other, &["B", "C"], "y"), one.history().find_last_changed_row(of).unwrap()),
             (5, 4)
         );
-        let since = other.history().entities_answered_since(3, &[of]).unwrap();
+        let since = other.history().find_entities_answered_since(3, &[of]).unwrap();
         assert_eq!(since, [entity("B"), entity("C")].into(), "{what}");
     }
 }
@@ -415,7 +418,7 @@ fn no_session_sees_older_values_than_before(pairs: Vec<Pair>) {
     const NAMES: [&str; 4] = ["A", "B", "C", "D"];
     for Pair { what, one, other, runtime, .. } in &pairs {
         let run = one.history().start_run("test", "a spec").unwrap();
-        let of = one.history().column_identity_id(&meaning()).unwrap();
+        let of = one.history().intern_column_identity(&meaning()).unwrap();
         let all: Vec<Entity> = NAMES.iter().map(|name| entity(name)).collect();
         let mut kept = [0; NAMES.len()];
         // Minimum that each session must see: versions of the entities, and the line that changed a
@@ -434,7 +437,7 @@ fn no_session_sees_older_values_than_before(pairs: Vec<Pair>) {
                     let names: Vec<&str> = wanted.iter().map(|n| NAMES[*n]).collect();
                     let unit = unit(facts, run, &names, &step.to_string());
                     runtime.block_on(facts.commit_unit(unit)).unwrap();
-                    changed = facts.history().last_changed_row(of).unwrap();
+                    changed = facts.history().find_last_changed_row(of).unwrap();
                     wanted.iter().for_each(|n| kept[*n] = step);
                 }
                 2 => drop(facts.history().journal_position().unwrap()),
@@ -451,14 +454,14 @@ fn no_session_sees_older_values_than_before(pairs: Vec<Pair>) {
                 assert!((*floor..=kept[*n]).contains(&value), "{what}, step {step}: {value}");
                 *floor = value;
             }
-            let line = facts.history().last_changed_row(of).unwrap();
+            let line = facts.history().find_last_changed_row(of).unwrap();
             assert!((lines[who]..=changed).contains(&line), "{what}, step {step}: line {line}");
             lines[who] = line;
         }
         let all: Vec<&Entity> = all.iter().collect();
         for facts in [one, other] {
             wait_until("what the other has kept is seen", || {
-                values(&facts.with_recent().get_many(&all).unwrap())
+                values(&facts.sync_for_read().get_many(&all).unwrap())
                     == kept.map(|v| Some(v.to_string()))
             });
         }
@@ -482,7 +485,7 @@ fn a_split_request_is_one_or_two(pairs: Vec<Pair>) {
             model: history.model_id("a model").unwrap(),
             columns: vec![0],
             source_columns: vec![0],
-            identity_ids: vec![history.column_identity_id(&meaning()).unwrap()],
+            identity_ids: vec![history.intern_column_identity(&meaning()).unwrap()],
             rows: rows.clone(),
             attempt: 1,
             sent_count: 0,
@@ -491,7 +494,7 @@ fn a_split_request_is_one_or_two(pairs: Vec<Pair>) {
             worst_case: SpentAmount::default(),
         };
         history.enqueue_requests(run, &[request]).unwrap();
-        let mut first = history.next_queued_request(run, 0).unwrap().unwrap();
+        let mut first = history.find_next_request(run, 0).unwrap().unwrap();
         let journal = one.dir().join("journal.sqlite");
         if journal.exists() {
             // Simulate a full disk when the second request is written.
@@ -500,13 +503,13 @@ fn a_split_request_is_one_or_two(pairs: Vec<Pair>) {
             journal.execute_batch(full).unwrap();
             history.split_request(run, &mut first, 1).unwrap_err();
             assert_eq!(first.rows, rows, "{what}: in memory");
-            let kept = history.next_queued_request(run, 0).unwrap().unwrap();
+            let kept = history.find_next_request(run, 0).unwrap().unwrap();
             assert_eq!(kept.rows, rows, "{what}: in the journal");
             journal.execute_batch("DROP TRIGGER full").unwrap();
         }
         history.split_request(run, &mut first, 1).unwrap();
-        let kept = history.next_queued_request(run, 0).unwrap().unwrap();
-        let rest = history.next_queued_request(run, kept.id).unwrap().unwrap();
+        let kept = history.find_next_request(run, 0).unwrap().unwrap();
+        let rest = history.find_next_request(run, kept.id).unwrap().unwrap();
         assert_eq!(
             (&first.rows, kept.rows, rest.rows),
             (&rows[..1].to_vec(), rows[..1].to_vec(), rows[1..].to_vec()),
@@ -606,21 +609,22 @@ fn a_column_costs_the_shares_of_its_cells(pairs: Vec<Pair>) {
         let mut partial = unit(one, run, &["A", "B\u{0}", "C"], "a\u{0}\"b");
         partial.completion.cells = 4;
         runtime.block_on(one.commit_unit(partial)).unwrap();
-        let (line, found) = other.history().column_costs_after(0, "2026-01-01").unwrap();
+        let (line, found) = other.history().load_column_costs(0, "2026-01-01").unwrap();
         let [day] = &found[..] else { panic!("{what}: {found:?}") };
         assert_eq!((day.cells, day.usd), (3, 0.25 / 4.0 * 3.0), "{what}");
         let of: ColumnIdentity = serde_json::from_str(&day.identity).unwrap();
         assert_eq!(of, meaning(), "{what}");
         // A later call returns only the new answers.
         runtime.block_on(other.commit_unit(unit(other, run, &["D"], "second"))).unwrap();
-        let (last, found) = one.history().column_costs_after(line, "2026-01-01").unwrap();
+        let (last, found) = one.history().load_column_costs(line, "2026-01-01").unwrap();
         assert!(last > line && found.len() == 1 && found[0].cells == 1, "{what}: {found:?}");
         assert!(
-            one.history().column_costs_after(last, "2026-01-01").unwrap().1.is_empty(),
+            one.history().load_column_costs(last, "2026-01-01").unwrap().1.is_empty(),
             "{what}"
         );
-        assert!(one.history().column_costs_after(0, "2999-01-01").unwrap().1.is_empty(), "{what}");
-        let latest = |model: &str, most| one.history().latest_completions(model, most).unwrap();
+        assert!(one.history().load_column_costs(0, "2999-01-01").unwrap().1.is_empty(), "{what}");
+        let latest =
+            |model: &str, most| one.history().load_latest_completions(model, most).unwrap();
         let last = latest("a model", 1);
         assert_eq!(last[0].content.as_deref(), Some("second"), "{what}");
         assert_eq!(latest("a model", 9).len(), 2, "{what}");

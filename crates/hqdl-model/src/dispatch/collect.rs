@@ -18,7 +18,7 @@ use crate::plan::RowBatch;
 use crate::wire;
 use hqdl_facts::{BatchJob, BatchedRequest, Completion, FactsError, RunId};
 use hqdl_values::cell::State;
-use hqdl_values::format::count_noun;
+use hqdl_values::format::format_count;
 
 /// Maximum number of times that a request is sent if its batch expires or fails as a whole.
 const MAX_SENDS: u32 = 2;
@@ -76,7 +76,7 @@ impl Dispatch<'_, '_> {
         }
         if deleted.contains(&"output") {
             let id = &batch.id;
-            self.count_unconfirmed_requests(
+            self.charge_unconfirmed_requests(
                 batch_job,
                 format!("the endpoint no longer has the output of {id}"),
             )
@@ -119,7 +119,7 @@ impl Dispatch<'_, '_> {
             (self.parsers.events.listener)(&Event::Warning(format!(
                 "{}: ignored {} that hqdl cannot read as output of a batch",
                 batch.id,
-                count_noun(lines.unreadable, "line")
+                format_count(lines.unreadable, "line")
             )));
         }
         // A finished batch frees capacity at the endpoint, unless the batch never entered the
@@ -163,15 +163,18 @@ impl Dispatch<'_, '_> {
         batch_job: &BatchJob,
         batch: &str,
     ) -> Result<(), StopReason> {
-        self.count_unconfirmed_requests(batch_job, format!("the endpoint no longer knows {batch}"))
-            .await?;
+        self.charge_unconfirmed_requests(
+            batch_job,
+            format!("the endpoint no longer knows {batch}"),
+        )
+        .await?;
         self.facts().history().close_batch_job(batch_job.id, "lost")?;
         Ok(())
     }
 
     /// Counts every unanswered request of a batch at its worst-case cost, because the request may
     /// have been answered and billed.
-    async fn count_unconfirmed_requests(
+    async fn charge_unconfirmed_requests(
         &self,
         batch_job: &BatchJob,
         reason: String,
@@ -203,7 +206,7 @@ impl Dispatch<'_, '_> {
         state: State,
         reason: &str,
     ) -> Result<(), StopReason> {
-        let context = self.parsers.context_for(request.template, request.run)?;
+        let context = self.parsers.load_context(request.template, request.run)?;
         let completion = self.build_completion(request)?;
         if state == State::Error {
             (self.parsers.events.listener)(&Event::Failed(reason.to_owned()));
@@ -214,7 +217,7 @@ impl Dispatch<'_, '_> {
     }
 
     fn build_completion(&self, request: &BatchedRequest) -> Result<Completion, StopReason> {
-        let context = self.parsers.context_for(request.template, request.run)?;
+        let context = self.parsers.load_context(request.template, request.run)?;
         let row_batch = to_row_batch(request);
         let (_, prompt) = context.build_prompt(&row_batch);
         let asked_at = request.sent_at.clone();
@@ -330,7 +333,7 @@ impl UnansweredSink for UnansweredRequests<'_, '_> {
             {
                 let message = format!(
                     "{message} (sent {})",
-                    count_noun(u64::from(request.sent_count), "time")
+                    format_count(u64::from(request.sent_count), "time")
                 );
                 self.refused.get_or_insert(wire::refused_error(400, message));
                 history().drop_request(request.id)?;
@@ -375,7 +378,7 @@ fn enqueue_retries(
     template_id: i64,
     row_batches: Vec<(RowBatch, u32)>,
 ) -> Result<(), StopReason> {
-    let context = parsers.context_for(template_id, parsers.run.unwrap_or_default())?;
+    let context = parsers.load_context(template_id, parsers.run.unwrap_or_default())?;
     let requests: Vec<BatchedRequest> = row_batches
         .into_iter()
         .map(|(row_batch, attempt)| {

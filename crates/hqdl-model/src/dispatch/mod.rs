@@ -33,7 +33,7 @@ use self::send::{stop_reason, wait_for_interrupt};
 use self::template::{AnswerParsers, ColumnUsageEntry};
 use crate::ModelError;
 use crate::batch::BatchApi;
-use crate::budget::{BudgetExhausted, run_allowance};
+use crate::budget::{BudgetExhausted, load_run_caps};
 use crate::generate::{Event, StopReason};
 use hqdl_facts::{BatchJob, Facts, FactsError, RunId, Stage};
 use hqdl_spec::Limits;
@@ -235,7 +235,7 @@ impl<'d, 'f> Dispatch<'d, 'f> {
     /// # Errors
     /// [`StopReason`] if a file cannot be written.
     pub fn export_files(&self, dir: &Path) -> Result<Vec<(PathBuf, u64, SpentAmount)>, StopReason> {
-        let packer = BatchPacker { dir, stage: Stage::Exported, ..self.new_packer() };
+        let packer = BatchPacker { dir, stage: Stage::Exported, ..self.create_packer() };
         let mut files = Vec::new();
         while let PackOutcome::Packed(batch_job, path, worst_case) =
             packer.pack_job(&BatchBudget::default())?
@@ -259,7 +259,7 @@ impl<'d, 'f> Dispatch<'d, 'f> {
         FIRST_PAUSE.min(self.limits.batches.poll)
     }
 
-    fn new_packer(&self) -> BatchPacker<'_, 'f> {
+    fn create_packer(&self) -> BatchPacker<'_, 'f> {
         BatchPacker {
             parsers: &self.parsers,
             endpoint: &*self.endpoint,
@@ -276,7 +276,7 @@ impl<'d, 'f> Dispatch<'d, 'f> {
     async fn send_queued_requests(&mut self) -> Result<Option<BudgetExhausted>, StopReason> {
         while !self.is_endpoint_full && !*self.interrupt.borrow() {
             let budget = self.batch_budget()?;
-            match self.new_packer().pack_job(&budget)? {
+            match self.create_packer().pack_job(&budget)? {
                 PackOutcome::Packed(mut batch_job, path, _) => {
                     self.send_job(&mut batch_job, &path).await?;
                 }
@@ -290,7 +290,7 @@ impl<'d, 'f> Dispatch<'d, 'f> {
     /// Returns the remaining budget, computed from the journal alone.
     fn batch_budget(&self) -> Result<BatchBudget, FactsError> {
         let (caps, committed) =
-            run_allowance(self.facts().history(), &self.limits, Some(self.run))?;
+            load_run_caps(self.facts().history(), &self.limits, Some(self.run))?;
         Ok(BatchBudget { caps, committed })
     }
 
@@ -338,7 +338,7 @@ impl<'d, 'f> Dispatch<'d, 'f> {
     fn report_job(&self, batch_job: &BatchJob) -> Result<(), FactsError> {
         let cells = self.facts().history().count_unanswered_cells(batch_job.id)?;
         for (template_id, cells) in cells {
-            let context = self.parsers.context_for(template_id, batch_job.run)?;
+            let context = self.parsers.load_context(template_id, batch_job.run)?;
             let expansion = context.expansion.name.clone();
             (self.parsers.events.listener)(&Event::Begin { expansion, cells });
         }

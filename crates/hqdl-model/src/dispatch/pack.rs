@@ -74,11 +74,11 @@ impl BatchPacker<'_, '_> {
             std::fs::File::create(&partial_path).map_err(io_error(&partial_path))?,
         );
         while packed.len() < self.limits.requests as usize {
-            let Some(mut request) = facts.history().next_queued_request(self.run, last_id)? else {
+            let Some(mut request) = facts.history().find_next_request(self.run, last_id)? else {
                 break;
             };
             last_id = request.id;
-            let context = self.parsers.context_for(request.template, self.run)?;
+            let context = self.parsers.load_context(request.template, self.run)?;
             let (mut prompt, mut next_cost) =
                 build_prompt_with_cost(&context, &request, request.rows.len());
             if !budget.covers_request(worst_case, next_cost) {
@@ -101,7 +101,8 @@ impl BatchPacker<'_, '_> {
             if !ids.insert(custom_id.clone()) {
                 continue;
             }
-            let line = self.endpoint.request_line(&custom_id, &prompt, &context.choice.parameters);
+            let line =
+                self.endpoint.format_request_line(&custom_id, &prompt, &context.choice.parameters);
             if !packed.is_empty() && bytes + line.len() as u64 > self.limits.bytes {
                 break;
             }

@@ -175,7 +175,7 @@ impl AnswerParsers<'_> {
         mut reply: Reply,
         created: Option<i64>,
     ) -> Result<impl Future<Output = Result<KeptAnswer, StopReason>> + use<>, StopReason> {
-        let context = self.context_for(request.template, request.run)?;
+        let context = self.load_context(request.template, request.run)?;
         Ok(async move {
             let row_batch = to_row_batch(&request);
             let mut completion = context.new_completion(&row_batch, custom_id);

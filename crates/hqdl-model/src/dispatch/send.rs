@@ -42,7 +42,7 @@ impl Dispatch<'_, '_> {
             self.facts().history().mark_batch_job_creating(batch_job.id, daily_budget)?;
         if let Some(spent_usd) = exceeded {
             // Other runs have spent the budget since this job was packed.
-            let next = self.facts().history().worst_case_cost(batch_job.id)?;
+            let next = self.facts().history().sum_worst_case_cost(batch_job.id)?;
             self.facts().history().delete_batch_job(batch_job.id)?;
             self.delete_upload(file.as_deref()).await;
             let caps = Caps::for_day(daily_budget);

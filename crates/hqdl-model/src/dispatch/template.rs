@@ -113,7 +113,7 @@ impl<'f> AnswerParsers<'f> {
     ///
     /// # Errors
     /// [`FactsError`] if the journal does not have the template.
-    pub fn context_for(&self, template_id: i64, run: RunId) -> Result<Arc<Context>, FactsError> {
+    pub fn load_context(&self, template_id: i64, run: RunId) -> Result<Arc<Context>, FactsError> {
         let run = self.run.unwrap_or(run);
         let mut contexts = self.contexts.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(context) = contexts.get(&(template_id, run)) {

@@ -138,7 +138,7 @@ impl Context {
     }
 
     /// Gives up a deferred request and stores its rows as failed.
-    pub(super) async fn give_up_request(
+    pub(super) async fn fail_deferred_request(
         &self,
         deferred: DeferredRequest,
     ) -> Result<(), StopReason> {

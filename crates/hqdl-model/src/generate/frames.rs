@@ -19,7 +19,7 @@ pub type Frames = Mutex<HashMap<(Option<Vec<usize>>, Vec<usize>, bool), Arc<Prom
 
 impl Context {
     pub(crate) fn build_prompt(&self, row_batch: &RowBatch) -> (Arc<PromptFrame>, Prompt) {
-        let frame = self.prompt_frame(row_batch);
+        let frame = self.get_or_build_frame(row_batch);
         let rows: Vec<Cow<'_, Row>> = self.shown_rows(row_batch);
         let mut prompt = frame.build_prompt(rows.iter().map(AsRef::as_ref));
         let media = self.row_media(row_batch);
@@ -34,8 +34,10 @@ impl Context {
             self.output_cap.max_tokens(prompt.planned_output).min(self.choice.max_output);
         let uses_logprobs = |column: &usize| self.choice.logprob_columns.contains(column);
         prompt.wants_logprobs = row_batch.columns.iter().any(uses_logprobs);
-        prompt.full_key_hash =
-            self.endpoint().looks_up_by_prompt().then(|| self.legacy_prompt_hash(row_batch));
+        prompt.full_key_hash = self
+            .endpoint()
+            .looks_up_by_prompt()
+            .then(|| self.compute_legacy_prompt_hash(row_batch));
         (frame, prompt)
     }
 
@@ -69,7 +71,7 @@ impl Context {
         }
         for (shown, (column, value)) in prompt.media.iter_mut().zip(self.row_media(row_batch)) {
             let url = self.expansion.media_files.media_url(value, &shown.name, column.kind);
-            shown.url = url.map_err(|reason| name_row(&reason, row_batch))?;
+            shown.url = url.map_err(|reason| add_row_to_reason(&reason, row_batch))?;
         }
         // Answers are stored under the media that the run looked up, so check that these have not
         // changed.
@@ -86,7 +88,7 @@ impl Context {
     }
 
     /// Returns the hash that the request had before row labels were introduced.
-    fn legacy_prompt_hash(&self, row_batch: &RowBatch) -> String {
+    fn compute_legacy_prompt_hash(&self, row_batch: &RowBatch) -> String {
         let expansion = self.expansion.reduce_to_key_part(first_key(row_batch));
         let frame = PromptFrame::with_full_keys(
             &expansion,
@@ -97,7 +99,7 @@ impl Context {
         frame.build_prompt(rows.iter().map(AsRef::as_ref)).provenance_hash()
     }
 
-    pub(crate) fn prompt_frame(&self, row_batch: &RowBatch) -> Arc<PromptFrame> {
+    pub(crate) fn get_or_build_frame(&self, row_batch: &RowBatch) -> Arc<PromptFrame> {
         let (key, columns) = (first_key(row_batch), self.prompt_columns(row_batch));
         let format = self.answer_format();
         let key_part = self.expansion.key_part(key).map(<[usize]>::to_vec);
@@ -118,7 +120,7 @@ impl Context {
         let rows = self.shown_rows(row_batch);
         let keys = RequestKeys::new(rows.iter().map(|row| row.key.as_slice()));
         let keys = keys.with_known_keys(self.known_keys.clone());
-        (keys, self.expansion.prompt_key_names(first_key(row_batch)))
+        (keys, self.expansion.choose_prompt_key_names(first_key(row_batch)))
     }
 
     /// Returns the columns in the prompt: the requested ones, or all columns of the rows if the
@@ -135,7 +137,7 @@ impl Context {
         row_batch
             .missing_rows
             .iter()
-            .map(|missing_row| self.expansion.shown_row(&missing_row.row))
+            .map(|missing_row| self.expansion.build_shown_row(&missing_row.row))
             .collect()
     }
 }
@@ -148,7 +150,7 @@ fn first_key(row_batch: &RowBatch) -> &[Value] {
 
 /// Returns the reason why a medium cannot be sent, with the key of its row unless the key is the
 /// medium itself. Rows with media are sent alone.
-fn name_row(reason: &str, row_batch: &RowBatch) -> String {
+fn add_row_to_reason(reason: &str, row_batch: &RowBatch) -> String {
     let Some(missing_row) = row_batch.missing_rows.first() else { return reason.to_owned() };
     let texts = missing_row.row.key.iter().map(ToString::to_string);
     // A digest, a URL or the medium's own path does not help to find the row.

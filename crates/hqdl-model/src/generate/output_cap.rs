@@ -50,7 +50,7 @@ impl OutputCap {
 
     /// Returns true if a well-formed answer was truncated at its cap, and doubles the cap for later
     /// answers. Several answers truncated at the same cap double it only once.
-    pub(super) fn raise_if_too_small(&self, prompt: &Prompt, tokens: Tokens) -> bool {
+    pub(super) fn raise_cap_if_too_small(&self, prompt: &Prompt, tokens: Tokens) -> bool {
         let (cap, planned) = (prompt.max_output as f64, prompt.planned_output.max(1) as f64);
         if (tokens.output as f64) < AT_CAP_SHARE * cap {
             return false;
@@ -66,7 +66,7 @@ impl OutputCap {
 
     /// Returns true if reasoning used the whole cap before the answer began. Since this shows
     /// nothing about the answer's length, later answers may use the whole output limit.
-    pub(super) fn lift_if_used_by_reasoning(
+    pub(super) fn lift_cap_if_used_by_reasoning(
         &self,
         prompt: &Prompt,
         text: &str,

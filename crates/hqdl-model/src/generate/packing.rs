@@ -140,7 +140,7 @@ pub(super) type RowsToRetry = BTreeMap<Vec<usize>, Vec<MissingRow>>;
 
 /// Splits rows into batches of at most half the size, or into single rows if a single row has its
 /// own prompt format.
-pub(super) fn split_smaller(
+pub(super) fn split_into_halves_or_rows(
     to_retry: RowsToRetry,
     row_batch: &RowBatch,
     attempt: u32,

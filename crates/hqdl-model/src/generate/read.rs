@@ -138,7 +138,7 @@ impl Context {
         let cells = rows.flat_map(|(n, row)| {
             row.into_iter().zip(columns).map(move |(position, column)| ((n, *column), position))
         });
-        let logprob = |position: Option<Range<usize>>| reply.logprobs.least_in(&position?);
+        let logprob = |position: Option<Range<usize>>| reply.logprobs.lowest_logprob(&position?);
         cells.filter_map(|(cell, position)| Some((cell, logprob(position)?))).collect()
     }
 

@@ -99,7 +99,7 @@ impl<'e> CostEstimator<'e> {
     }
 
     /// Records the length of a known cell, to estimate the length of answers.
-    pub fn learn_from_cell(&mut self, column: usize, value: &CellValue) {
+    pub fn record_cell_length(&mut self, column: usize, value: &CellValue) {
         if let Some((tokens, n)) = self.known_cells.get_mut(column).filter(|(_, n)| *n < 500) {
             *tokens += self.tokenizer.count_tokens(&to_csv_text(value));
             *n += 1;
@@ -120,13 +120,13 @@ impl<'e> CostEstimator<'e> {
                 &row_batch.columns,
                 self.format,
             );
-            (frame.shared_tokens(tokenizer), frame)
+            (frame.count_shared_tokens(tokenizer), frame)
         });
         let planned_envelope = frame.planned_output([]);
         let shown_rows: Vec<Cow<'_, Row>> = row_batch
             .missing_rows
             .iter()
-            .map(|missing_row| expansion.shown_row(&missing_row.row))
+            .map(|missing_row| expansion.build_shown_row(&missing_row.row))
             .collect();
         let rows: Vec<&Row> = shown_rows.iter().map(AsRef::as_ref).collect();
         let (frame_tokens, header, lines) = if frame.uses_single_form(rows.len()) {
@@ -134,11 +134,11 @@ impl<'e> CostEstimator<'e> {
             if prompt.lacks_required_evidence(expansion) {
                 return;
             }
-            let envelope = frame.tokens_without_rows(&prompt, tokenizer);
+            let envelope = frame.count_tokens_without_rows(&prompt, tokenizer);
             (envelope, 0, vec![PromptRow { prompt_line: prompt.user, echo_line: String::new() }])
         } else {
             let header = tokenizer.count_tokens(&frame.build_prompt([]).user);
-            (*frame_tokens, header, frame.row_lines(&rows))
+            (*frame_tokens, header, frame.format_row_lines(&rows))
         };
         let shared = frame_tokens + header + self.extra_input;
         let frame_tokens = frame_tokens + ENVELOPE_TOKENS;
@@ -154,7 +154,7 @@ impl<'e> CostEstimator<'e> {
             self.input += tokens;
             rows_tokens += tokens;
             widest = widest.max(tokens);
-            longest = longest.max(frame.planned_row_output(row));
+            longest = longest.max(frame.estimate_row_output(row));
             self.echoed_tokens += self.tokenizer.count_tokens(&line.echo_line) + 1;
             self.rows += 1;
             row_batch.columns.iter().for_each(|c| self.asked[*c] += 1);

@@ -73,7 +73,7 @@ impl RequestShape {
 
     /// Returns the maximum input and output tokens of a request with `rows` rows. A run reserves
     /// this much, or less for requests with few rows.
-    fn worst_case_tokens(&self, rows: u64) -> (f64, f64) {
+    fn compute_worst_case_tokens(&self, rows: u64) -> (f64, f64) {
         let (all, one, shared_limit) = self.input_limits;
         let (envelope, row, max) = self.output_limits;
         let input = shared_limit + (one * rows).min(all);
@@ -113,7 +113,7 @@ impl Plan {
             .iter()
             .flat_map(|e| e.shapes.iter().map(|(_, s)| (s, e.price.as_ref())));
         for (shape, price) in shapes {
-            let (input, output) = shape.worst_case_tokens(shape.rows);
+            let (input, output) = shape.compute_worst_case_tokens(shape.rows);
             let longest = (output * ANSWER_HEADROOM).ceil() as u64;
             let (input, output) = (input as u64, longest.min(shape.output_limits.2));
             sum.requests += shape.requests;
@@ -145,7 +145,7 @@ impl Plan {
                     let rates = if is_worst {
                         price.highest_rates(input as u64)
                     } else {
-                        price.rates_for(input as u64)
+                        price.find_rates(input as u64)
                     };
                     let (max, all) = shape.audio;
                     let likely = all as f64 / shape.requests.max(1) as f64;
@@ -160,7 +160,7 @@ impl Plan {
             let (mut rows, mut size) = (shape.requests * shape.rows, shape.rows);
             while rows > 0 {
                 size = size.min(rows);
-                let worst_case = cost(shape.worst_case_tokens(size), true);
+                let worst_case = cost(shape.compute_worst_case_tokens(size), true);
                 let likely = cost(shape.likely_tokens(size), false);
                 if worst_case.0 > left.0 || worst_case.1 > left.1 {
                     if size == 1 || !self.splits_requests {
@@ -199,7 +199,7 @@ impl ExpansionPlan {
         let of_shapes = self
             .shapes
             .iter()
-            .map(|(_, shape)| shape.worst_case_tokens(shape.rows).0.ceil() as u64);
+            .map(|(_, shape)| shape.compute_worst_case_tokens(shape.rows).0.ceil() as u64);
         match of_shapes.max() {
             // The size of additional requests is unknown.
             Some(largest) if self.extra_input == 0 => largest,
@@ -217,7 +217,7 @@ impl ExpansionPlan {
     pub(super) fn cost_usd(&self) -> Estimate {
         let Some(price) = &self.price else { return Estimate::default() };
         let output = self.output_tokens;
-        let rates = price.rates_for(self.input_tokens / self.requests.max(1));
+        let rates = price.find_rates(self.input_tokens / self.requests.max(1));
         let audio = self.audio_tokens.min(self.input_tokens) as f64;
         let text = self.input_tokens as f64 - audio;
         let all = text * rates.input + audio * rates.audio_input;

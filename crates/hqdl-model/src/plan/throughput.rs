@@ -51,7 +51,7 @@ impl ThroughputEstimate {
         let (mut measured_seconds, mut expected_seconds, mut answers) = (0.0, 0.0, 0.0);
         let (mut content_total, mut hidden_total) = (0, 0);
         for completion in
-            history.latest_completions(&settings.stored_name(&settings.name), SAMPLE_SIZE)?
+            history.load_latest_completions(&settings.stored_name(&settings.name), SAMPLE_SIZE)?
         {
             let Some(content) = completion.content else { continue };
             let content_tokens = tokenizer.count_tokens(&content);
@@ -62,7 +62,7 @@ impl ThroughputEstimate {
             if completion.seconds > 0.0 {
                 measured_seconds += completion.seconds;
                 expected_seconds +=
-                    throughput.duration_seconds(1.0, completion.output_tokens as f64);
+                    throughput.estimate_seconds(1.0, completion.output_tokens as f64);
             }
         }
         if expected_seconds > 0.0 {
@@ -82,7 +82,7 @@ impl ThroughputEstimate {
     /// Returns the seconds that `requests` sequential requests with a total of `output` tokens
     /// take.
     #[must_use]
-    pub fn duration_seconds(&self, requests: f64, output: f64) -> f64 {
+    pub fn estimate_seconds(&self, requests: f64, output: f64) -> f64 {
         requests * self.first_token_seconds + output / self.tokens_per_second
     }
 }

@@ -11,7 +11,7 @@ use crate::ModelError;
 use crate::limits::{PerMinute, RateLimitHint};
 use crate::prompt_cache::{self, CacheBreakpoint, PromptCaching};
 use crate::providers::ProviderProfile;
-use crate::rate_headers::{header_number, header_text};
+use crate::rate_headers::{parse_header_number, read_header_text};
 use crate::reply::{DraftEnd, ReplyDraft};
 use crate::request_features::{RequestFeatures, SchemaForm, SchemaRejection};
 use hqdl_spec::Provider;
@@ -107,16 +107,16 @@ impl Protocol for Anthropic {
         body
     }
 
-    fn read_event(&self, event: &Json, draft: &mut ReplyDraft) -> Result<bool, ModelError> {
+    fn apply_event(&self, event: &Json, draft: &mut ReplyDraft) -> Result<bool, ModelError> {
         match event.get("type").and_then(Json::as_str).unwrap_or_default() {
             // A whole message, or the empty message that begins a stream.
-            "message" => read_message(event, draft),
-            "message_start" => read_message(&event["message"], draft),
-            "content_block_start" => read_block(&event["content_block"], draft),
-            "content_block_delta" => read_block(&event["delta"], draft),
+            "message" => add_message(event, draft),
+            "message_start" => add_message(&event["message"], draft),
+            "content_block_start" => add_block(&event["content_block"], draft),
+            "content_block_delta" => add_block(&event["delta"], draft),
             "message_delta" => {
                 draft.merge_usage(&event["usage"]);
-                read_stop_reason(&event["delta"], draft);
+                set_finish_reason(&event["delta"], draft);
             }
             "message_stop" => return Ok(true),
             _ => {}
@@ -124,8 +124,8 @@ impl Protocol for Anthropic {
         Ok(false)
     }
 
-    fn rate_limits(&self, headers: &HeaderMap) -> RateLimitHint {
-        read_rate_limits(headers)
+    fn parse_rate_limits(&self, headers: &HeaderMap) -> RateLimitHint {
+        parse_rate_limit_headers(headers)
     }
 
     fn parse_batch_line(&self, line: &Json) -> Option<BatchLine> {
@@ -138,18 +138,18 @@ impl Protocol for Anthropic {
 }
 
 /// Adds a message to a draft.
-fn read_message(message: &Json, draft: &mut ReplyDraft) {
+fn add_message(message: &Json, draft: &mut ReplyDraft) {
     let blocks = message.get("content").and_then(Json::as_array);
     draft.has_begun |= blocks.is_some();
-    blocks.into_iter().flatten().for_each(|block| read_block(block, draft));
+    blocks.into_iter().flatten().for_each(|block| add_block(block, draft));
     let usage = message.get("usage").unwrap_or(&Json::Null);
     draft.merge_usage(usage);
     draft.set_tier(usage.get("service_tier"));
-    read_stop_reason(message, draft);
+    set_finish_reason(message, draft);
 }
 
 /// Adds a content block, or a part of one. Thinking is paid for, but never read as an answer.
-fn read_block(block: &Json, draft: &mut ReplyDraft) {
+fn add_block(block: &Json, draft: &mut ReplyDraft) {
     let text = |field: &str| block.get(field).and_then(Json::as_str).unwrap_or_default();
     match text("type") {
         "text" | "text_delta" => draft.content.push_str(text("text")),
@@ -169,7 +169,7 @@ fn read_block(block: &Json, draft: &mut ReplyDraft) {
 }
 
 /// Parses why the model stopped.
-fn read_stop_reason(json: &Json, draft: &mut ReplyDraft) {
+fn set_finish_reason(json: &Json, draft: &mut ReplyDraft) {
     let Some(reason) = json.get("stop_reason").and_then(Json::as_str) else { return };
     draft.end = Some(match reason {
         "max_tokens" | "model_context_window_exceeded" | "pause_turn" => DraftEnd::Truncated,
@@ -181,13 +181,13 @@ fn read_stop_reason(json: &Json, draft: &mut ReplyDraft) {
 /// Parses Anthropic's rate-limit headers. See
 /// <https://platform.claude.com/docs/en/api/rate-limits#response-headers>. The limit of `tokens` is
 /// the strictest limit in effect, and each limit resets at a time in RFC 3339.
-fn read_rate_limits(headers: &HeaderMap) -> RateLimitHint {
+fn parse_rate_limit_headers(headers: &HeaderMap) -> RateLimitHint {
     let name = |what: &str, field: &str| format!("anthropic-ratelimit-{what}-{field}");
     let limit =
-        |what: &str| header_number(headers, &name(what, "limit")).filter(|limit| *limit > 0);
+        |what: &str| parse_header_number(headers, &name(what, "limit")).filter(|limit| *limit > 0);
     let wait = |what: &str| {
-        let none_left = header_number(headers, &name(what, "remaining")) == Some(0);
-        let reset = header_text(headers, &name(what, "reset")).filter(|_| none_left)?;
+        let none_left = parse_header_number(headers, &name(what, "remaining")) == Some(0);
+        let reset = read_header_text(headers, &name(what, "reset")).filter(|_| none_left)?;
         let reset: jiff::Timestamp = reset.parse().ok()?;
         Some(Duration::try_from(reset.duration_since(jiff::Timestamp::now())).unwrap_or_default())
     };
@@ -208,7 +208,7 @@ mod tests {
     fn build_draft(events: &[Json]) -> ReplyDraft {
         let mut draft = ReplyDraft::default();
         for event in events {
-            Anthropic.read_event(event, &mut draft).unwrap();
+            Anthropic.apply_event(event, &mut draft).unwrap();
         }
         draft
     }
@@ -268,7 +268,7 @@ mod tests {
         let headers = headers
             .into_iter()
             .map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap()));
-        let hint = read_rate_limits(&headers.collect());
+        let hint = parse_rate_limit_headers(&headers.collect());
         assert_eq!(hint.limits, PerMinute { requests: Some(50), tokens: Some(30_000) });
         assert!(
             hint.wait.is_some_and(|w| w > Duration::from_secs(15) && w <= Duration::from_secs(20))

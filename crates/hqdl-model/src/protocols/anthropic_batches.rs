@@ -135,13 +135,13 @@ impl BatchApi for MessageBatches<'_> {
         &self.client.transport().base_url
     }
 
-    fn request_line(
+    fn format_request_line(
         &self,
         custom_id: &str,
         prompt: &Prompt,
         parameters: &ModelParameters,
     ) -> String {
-        let body = self.client.batch_request_body(prompt, parameters);
+        let body = self.client.build_batch_request_body(prompt, parameters);
         format!("{}\n", json!({ "custom_id": to_sent_id(custom_id), "params": body }))
     }
 
@@ -183,7 +183,7 @@ impl BatchApi for MessageBatches<'_> {
     }
 
     fn interpret_error(&self, error: ModelError) -> ModelError {
-        self.client.learn_from_batch_error(error)
+        self.client.update_features_from_error(error)
     }
 }
 

@@ -24,7 +24,7 @@ const PROTOCOLS: [&dyn Protocol; 3] =
     [&openai_chat::OpenAiChat, &openai_responses::OpenAiResponses, &anthropic::Anthropic];
 
 /// Returns the protocol of a provider. Recordings contain chat completions.
-pub(super) fn protocol_of(provider: Provider) -> &'static dyn Protocol {
+pub(super) fn find_protocol(provider: Provider) -> &'static dyn Protocol {
     PROTOCOLS.into_iter().find(|p| p.provider() == provider).unwrap_or(&openai_chat::OpenAiChat)
 }
 
@@ -50,11 +50,11 @@ pub fn parse_completion(json: &Json) -> Result<Reply, ModelError> {
 /// [`ModelError::Temporary`] if the body is not a reply; the endpoint's error if the body contains
 /// one.
 pub(super) fn parse_reply(protocol: &dyn Protocol, json: &Json) -> Result<Reply, ModelError> {
-    if let Some(error) = wire::error_in_reply(json) {
+    if let Some(error) = wire::find_reply_error(json) {
         return Err(error);
     }
     let mut draft = ReplyDraft::default();
-    protocol.read_event(json, &mut draft)?;
+    protocol.apply_event(json, &mut draft)?;
     if draft.has_begun {
         return Ok(draft.to_reply());
     }
@@ -135,10 +135,10 @@ pub(super) trait Protocol: Send + Sync {
     ///
     /// # Errors
     /// Fails with the endpoint's error if the event reports one.
-    fn read_event(&self, event: &Json, draft: &mut ReplyDraft) -> Result<bool, ModelError>;
+    fn apply_event(&self, event: &Json, draft: &mut ReplyDraft) -> Result<bool, ModelError>;
 
     /// Returns the rate limits that a response reports.
-    fn rate_limits(&self, headers: &HeaderMap) -> RateLimitHint {
+    fn parse_rate_limits(&self, headers: &HeaderMap) -> RateLimitHint {
         rate_headers::parse_openai_limits(headers)
     }
 

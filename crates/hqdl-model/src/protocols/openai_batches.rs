@@ -114,7 +114,7 @@ impl BatchApi for FileBatches<'_> {
         &self.client.transport().base_url
     }
 
-    fn request_line(
+    fn format_request_line(
         &self,
         custom_id: &str,
         prompt: &Prompt,
@@ -122,7 +122,7 @@ impl BatchApi for FileBatches<'_> {
     ) -> String {
         let line = json!({
             "custom_id": custom_id, "method": "POST", "url": self.request_path(),
-            "body": self.client.batch_request_body(prompt, parameters),
+            "body": self.client.build_batch_request_body(prompt, parameters),
         });
         format!("{line}\n")
     }
@@ -167,7 +167,7 @@ impl BatchApi for FileBatches<'_> {
     }
 
     fn interpret_error(&self, error: ModelError) -> ModelError {
-        self.client.learn_from_batch_error(error)
+        self.client.update_features_from_error(error)
     }
 }
 

@@ -94,7 +94,7 @@ impl Protocol for OpenAiChat {
         body
     }
 
-    fn read_event(&self, event: &Json, draft: &mut ReplyDraft) -> Result<bool, ModelError> {
+    fn apply_event(&self, event: &Json, draft: &mut ReplyDraft) -> Result<bool, ModelError> {
         if let Some(usage) = event.get("usage").filter(|u| !u.is_null()) {
             draft.usage = usage.clone();
         }

@@ -81,7 +81,7 @@ impl Protocol for OpenAiResponses {
         body
     }
 
-    fn read_event(&self, event: &Json, draft: &mut ReplyDraft) -> Result<bool, ModelError> {
+    fn apply_event(&self, event: &Json, draft: &mut ReplyDraft) -> Result<bool, ModelError> {
         let delta = event.get("delta").and_then(Json::as_str).unwrap_or_default();
         match event.get("type").and_then(Json::as_str).unwrap_or_default() {
             "response.output_item.added" => draft.has_begun = true,
@@ -95,17 +95,17 @@ impl Protocol for OpenAiResponses {
                 draft.refusal.push_str(delta);
             }
             "response.completed" | "response.incomplete" | "response.failed" => {
-                read_response(&event["response"], draft)?;
+                add_response(&event["response"], draft)?;
                 return Ok(true);
             }
             "error" => {
                 let error = json!({ "error": event });
-                return wire::error_in_reply(&error).map_or(Ok(true), Err);
+                return wire::find_reply_error(&error).map_or(Ok(true), Err);
             }
             // Reasoning, or a tool call, although hqdl offers no tools.
             kind if kind.ends_with(".delta") => draft.other_output.push_str(delta),
             _ if event.get("object").and_then(Json::as_str) == Some("response") => {
-                read_response(event, draft)?;
+                add_response(event, draft)?;
             }
             _ => {}
         }
@@ -125,8 +125,8 @@ impl Protocol for OpenAiResponses {
 }
 
 /// Adds a whole response to a draft. Output that was already streamed is not added again.
-fn read_response(response: &Json, draft: &mut ReplyDraft) -> Result<(), ModelError> {
-    if let Some(error) = wire::error_in_reply(response) {
+fn add_response(response: &Json, draft: &mut ReplyDraft) -> Result<(), ModelError> {
+    if let Some(error) = wire::find_reply_error(response) {
         return Err(error);
     }
     let text = |json: &Json, field: &str| {

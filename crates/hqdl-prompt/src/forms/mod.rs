@@ -19,7 +19,7 @@ use std::sync::{Arc, OnceLock};
 
 use serde_json::{Value as Json, json};
 
-pub(super) use self::evidence::planned_tokens;
+pub(super) use self::evidence::estimate_quote_tokens;
 pub(super) use self::pack::{PackForm, format_arrays, format_lines};
 use super::align::RequestKeys;
 use super::completion::{self, FinishReason, RowOutcome};
@@ -142,7 +142,7 @@ impl SingleForm {
         question: String,
         systems: [&String; 2],
     ) -> Self {
-        let mut schema = schema::cells_schema(asked);
+        let mut schema = schema::build_cells_schema(asked);
         let evidence = evidence::EvidenceForm::new(expansion, asked);
         evidence.iter().for_each(|form| form.add_to_schema(&mut schema));
         let [task_instructions, text] = systems
@@ -181,7 +181,7 @@ impl SingleForm {
     }
 
     /// Counts the tokens of the system message and the schema.
-    pub(super) fn shared_tokens(&self, prompt: &Prompt, tokenizer: Tokenizer) -> u64 {
+    pub(super) fn count_shared_tokens(&self, prompt: &Prompt, tokenizer: Tokenizer) -> u64 {
         let task_instructions = &self.task_instructions;
         let is_for_task = Arc::ptr_eq(&prompt.system, &task_instructions.system);
         let instructions = if is_for_task { task_instructions } else { &self.text_instructions };
@@ -386,7 +386,7 @@ struct Intro {
 const TYPES: [Type; 6] =
     [Type::Boolean, Type::Integer, Type::Real, Type::Date, Type::Url, Type::Text];
 
-fn example_answer(data_type: Type, is_many: bool, has_options: bool) -> String {
+fn build_example_answer(data_type: Type, is_many: bool, has_options: bool) -> String {
     let item = match data_type {
         Type::Boolean => json!(true),
         Type::Integer => json!(12),
@@ -407,7 +407,7 @@ fn example_answer(data_type: Type, is_many: bool, has_options: bool) -> String {
 
 fn build_system_message(intro: &Intro, column: &Column) -> String {
     let Intro { task, unknown } = intro;
-    let example = example_answer(column.kind, column.many.is_some(), column.values.is_some());
+    let example = build_example_answer(column.kind, column.many.is_some(), column.values.is_some());
     let mut system =
         format!("{task} Answer with JSON: {example}, or {{\"{ANSWER}\": null}} {unknown}.");
     add_options(&mut system, column);
@@ -523,7 +523,8 @@ fn parse_single_form(system: &str, user: &str) -> Option<Question> {
             .map(|(is_many, has_options)| (*data_type, is_many, has_options))
     });
     let is_variant = |(data_type, is_many, has_options): &(Type, bool, bool)| {
-        example_line.starts_with(&(example_answer(*data_type, *is_many, *has_options) + ", or "))
+        example_line
+            .starts_with(&(build_example_answer(*data_type, *is_many, *has_options) + ", or "))
     };
     let (data_type, is_many, _) = variants.into_iter().find(is_variant)?;
     let column = AskedColumn {

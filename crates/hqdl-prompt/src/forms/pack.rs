@@ -163,7 +163,7 @@ fn create_schema(answers: AnswerForm) -> Json {
 /// Returns an example answer in arrays.
 fn format_array_example(asked: &[&Column]) -> String {
     let row = |label: &str| {
-        let cells = asked.iter().map(|column| several::example_cell(column).to_string());
+        let cells = asked.iter().map(|column| several::build_example_cell(column).to_string());
         let cells: Vec<String> = [json!(label).to_string()].into_iter().chain(cells).collect();
         format!("[{}]", cells.join(", "))
     };
@@ -172,14 +172,16 @@ fn format_array_example(asked: &[&Column]) -> String {
 
 /// Returns an example answer in lines.
 fn format_line_example(asked: &[&Column]) -> String {
-    let cells: Vec<[&str; 2]> =
-        asked.iter().map(|column| example_cells(column.kind, column.values.is_some())).collect();
+    let cells: Vec<[&str; 2]> = asked
+        .iter()
+        .map(|column| build_example_cells(column.kind, column.values.is_some()))
+        .collect();
     let cells = |row: usize| cells.iter().map(|cells| cells[row]).collect::<Vec<_>>().join(",");
     format!("{{\"rows\": [\"1 Abc,{}\", \"2 Def,{}\"]}}", cells(0), cells(1))
 }
 
 /// Returns example cells for a column.
-fn example_cells(kind: Type, options: bool) -> [&'static str; 2] {
+fn build_example_cells(kind: Type, options: bool) -> [&'static str; 2] {
     match kind {
         _ if options => ["one of the options", "another option"],
         Type::Boolean => ["true", "false"],
@@ -217,7 +219,7 @@ fn parse_types(row: &Json, columns: &mut [AskedColumn]) -> Option<AnswerForm> {
     }
     for (column, cell) in columns.iter_mut().zip(row.as_str()?.split(',').skip(1)) {
         let has_options = column.values.is_some();
-        let is = |kind: &&Type| !has_options && example_cells(**kind, false)[0] == cell;
+        let is = |kind: &&Type| !has_options && build_example_cells(**kind, false)[0] == cell;
         let data_type = TYPES.iter().find(is).copied().unwrap_or(Type::Text);
         data_type.name().clone_into(&mut column.data_type);
     }

@@ -36,7 +36,7 @@ pub(super) fn build_system_message(
             let has_shots = !expansion.shots.is_empty();
             format!(
                 "{}{{{}, {}}}{UNKNOWN}{}",
-                evidence::task_sentence(settings.require),
+                evidence::build_task_sentence(settings.require),
                 evidence::format_example(asked),
                 format_example(asked),
                 evidence::format_rules(asked, has_shots)
@@ -159,7 +159,7 @@ pub(super) fn format_row(row: &Row, key: &[String], context: &[String]) -> Strin
 
 /// Parses a prompt about the columns of one row.
 pub(super) fn parse_prompt(system: &str, user: &str) -> Option<Question> {
-    let tasks = [TASK, evidence::task_sentence(false), evidence::task_sentence(true)];
+    let tasks = [TASK, evidence::build_task_sentence(false), evidence::build_task_sentence(true)];
     let rest = tasks.iter().find_map(|task| system.strip_prefix(task))?;
     let (_, rest) = rest.split_once("\nTable ")?;
     let (table, rest) = parse_string(rest)?;

@@ -25,20 +25,20 @@ pub(super) fn build_system_message(intro: &Intro, asked: &[&Column]) -> String {
     let (task, unknown) = (pluralize_task(intro), intro.unknown);
     let members = asked
         .iter()
-        .map(|column| format!("{}: {}", quote_json(&column.name), example_cell(column)));
+        .map(|column| format!("{}: {}", quote_json(&column.name), build_example_cell(column)));
     let members = members.collect::<Vec<_>>().join(", ");
     let mut system = format!("{task} Answer with JSON: {{{members}}}, with null {unknown}.");
     add_options(&mut system, asked);
     system
 }
 
-pub(super) fn example_cell(column: &Column) -> Json {
-    let one = example_value(column.kind, column.values.is_some());
+pub(super) fn build_example_cell(column: &Column) -> Json {
+    let one = build_example_value(column.kind, column.values.is_some());
     if column.many.is_some() { json!([one]) } else { one }
 }
 
 /// Returns an example value, which shows the type of the answer.
-fn example_value(kind: Type, options: bool) -> Json {
+fn build_example_value(kind: Type, options: bool) -> Json {
     match kind {
         Type::Boolean => json!(true),
         Type::Integer => json!(12),
@@ -110,8 +110,9 @@ pub(super) fn parse_types(system: &str, columns: &mut [AskedColumn]) -> Option<(
 pub(super) fn parse_type(cell: &Json, column: &mut AskedColumn) -> Option<()> {
     column.many = cell.is_array();
     let cell = if column.many { cell.get(0)? } else { cell };
-    let is =
-        |kind: &&Type| [true, false].iter().any(|options| example_value(**kind, *options) == *cell);
+    let is = |kind: &&Type| {
+        [true, false].iter().any(|options| build_example_value(**kind, *options) == *cell)
+    };
     TYPES.iter().find(is)?.name().clone_into(&mut column.data_type);
     Some(())
 }

@@ -123,8 +123,7 @@ fn image_column() -> MediaColumn {
 
 #[test]
 fn a_single_image_needs_no_number_and_several_are_numbered() {
-    let of_image =
-        |asked: Column| Expansion { media: vec![image_column()], ..of_value(asked) };
+    let of_image = |asked: Column| Expansion { media: vec![image_column()], ..of_value(asked) };
     let prompt_of_one =
         prompt(&of_image(column(Type::Boolean, None, false)), &row("[image 1]", &[]));
     assert_eq!(
@@ -349,7 +348,9 @@ fn long_answers_are_arrays_and_csv_and_recordings_tables() {
          expression \"[a-z]+\"."
     );
     assert!(prompt.has_started_row("{\"rows\": [[\"1 Oslo\", \"x"));
-    assert!(prompt.runaway_reason("{\"rows\": [[\"1 Oslo\", [\"7 up\"]],[\"2 Bergen\",").is_none());
+    assert!(
+        prompt.find_runaway_reason("{\"rows\": [[\"1 Oslo\", [\"7 up\"]],[\"2 Bergen\",").is_none()
+    );
 }
 
 /// 10,000 options, and options that contain each other, are also shown unchanged in prompts about
@@ -457,7 +458,7 @@ fn arrays_of_any_values_are_assigned_to_their_rows() {
     assert!(read(&answer, FinishReason::Stop).iter().enumerate().all(is_right));
     for end in 0..answer.len() {
         let Some(begin) = answer.get(..end) else { continue };
-        assert!(prompt.runaway_reason(begin).is_none(), "{begin}");
+        assert!(prompt.find_runaway_reason(begin).is_none(), "{begin}");
         let right = read(begin, FinishReason::Truncated)
             .iter()
             .enumerate()

@@ -339,7 +339,7 @@ fn a_set_that_repeats_its_items_is_cut_off() {
     let prompt = frame.build_prompt([&hero("A-Bomb", "x")]);
     let list =
         |items: &[&str]| format!(r#"{{"eyes": "Blue", "powers": ["{}"#, items.join("\", \""));
-    let loops = |items: &[&str]| prompt.runaway_reason(&list(items)).is_some();
+    let loops = |items: &[&str]| prompt.find_runaway_reason(&list(items)).is_some();
     assert!(loops(&["Flight", "a", "a", "a", "a", "a", "a", "a", "a", "a"]));
     assert!(loops(&["Flight", "a", "b", "a", "b", "a", "b", "a", "b", "a"]));
     assert!(!loops(&["Flight", "a", "a", "b", "c", "d", "a", "b", "c", "e"]));
@@ -347,7 +347,7 @@ fn a_set_that_repeats_its_items_is_cut_off() {
     // A live list may repeat an item.
     let live = Expansion { task: hqdl_spec::Task::Value, ..expansion };
     let prompt = PromptFrame::new(&live, &[3], Format::Json).build_prompt([&hero("A-Bomb", "x")]);
-    assert!(prompt.runaway_reason(&list(&["a"; 12])).is_none());
+    assert!(prompt.find_runaway_reason(&list(&["a"; 12])).is_none());
 }
 
 #[test]
@@ -396,7 +396,7 @@ fn one_row_needs_fewer_tokens_than_a_table_with_one_row() {
             _ if column.many => json!(["Flight", "Strength"]),
             _ => json!("Blue"),
         });
-        let around = frame.tokens_without_rows(&prompt, tokenizer);
+        let around = frame.count_tokens_without_rows(&prompt, tokenizer);
         (around + tokenizer.count_tokens(&prompt.user), tokenizer.count_tokens(&answer))
     };
     let one = count(PromptFrame::new(&expansion, &columns, Format::Json));

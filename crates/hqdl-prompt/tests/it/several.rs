@@ -227,7 +227,7 @@ fn forms_need_few_tokens() {
                 let prompt = frame.build_prompt(&rows);
                 let question = Question::parse(&prompt.system, &prompt.user).unwrap();
                 let answer = question.write_answer(|_, column| cell(column));
-                let around = frame.tokens_without_rows(&prompt, tokenizer);
+                let around = frame.count_tokens_without_rows(&prompt, tokenizer);
                 let input = around + tokenizer.count_tokens(&prompt.user);
                 let each = |tokens: u64| tokens as f64 / n as f64;
                 (each(input), each(tokenizer.count_tokens(&answer)))

@@ -9,7 +9,7 @@ use crate::file::{AliasesField, ColumnTable, ExpansionTable, QuestionField, Valu
 use crate::schema_check::Step;
 use crate::{Binding, Column, Many, SLOTS, Type, ValueList};
 use hqdl_values::csv::csv_reason;
-use hqdl_values::format::{count_noun, join_file_reason};
+use hqdl_values::format::{format_count, format_file_error};
 use hqdl_values::key::{ColumnIdentity, ListHash};
 use hqdl_values::problem::find_nearest;
 use hqdl_values::value::Value;
@@ -247,7 +247,7 @@ impl SpecCheck<'_> {
     ) -> Result<BTreeMap<String, String>, String> {
         let path = self.folder.join(file);
         let locate_error = |e: &dyn std::fmt::Display| {
-            join_file_reason(&path.display().to_string(), None, &e.to_string())
+            format_file_error(&path.display().to_string(), None, &e.to_string())
         };
         let mut reader =
             csv::Reader::from_path(&path).map_err(|e| locate_error(&csv_reason(&e)))?;
@@ -255,7 +255,7 @@ impl SpecCheck<'_> {
         if header.len() != 2 {
             return Err(locate_error(&format!(
                 "line 1 has {} instead of 2",
-                count_noun(header.len() as u64, "field")
+                format_count(header.len() as u64, "field")
             )));
         }
         let is_value = |text: &str| values.is_some_and(|l| l.values.iter().any(|v| v == text));
@@ -270,7 +270,7 @@ impl SpecCheck<'_> {
                 return Err(locate_error(&format!(
                     "line {} has {} instead of 2",
                     n + 2,
-                    count_noun(record.len() as u64, "field")
+                    format_count(record.len() as u64, "field")
                 )));
             };
             if let Some(previous) = aliases.insert(alias.to_owned(), value.to_owned())
@@ -361,7 +361,7 @@ impl SpecCheck<'_> {
     }
 
     fn select_values(&mut self, path: &[Step], sql: &str) -> Option<Vec<Value>> {
-        match self.catalog.prepare_select(sql) {
+        match self.catalog.list_select_columns(sql) {
             Err(message) => {
                 self.add_error(
                     path,
@@ -478,7 +478,7 @@ impl SpecCheck<'_> {
                         &format!("the placeholders are {}", SLOTS.join(", ")),
                     );
                 } else if let Err(message) =
-                    self.catalog.prepare_select(&binding_probe_sql(e, c, sql))
+                    self.catalog.list_select_columns(&build_binding_probe(e, c, sql))
                 {
                     self.add_error(
                         path,
@@ -509,7 +509,7 @@ fn find_first_slot(sql: &str) -> Option<&str> {
 ///
 /// `EXISTS {value}` tests whether a list contains a value. All other SQL is an expression over the
 /// expansion's columns (or, for a one-to-many column, over the columns of its table).
-fn binding_probe_sql(e: &ExpansionTable, c: &ColumnTable, sql: &str) -> String {
+fn build_binding_probe(e: &ExpansionTable, c: &ColumnTable, sql: &str) -> String {
     let column = |name: &str, data_type: Option<Type>| {
         let name = hqdl_values::sql::quote_name(name);
         // A server checks the types of compared values, so give each column its type.

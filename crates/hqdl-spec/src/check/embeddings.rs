@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::super::file::{Echo, EmbeddingsTable, LimitsTable, ModelTable, Reuse};
 use super::super::provider::Provider;
 use super::super::schema_check::Step;
-use super::super::secret::is_variable;
+use super::super::secret::is_env_variable_name;
 use super::super::{Embeddings, ModelParameters, ModelSettings, PriceOrigin, PriceTable};
 use super::SpecCheck;
 
@@ -44,7 +44,7 @@ pub fn check_embeddings(
             "",
         );
     }
-    if table.api_key_env.as_ref().is_some_and(|name| !is_variable(name)) {
+    if table.api_key_env.as_ref().is_some_and(|name| !is_env_variable_name(name)) {
         check.add_error(
             &field_path("api_key_env"),
             "`api_key_env` is not the name of an environment variable",

@@ -133,7 +133,7 @@ impl SpecCheck<'_> {
 
     /// Checks that the SELECT for the documents returns a text, or a name and a text.
     fn check_documents(&mut self, path: &[Step], select: &str) {
-        match self.catalog.prepare_select(select) {
+        match self.catalog.list_select_columns(select) {
             Ok(columns) if matches!(columns.len(), 1 | 2) => {}
             Ok(columns) => {
                 let label = format!("it returns {}: {}", columns.len(), columns.join(", "));

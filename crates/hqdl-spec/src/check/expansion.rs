@@ -458,7 +458,10 @@ impl SpecCheck<'_> {
             }
             // The SELECT becomes a subquery in FROM.
             SourceRows::Select(sql) => {
-                match self.catalog.prepare_select(&format!("SELECT * FROM ({sql}\n) AS source")) {
+                match self
+                    .catalog
+                    .list_select_columns(&format!("SELECT * FROM ({sql}\n) AS source"))
+                {
                     Ok(names) => names.into_iter().map(|n| (n, None)).collect(),
                     Err(message) => {
                         self.add_error(

@@ -18,7 +18,7 @@ impl SpecCheck<'_> {
         models: &[&str],
     ) -> Vec<IngredientTable> {
         let mut names: HashSet<String> =
-            ingredients::all_ingredients().iter().map(|i| i.name().to_lowercase()).collect();
+            ingredients::list_ingredients().iter().map(|i| i.name().to_lowercase()).collect();
         for (n, table) in tables.iter().enumerate() {
             let path = [Step::from("ingredient"), n.into()];
             let field_path = |field: &str| join_path(&path, &[field.into()]);

@@ -52,7 +52,7 @@ impl SpecCheck<'_> {
     pub(crate) fn check_media_providers(&mut self, spec: &Spec) {
         for (n, expansion) in spec.expansions.iter().enumerate() {
             let provider_of = |column: &Column| {
-                spec.model_settings(spec.column_model(expansion, column)).provider
+                spec.model_settings(spec.find_column_model(expansion, column)).provider
             };
             let refused =
                 expansion.media.iter().filter_map(|column| column.kind).find_map(|kind| {

@@ -44,7 +44,7 @@ pub trait Catalog {
     ///
     /// # Errors
     /// Fails with the database's message if the SELECT cannot be prepared, or if it writes.
-    fn prepare_select(&self, sql: &str) -> Result<Vec<String>, String>;
+    fn list_select_columns(&self, sql: &str) -> Result<Vec<String>, String>;
     /// Returns the rows of a read-only SELECT, at most `limit`.
     ///
     /// # Errors

@@ -70,7 +70,7 @@ impl SpecCheck<'_> {
         sql: &str,
         limit: usize,
     ) -> Vec<Shot> {
-        let names = match self.catalog.prepare_select(sql) {
+        let names = match self.catalog.list_select_columns(sql) {
             Ok(names) => names,
             Err(message) => {
                 self.add_error(

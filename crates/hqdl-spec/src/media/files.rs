@@ -86,7 +86,7 @@ impl MediaFiles {
             return Value::Text(name.clone());
         }
         let Ok(bytes) = read_medium(&path) else { return value.clone() };
-        let name = digest_identity(&bytes);
+        let name = compute_identity_digest(&bytes);
         // An unusable file has an identity, too; the reason is reported when it is sent.
         let _ = self.recognize(&name, &bytes);
         lock_ignoring_poison(&self.0.identities).insert(text.to_owned(), (version, name.clone()));
@@ -114,7 +114,7 @@ impl MediaFiles {
     /// Stores the bytes of a BLOB while this process runs. Returns the medium's identity.
     #[must_use]
     pub fn store_blob(&self, bytes: &[u8]) -> Value {
-        Value::Text(self.store_bytes(digest_identity(bytes), bytes))
+        Value::Text(self.store_bytes(compute_identity_digest(bytes), bytes))
     }
 
     /// Stores the bytes of a data URL. Returns the medium's identity, or `None` for any other text.
@@ -139,9 +139,9 @@ impl MediaFiles {
     /// Stores the content of a data URL.
     fn store_data_url(&self, url: &str) -> String {
         match decode_data_url(url) {
-            Ok(bytes) => self.store_bytes(digest_identity(&bytes), &bytes),
+            Ok(bytes) => self.store_bytes(compute_identity_digest(&bytes), &bytes),
             Err(reason) => {
-                let name = digest_identity(url.as_bytes());
+                let name = compute_identity_digest(url.as_bytes());
                 lock_ignoring_poison(&self.0.stored)
                     .locations
                     .insert(name.clone(), Err(reason.to_owned()));
@@ -206,7 +206,7 @@ impl MediaFiles {
         } else {
             let (path, _) = self.find_file(text)?;
             let bytes = read_medium(&path).map_err(|e| format!("{text}: {}", io_reason(&e)))?;
-            if identity.is_some_and(|identity| digest_identity(&bytes) != identity) {
+            if identity.is_some_and(|identity| compute_identity_digest(&bytes) != identity) {
                 return Err(format!("{text} changed during the run"));
             }
             bytes
@@ -342,7 +342,7 @@ fn decode_data_url(url: &str) -> Result<Vec<u8>, &'static str> {
 }
 
 /// Returns the identity of a medium by its bytes, in the format of `b3sum`.
-fn digest_identity(bytes: &[u8]) -> String {
+fn compute_identity_digest(bytes: &[u8]) -> String {
     let mut name = DIGEST_PREFIX.to_owned();
     let _ = write!(name, "{}", blake3::hash(bytes).to_hex());
     name

@@ -112,12 +112,12 @@ const MAX_IMAGE_TOKENS: u64 = 50_000;
 /// Returns the number of tokens for eight tiles of 512 × 512 pixels, the maximum per image. An
 /// image is scaled to fit 2048 × 2048 and then to a shorter side of 768, which leaves four by two
 /// tiles.
-const fn tile_tokens(base: u64, tile: u64) -> u64 {
+const fn compute_tile_tokens(base: u64, tile: u64) -> u64 {
     base + 8 * tile
 }
 /// Returns the number of tokens for 1,536 patches of 32 × 32 pixels, the maximum per image,
 /// multiplied by the model's factor in hundredths.
-const fn patch_tokens(hundredths: u64) -> u64 {
+const fn compute_patch_tokens(hundredths: u64) -> u64 {
     (1_536 * hundredths).div_ceil(100)
 }
 /// Maximum number of tokens per image at high detail, which `auto` may select. Entries are matched
@@ -131,24 +131,24 @@ const fn patch_tokens(hundredths: u64) -> u64 {
 /// 1,600 tokens, or to 4,784 for models with a high resolution. Newer `OpenAI` models (from gpt-5.2
 /// on) use patches without a published limit, so the table does not contain them.
 const TOKEN_LIMITS: [(&str, u64); 20] = [
-    ("gpt-4o-mini", tile_tokens(2_833, 5_667)),
-    ("gpt-4o", tile_tokens(85, 170)),
-    ("gpt-4.1-mini", patch_tokens(162)),
-    ("gpt-4.1-nano", patch_tokens(246)),
-    ("gpt-4.1", patch_tokens(100)),
-    ("gpt-4-turbo", tile_tokens(85, 170)),
-    ("gpt-4.5", tile_tokens(85, 170)),
-    ("gpt-5-mini", patch_tokens(162)),
-    ("gpt-5-nano", patch_tokens(246)),
+    ("gpt-4o-mini", compute_tile_tokens(2_833, 5_667)),
+    ("gpt-4o", compute_tile_tokens(85, 170)),
+    ("gpt-4.1-mini", compute_patch_tokens(162)),
+    ("gpt-4.1-nano", compute_patch_tokens(246)),
+    ("gpt-4.1", compute_patch_tokens(100)),
+    ("gpt-4-turbo", compute_tile_tokens(85, 170)),
+    ("gpt-4.5", compute_tile_tokens(85, 170)),
+    ("gpt-5-mini", compute_patch_tokens(162)),
+    ("gpt-5-nano", compute_patch_tokens(246)),
     ("gpt-5-pro", MAX_IMAGE_TOKENS),
     ("gpt-5-codex", MAX_IMAGE_TOKENS),
-    ("gpt-5", tile_tokens(70, 140)),
-    ("computer-use-preview", tile_tokens(65, 129)),
-    ("o4-mini", patch_tokens(172)),
-    ("o1-pro", tile_tokens(75, 150)),
-    ("o1", tile_tokens(75, 150)),
-    ("o3", tile_tokens(75, 150)),
-    ("chatgpt-4o", tile_tokens(85, 170)),
+    ("gpt-5", compute_tile_tokens(70, 140)),
+    ("computer-use-preview", compute_tile_tokens(65, 129)),
+    ("o4-mini", compute_patch_tokens(172)),
+    ("o1-pro", compute_tile_tokens(75, 150)),
+    ("o1", compute_tile_tokens(75, 150)),
+    ("o3", compute_tile_tokens(75, 150)),
+    ("chatgpt-4o", compute_tile_tokens(85, 170)),
     ("claude-3", 1_600),
     ("claude", 4_784),
 ];

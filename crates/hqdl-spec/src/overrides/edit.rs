@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use super::{
     NO_VALUE, OverrideLine, Overrides, OverridesError, explain_rejection, find_entities,
-    is_no_value, read_lines, write_lines,
+    means_no_value, read_lines, write_lines,
 };
 use crate::checker::Checker;
 use crate::{Column, Expansion, Spec};
@@ -25,7 +25,7 @@ pub enum OverrideEditError {
         existing: Vec<String>,
     },
     /// The number of values differs from the number of key columns.
-    #[error("the key of `{expansion}` has {}, not {given}", hqdl_values::format::count_noun(names.len() as u64, "part"))]
+    #[error("the key of `{expansion}` has {}, not {given}", hqdl_values::format::format_count(names.len() as u64, "part"))]
     Key {
         /// Name of the expansion.
         expansion: String,
@@ -183,7 +183,7 @@ pub fn check_no_value(spec: &Spec, table: &str, column: &str) -> Result<(), Over
     let expansion = spec.expansions.iter().find(|e| creates_table(e, table));
     let found = expansion.and_then(|e| e.columns.get(e.find_column(column)?));
     match found {
-        Some(column) if !is_no_value(column, NO_VALUE) => {
+        Some(column) if !means_no_value(column, NO_VALUE) => {
             Err(OverrideEditError::NoValue { column: column.name.clone() })
         }
         _ => Ok(()),
@@ -194,7 +194,7 @@ pub fn check_no_value(spec: &Spec, table: &str, column: &str) -> Result<(), Over
 fn check_value(column: &Column, value: &str) -> Option<OverrideEditError> {
     let checker = Checker::new(column);
     let (reason, suggestion) = match checker.check_text(value).state {
-        _ if is_no_value(column, value) => return None,
+        _ if means_no_value(column, value) => return None,
         State::Ok => return None,
         State::NotInList => {
             let allowed = column.values.as_ref().map_or(&[][..], |list| &list.values);

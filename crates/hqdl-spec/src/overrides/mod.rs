@@ -144,7 +144,9 @@ impl Overrides {
                 let checker = &checkers[n][column];
                 let answer = checker.check_text(&line.value);
                 let value = match answer.state {
-                    _ if is_no_value(&expansion.columns[column], &line.value) => CellValue::Nothing,
+                    _ if means_no_value(&expansion.columns[column], &line.value) => {
+                        CellValue::Nothing
+                    }
                     State::Ok => answer.value,
                     State::NotInList => {
                         overrides.warnings.push(format!(
@@ -171,7 +173,7 @@ impl Overrides {
                 }
             }
             if applicable.is_empty() {
-                let (number, message) = explain_inapplicable(spec, number, &line);
+                let (number, message) = explain_inapplicable_line(spec, number, &line);
                 return Err(OverridesError { line: Some(number), ..line_error(message) });
             }
             overrides.lines.push(AppliedLine { number, line, entities: applicable });
@@ -188,7 +190,11 @@ impl Overrides {
     /// Returns a warning for each line whose entity no source contains. `known_entities` contains
     /// the entities of the sources, by expansion.
     #[must_use]
-    pub fn unmatched_lines(&self, spec: &Spec, known_entities: &[HashSet<Entity>]) -> Vec<String> {
+    pub fn list_unmatched_lines(
+        &self,
+        spec: &Spec,
+        known_entities: &[HashSet<Entity>],
+    ) -> Vec<String> {
         let path = spec.overrides_path();
         let is_known = |(n, entity): &(usize, Entity)| {
             known_entities.get(*n).is_some_and(|m| m.contains(entity))
@@ -218,7 +224,10 @@ impl Overrides {
     /// Returns the overridden entities with their overrides, ordered by the number of overridden
     /// columns (descending) and then by entity.
     #[must_use]
-    pub fn overridden_rows(&self, expansion: usize) -> Vec<(&Entity, &HashMap<usize, Override>)> {
+    pub fn list_overridden_rows(
+        &self,
+        expansion: usize,
+    ) -> Vec<(&Entity, &HashMap<usize, Override>)> {
         let mut rows: Vec<_> = self
             .cells
             .iter()
@@ -231,7 +240,7 @@ impl Overrides {
 
     /// Returns a hash of all overrides of an expansion.
     #[must_use]
-    pub fn expansion_digest(&self, expansion: usize) -> String {
+    pub fn compute_expansion_digest(&self, expansion: usize) -> String {
         let mut marks: Vec<(&str, String)> = self
             .cells
             .keys()
@@ -267,7 +276,7 @@ impl Overrides {
 }
 
 /// Returns true if the value of a line sets the cell to no value.
-fn is_no_value(column: &crate::Column, value: &str) -> bool {
+fn means_no_value(column: &crate::Column, value: &str) -> bool {
     let is_listed = |list: &crate::ValueList| list.values.iter().any(|v| v == NO_VALUE);
     value.trim() == NO_VALUE && !column.values.as_ref().is_some_and(is_listed)
 }
@@ -283,9 +292,10 @@ fn explain_rejection(checker: &Checker, state: State, value: &str) -> (&'static 
             format!("write {NO_VALUE} (`hqdl override set … --unknown`) for no value"),
         ),
         State::Refused => ("it is a refusal to answer", "write a value".to_owned()),
-        _ => {
-            (checker.explain_invalid(Some(value)), "write a value of the column's type".to_owned())
-        }
+        _ => (
+            checker.explain_invalid_answer(Some(value)),
+            "write a value of the column's type".to_owned(),
+        ),
     }
 }
 
@@ -381,7 +391,7 @@ pub fn read_lines(path: &Path) -> Result<Vec<(u64, OverrideLine)>, OverridesErro
 
 /// For a line that applies to no expansion, returns the error's line number and message. An unknown
 /// key column is an error in the header, line 1.
-fn explain_inapplicable(spec: &Spec, number: u64, line: &OverrideLine) -> (u64, String) {
+fn explain_inapplicable_line(spec: &Spec, number: u64, line: &OverrideLine) -> (u64, String) {
     let suggest = |name: &str, known: Vec<&str>| {
         let nearest = find_nearest(name, known.iter().copied());
         nearest.map(|nearest| format!("; did you mean `{nearest}`?")).unwrap_or_default()

@@ -125,20 +125,20 @@ fn rates_of_batches_tiers_and_long_prompts_are_read() {
     let book = PriceBook::parse(SMALL).unwrap();
     let entry = book.find_price(OPENAI, "all", DAY).unwrap();
     let long = &entry.price;
-    assert_eq!((long.rates_for(272_000).input, long.rates_for(272_001).input), (2.0, 4.0));
-    assert_eq!((long.rates_for(1).cache_write, long.rates_for(272_001).cache_write), (2.5, 5.0));
+    assert_eq!((long.find_rates(272_000).input, long.find_rates(272_001).input), (2.0, 4.0));
+    assert_eq!((long.find_rates(1).cache_write, long.find_rates(272_001).cache_write), (2.5, 5.0));
     assert_eq!([entry.service_tier("flex"), entry.service_tier("turbo")], [Some(0.5), None]);
     // A batch has half the price, but no cheaper cached input.
-    let batched = long.to_batch_prices().rates_for(1);
+    let batched = long.to_batch_prices().find_rates(1);
     assert_eq!((batched.input, batched.cached_input, batched.output), (1.0, 0.5, 4.0));
     let flex = PriceTable { service_tier: Some(0.5), ..*long };
-    assert_eq!((flex.rates_for(1).input, flex.rates_for(272_001).output), (1.0, 6.0));
+    assert_eq!((flex.find_rates(1).input, flex.find_rates(272_001).output), (1.0, 6.0));
     // The endpoint may bill the standard tier instead, and a batch is a separate tier.
     assert_eq!(flex.highest_rates(1).output, 8.0);
     assert_eq!(flex.to_batch_prices(), long.to_batch_prices());
     // A batch without a listed price is not assumed to be cheaper.
     let plain = book.find_price(OPENAI, "plain", DAY).unwrap().price;
-    assert_eq!(plain.to_batch_prices().rates_for(1), plain.rates_for(1));
+    assert_eq!(plain.to_batch_prices().find_rates(1), plain.find_rates(1));
 }
 
 #[test]

@@ -653,8 +653,11 @@ fn a_dozen_mistakes_are_reported_together_in_text_order() {
             position_of(TWELVE, "{ table = \"publisher\""),
         ),
     ];
-    let told: Vec<(&str, _)> =
-        problems.problems.iter().map(|p| (p.message.as_str(), problems.line_column(p))).collect();
+    let told: Vec<(&str, _)> = problems
+        .problems
+        .iter()
+        .map(|p| (p.message.as_str(), problems.find_line_column(p)))
+        .collect();
     assert_eq!(told, expected, "{}", problems.render(false));
     let json = problems.to_json();
     assert_eq!(json.as_array().unwrap().len(), expected.len());
@@ -719,7 +722,7 @@ fn syntax_errors_are_reported_with_their_location() {
             .map(|_| ())
             .expect_err(toml);
         let first = &problems.problems[0];
-        let (line, _) = problems.line_column(first).unwrap();
+        let (line, _) = problems.find_line_column(first).unwrap();
         assert_eq!(line, place.0, "{}", problems.render(false));
         assert!(first.message.contains("not TOML") && first.help.is_some());
         assert!(problems.render(false).contains(&format!("specs/x.toml:{}:", place.0)));
@@ -732,7 +735,7 @@ fn syntax_errors_are_reported_with_their_location() {
     .map(|_| ())
     .unwrap_err();
     let lines: Vec<usize> =
-        problems.problems.iter().map(|p| problems.line_column(p).unwrap().0).collect();
+        problems.problems.iter().map(|p| problems.find_line_column(p).unwrap().0).collect();
     assert_eq!(lines, [2, 4]);
 }
 

@@ -3,7 +3,7 @@
 
 use serde_json::Value as Json;
 
-use super::argument::{is_null_word, span_of_tokens};
+use super::argument::{is_null_word, token_span};
 use super::lexer::{Lexeme, Token};
 use super::{Choices, Quantifier, ReturnType, SqlError, choices};
 use hqdl_values::Type;
@@ -45,12 +45,12 @@ pub(super) fn parse_return_type(
     reject_parameter(tokens, "the return type", TYPES)?;
     let text = match tokens {
         [text] => text.unquoted_text(sql),
-        _ => sql.get(span_of_tokens(tokens)).unwrap_or_default().to_owned(),
+        _ => sql.get(token_span(tokens)).unwrap_or_default().to_owned(),
     };
     match ReturnType::parse(&text) {
         Some(return_type) => Ok(Some(return_type)),
         None => Err(SqlError::new(
-            span_of_tokens(tokens),
+            token_span(tokens),
             format!("`{}` is not a return type", text.trim()),
             "not a type",
         )
@@ -68,14 +68,10 @@ pub(super) fn parse_quantifier(
     }
     reject_parameter(tokens, "the quantifier", FORMS)?;
     let invalid = || {
-        SqlError::new(
-            span_of_tokens(tokens),
-            "hqdl cannot parse the quantifier",
-            "not a quantifier",
-        )
-        .with_help(FORMS)
+        SqlError::new(token_span(tokens), "hqdl cannot parse the quantifier", "not a quantifier")
+            .with_help(FORMS)
     };
-    let content = string_content(sql, tokens).ok_or_else(invalid)?;
+    let content = parse_string_content(sql, tokens).ok_or_else(invalid)?;
     let found = match content.trim() {
         "*" => Quantifier { min: 0, max: None },
         "+" => Quantifier { min: 1, max: None },
@@ -84,7 +80,7 @@ pub(super) fn parse_quantifier(
     };
     if found.max.is_some_and(|max| max < found.min) {
         return Err(SqlError::new(
-            span_of_tokens(tokens),
+            token_span(tokens),
             "the minimum of the quantifier is greater than its maximum",
             "no number of answers fits",
         ));
@@ -121,14 +117,12 @@ pub(super) fn parse_string(
         return Ok(None);
     }
     reject_parameter(tokens, noun, "write it into the query as a text: '…'")?;
-    match string_content(sql, tokens) {
+    match parse_string_content(sql, tokens) {
         Some(text) => Ok(Some(text)),
-        None => Err(SqlError::new(
-            span_of_tokens(tokens),
-            format!("{noun} is not a text"),
-            "expected '…'",
-        )
-        .with_help(format!("write {noun} as a text in single quotes: '…'"))),
+        None => {
+            Err(SqlError::new(token_span(tokens), format!("{noun} is not a text"), "expected '…'")
+                .with_help(format!("write {noun} as a text in single quotes: '…'")))
+        }
     }
 }
 
@@ -140,7 +134,7 @@ pub(super) fn parse_examples(sql: &str, tokens: &[Token]) -> Result<Option<Strin
         Ok(Some(Choices::List(values))) => values,
         _ => {
             return Err(SqlError::new(
-                span_of_tokens(tokens),
+                token_span(tokens),
                 "hqdl cannot parse the examples of answers",
                 "expected texts or numbers",
             )
@@ -164,7 +158,7 @@ pub(super) fn parse_answered_examples(
         parse_python_literal(sql, tokens).and_then(|examples| read_example_pairs(&examples));
     let Some(pairs) = pairs else {
         return Err(SqlError::new(
-            span_of_tokens(tokens),
+            token_span(tokens),
             "hqdl cannot parse the examples",
             "expected values with their answers",
         )
@@ -238,7 +232,7 @@ pub(super) fn parse_boolean(sql: &str, tokens: &[Token], noun: &str) -> Result<b
         return Ok(is_true(sql, tokens));
     }
     Err(SqlError::new(
-        span_of_tokens(tokens),
+        token_span(tokens),
         format!("`{noun}` is not a boolean"),
         "expected true or false",
     ))
@@ -260,10 +254,10 @@ pub(super) fn parse_narrow(sql: &str, tokens: &[Token]) -> Result<Option<u32>, S
     if is_null_word(sql, tokens) {
         return Ok(None);
     }
-    let digits = sql.get(span_of_tokens(tokens)).unwrap_or_default();
+    let digits = sql.get(token_span(tokens)).unwrap_or_default();
     match digits.parse() {
         Ok(0) | Err(_) => {
-            Err(SqlError::new(span_of_tokens(tokens), "`narrow` is not a number", "expected 1 or more").with_help(
+            Err(SqlError::new(token_span(tokens), "`narrow` is not a number", "expected 1 or more").with_help(
                 "the model sees this many of the right column's values, the most similar ones; without `narrow` it sees all",
             ))
         }
@@ -271,7 +265,7 @@ pub(super) fn parse_narrow(sql: &str, tokens: &[Token]) -> Result<Option<u32>, S
     }
 }
 
-fn string_content(sql: &str, tokens: &[Token]) -> Option<String> {
+fn parse_string_content(sql: &str, tokens: &[Token]) -> Option<String> {
     match tokens {
         [text] if matches!(text.lexeme, Lexeme::Text | Lexeme::Quoted) => {
             Some(text.unquoted_text(sql))

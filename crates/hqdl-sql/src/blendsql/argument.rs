@@ -17,7 +17,7 @@ pub(super) fn is_cast_type(sql: &str, token: Token) -> bool {
 }
 
 /// Returns the byte range from the first token to the last.
-pub(super) fn span_of_tokens(tokens: &[Token]) -> Range<usize> {
+pub(super) fn token_span(tokens: &[Token]) -> Range<usize> {
     match (tokens.first(), tokens.last()) {
         (Some(first), Some(last)) => first.start..last.end,
         _ => 0..0,
@@ -34,16 +34,16 @@ pub(super) fn parse_argument(sql: &str, tokens: &[Token]) -> Result<Option<Argum
     }
     let (layers, inside) = strip_parens(tokens);
     if inside.is_empty() {
-        return Err(SqlError::new(span_of_tokens(tokens), "`()` is empty", "expected a value"));
+        return Err(SqlError::new(token_span(tokens), "`()` is empty", "expected a value"));
     }
     if layers > 0 && begins_query(sql, inside) {
-        return Ok(Some(Argument::Query(span_of_tokens(inside))));
+        return Ok(Some(Argument::Query(token_span(inside))));
     }
     Ok(Some(match parse_legacy_column(sql, inside) {
         Some((table, column)) => {
-            Argument::Column { table: Some(table), column, span: span_of_tokens(tokens) }
+            Argument::Column { table: Some(table), column, span: token_span(tokens) }
         }
-        None => Argument::Sql(span_of_tokens(tokens)),
+        None => Argument::Sql(token_span(tokens)),
     }))
 }
 
@@ -78,7 +78,7 @@ pub(super) fn begins_query(sql: &str, tokens: &[Token]) -> bool {
 
 pub(super) fn bare_query_error(tokens: &[Token]) -> SqlError {
     SqlError::new(
-        span_of_tokens(tokens),
+        token_span(tokens),
         "a query as an argument needs parentheses",
         "expected `(` before",
     )

@@ -1,8 +1,8 @@
 //! Parses `options=`: a list, a column, a query, or a function that returns a list for each row.
 
 use super::argument::{
-    bare_query_error, begins_query, is_name, is_null_word, parse_legacy_column, span_of_tokens,
-    strip_parens,
+    bare_query_error, begins_query, is_name, is_null_word, parse_legacy_column, strip_parens,
+    token_span,
 };
 use super::lexer::{Lexeme, Token};
 use super::{Choices, SqlError};
@@ -27,16 +27,16 @@ pub(super) fn parse_choices(sql: &str, tokens: &[Token]) -> Result<Option<Choice
     }
     let (layers, inside) = strip_parens(tokens);
     if layers > 0 && begins_query(sql, inside) {
-        return Ok(Some(Choices::Query(span_of_tokens(inside))));
+        return Ok(Some(Choices::Query(token_span(inside))));
     }
     if let Some((table, column)) = parse_column(sql, layers, inside) {
-        return Ok(Some(Choices::Column { table, column, span: span_of_tokens(tokens) }));
+        return Ok(Some(Choices::Column { table, column, span: token_span(tokens) }));
     }
     if layers > 0 {
         return parse_list(sql, tokens, inside).map(Some);
     }
     if is_function(sql, tokens) {
-        return Ok(Some(Choices::RowList(span_of_tokens(tokens))));
+        return Ok(Some(Choices::RowList(token_span(tokens))));
     }
     Err(match tokens {
         [text] if text.lexeme == Lexeme::Text => {
@@ -52,7 +52,7 @@ pub(super) fn parse_choices(sql: &str, tokens: &[Token]) -> Result<Option<Choice
                 .with_help(HELP)
         }
         _ => SqlError::new(
-            span_of_tokens(tokens),
+            token_span(tokens),
             "hqdl cannot parse the options",
             "not a list, column or query",
         )
@@ -108,7 +108,7 @@ fn parse_list(sql: &str, all_tokens: &[Token], items: &[Token]) -> Result<Choice
             }
             None => {
                 let error_span =
-                    if item.is_empty() { span_of_tokens(all_tokens) } else { span_of_tokens(item) };
+                    if item.is_empty() { token_span(all_tokens) } else { token_span(item) };
                 return Err(SqlError::new(
                     error_span,
                     if item.is_empty() && items.is_empty() {

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use annotate_snippets::Renderer;
 
-use super::ingredients::keyword::accepted_argument_names;
+use super::ingredients::keyword::list_accepted_names;
 use super::ingredients::{self, Ingredient};
 use crate::translated::TextTooLong;
 use hqdl_values::problem::{self, Problem, Severity};
@@ -59,12 +59,12 @@ impl SqlError {
     #[must_use]
     pub fn known_names_hint(&self) -> Option<String> {
         let names = if self.message.starts_with("there is no ingredient") {
-            ingredients::all_ingredients().map(Ingredient::name).join(", ")
+            ingredients::list_ingredients().map(Ingredient::name).join(", ")
         } else {
             let (name, _) = self.message.split_once("` has no argument `")?;
             let name = name.trim_start_matches('`');
-            accepted_argument_names(
-                ingredients::all_ingredients().into_iter().find(|i| i.name() == name)?,
+            list_accepted_names(
+                ingredients::list_ingredients().into_iter().find(|i| i.name() == name)?,
             )
         };
         let known = format!("available: {names}");

@@ -120,7 +120,7 @@ pub(super) enum FunctionEffect {
     Computes(Flow),
 }
 
-pub(super) fn function_effect(name: &str) -> FunctionEffect {
+pub(super) fn find_function_effect(name: &str) -> FunctionEffect {
     match name {
         "coalesce" | "ifnull" => FunctionEffect::PassesThrough(usize::MAX),
         "likely" | "unlikely" | "likelihood" | "first_value" | "last_value" | "nth_value" => {

@@ -31,7 +31,7 @@ impl<'p> Frame<'p> {
         Self { scope, parent, exact_ctes, cte_sql, aliases, is_opaque: false }
     }
 
-    pub fn self_and_enclosing(&self) -> impl Iterator<Item = &Frame<'p>> {
+    pub fn ancestors(&self) -> impl Iterator<Item = &Frame<'p>> {
         std::iter::successors(Some(self), |f| f.parent)
     }
 
@@ -40,7 +40,7 @@ impl<'p> Frame<'p> {
         let named = |f: &Frame<'_>| {
             f.exact_ctes.iter().rev().find(|(n, _)| n.eq_ignore_ascii_case(table)).map(|(_, e)| *e)
         };
-        self.self_and_enclosing().find_map(named).unwrap_or(true)
+        self.ancestors().find_map(named).unwrap_or(true)
     }
 
     pub fn find_alias(&self, column: &str) -> Option<&Expr> {

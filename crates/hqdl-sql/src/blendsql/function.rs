@@ -5,7 +5,7 @@
 use std::ops::Range;
 use std::slice;
 
-use super::argument::span_of_tokens;
+use super::argument::token_span;
 use super::ingredients::{
     AnswerFunction, EmbedFunction, IngredientRef, SimilarityFunction, SummaryFunction,
 };
@@ -92,7 +92,7 @@ impl Scanner<'_> {
         let (arguments, inner, end) = self.read_arguments(word)?;
         self.leave_call();
         let span = word.start..end;
-        let call = Call { span: span.clone(), inner, ..Call::of_ingredient(ingredient) };
+        let call = Call { span: span.clone(), inner, ..Call::for_ingredient(ingredient) };
         if is_macro {
             let arguments = arguments.into_iter().map(WrittenArgument::from_tokens);
             return self.build_macro_function(call, (word, paren), arguments.collect()).map(Some);
@@ -100,8 +100,7 @@ impl Scanner<'_> {
         let return_type = match (ingredient.name(), arguments.as_slice()) {
             ("answer", [_, _, tokens]) if answer_arguments::is_substring(self.sql, tokens) => {
                 let message = "`answer` cannot check that its answer is a part of the text";
-                let error =
-                    SqlError::new(span_of_tokens(tokens), message, "not a type of `answer`");
+                let error = SqlError::new(token_span(tokens), message, "not a type of `answer`");
                 return Err(
                     error.with_help("write {{LLMMap('question', text, return_type='substring')}}")
                 );
@@ -109,13 +108,13 @@ impl Scanner<'_> {
             ("answer", [_, _, tokens]) => answer_arguments::parse_return_type(self.sql, tokens)?,
             _ => None,
         };
-        let (values, question) = self.function_arguments(ingredient, &arguments, &span)?;
+        let (values, question) = self.split_arguments(ingredient, &arguments, &span)?;
         let instructions_start = question.len();
         Ok(Some(Call { question, instructions_start, values, return_type, ..call }))
     }
 
     /// Splits a function's arguments into the values and the question.
-    fn function_arguments(
+    fn split_arguments(
         &self,
         ingredient: IngredientRef,
         arguments: &[Vec<Token>],

@@ -116,14 +116,14 @@ pub fn next_token(sql: &str, at: usize, brackets: Brackets) -> Result<Option<Tok
     let Some(first) = byte_at(0) else { return Ok(None) };
     let token_until = |lexeme, end| Ok(Some(Token { lexeme, start, end }));
     if first == b'$'
-        && let Some(end) = dollar_quoted_end(sql, start)
+        && let Some(end) = find_dollar_quoted_end(sql, start)
     {
         return token_until(Lexeme::Text, end);
     }
     match (first, byte_at(1)) {
-        (b'\'', _) => token_until(Lexeme::Text, quoted_end(bytes, start, b'\'', "text")?),
-        (b'"', _) => token_until(Lexeme::Quoted, quoted_end(bytes, start, b'"', "name")?),
-        (b'`', _) => token_until(Lexeme::Name, quoted_end(bytes, start, b'`', "name")?),
+        (b'\'', _) => token_until(Lexeme::Text, find_quoted_end(bytes, start, b'\'', "text")?),
+        (b'"', _) => token_until(Lexeme::Quoted, find_quoted_end(bytes, start, b'"', "name")?),
+        (b'`', _) => token_until(Lexeme::Name, find_quoted_end(bytes, start, b'`', "name")?),
         (b'[', _) if brackets == Brackets::Name => {
             match bytes.iter().skip(start).position(|b| *b == b']') {
                 Some(length) => token_until(Lexeme::Name, start + length + 1),
@@ -185,7 +185,7 @@ fn skip_whitespace(bytes: &[u8], mut at: usize) -> usize {
 }
 
 /// Returns the end of the quoted token that begins at `start`.
-fn quoted_end(bytes: &[u8], start: usize, quote: u8, noun: &str) -> Result<usize, SqlError> {
+fn find_quoted_end(bytes: &[u8], start: usize, quote: u8, noun: &str) -> Result<usize, SqlError> {
     let mut at = start + 1;
     loop {
         at = find_run_end(bytes, at, |b| b != quote);
@@ -206,7 +206,7 @@ fn quoted_end(bytes: &[u8], start: usize, quote: u8, noun: &str) -> Result<usize
 
 /// Returns the end of the string that begins with `$$` or `$tag$` at `start`. Returns `None` for a
 /// parameter or an unterminated string.
-fn dollar_quoted_end(sql: &str, start: usize) -> Option<usize> {
+fn find_dollar_quoted_end(sql: &str, start: usize) -> Option<usize> {
     let rest = sql.get(start..)?;
     let length = rest.get(1..)?.find('$')? + 2;
     let (tag, rest) = rest.split_at_checked(length)?;

@@ -4,7 +4,7 @@
 use std::ops::Range;
 
 use super::argument::{
-    begins_query, is_cast_type, is_name, span_of_tokens, split_legacy_column, strip_parens,
+    begins_query, is_cast_type, is_name, split_legacy_column, strip_parens, token_span,
 };
 use super::ingredients::{AnswerFunction, IngredientRef, LlmJoin, LlmMap, LlmQa, Subject};
 use super::lexer::{Lexeme, Token};
@@ -141,7 +141,7 @@ pub struct WrittenArgument {
 impl WrittenArgument {
     /// Splits `keyword=…`.
     pub(super) fn from_tokens(tokens: Vec<Token>) -> Self {
-        let end = span_of_tokens(&tokens).end;
+        let end = token_span(&tokens).end;
         let has_keyword = matches!(tokens.as_slice(), [name, equals, next, ..]
             if name.lexeme == Lexeme::Word && equals.is_symbol(b'=') && !next.is_symbol(b'='));
         if !has_keyword {
@@ -179,7 +179,7 @@ impl WrittenArgument {
     pub fn query_span(&self, sql: &str) -> Option<Range<usize>> {
         let (layers, inside) = strip_parens(&self.tokens);
         let first = layers.checked_sub(1).filter(|_| begins_query(sql, inside))?;
-        Some(span_of_tokens(&self.tokens[first..self.tokens.len() - first]))
+        Some(token_span(&self.tokens[first..self.tokens.len() - first]))
     }
 
     /// Returns the table and the column if the value names a column: `t.c` or `'t::c'`.
@@ -202,7 +202,7 @@ impl WrittenArgument {
     /// Returns the byte range of the value.
     #[must_use]
     pub fn span(&self) -> Range<usize> {
-        span_of_tokens(&self.tokens)
+        token_span(&self.tokens)
     }
 
     /// Returns the byte range of the argument, with its keyword and the comma after it.

@@ -111,7 +111,7 @@ pub struct Call {
 
 impl Call {
     /// Creates a call without arguments.
-    pub(crate) fn of_ingredient(ingredient: IngredientRef) -> Self {
+    pub(crate) fn for_ingredient(ingredient: IngredientRef) -> Self {
         Self {
             ingredient,
             span: 0..0,
@@ -140,7 +140,7 @@ impl Call {
     pub fn is_in_braces(&self) -> bool {
         match &self.macro_call {
             Some(written) => written.name.start > self.span.start,
-            None => ingredients::all_ingredients().contains(&self.ingredient),
+            None => ingredients::list_ingredients().contains(&self.ingredient),
         }
     }
 

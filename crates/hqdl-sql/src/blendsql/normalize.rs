@@ -5,7 +5,7 @@
 use std::borrow::Cow;
 
 use super::lexer::{Lexeme, Token};
-use super::parse::{ParsedQuery, Syntax, parse_query_with, parse_scanned_query};
+use super::parse::{ParsedQuery, Syntax, parse_query_with_syntax, parse_scanned_query};
 use super::scan::{ScannedQuery, scan_query};
 use super::vendors::Vendor;
 use super::{Call, SqlError};
@@ -34,7 +34,7 @@ impl SourceQuery {
         let (sql, mut scanned) = scan_with_lenient_quotes(sql, syntax)?;
         let text = trim_statement(&sql, &mut scanned.tokens);
         let mut edits = Edits::default();
-        space_calls(&text, &scanned.calls, &mut edits);
+        insert_spaces_around_calls(&text, &scanned.calls, &mut edits);
         number_parameters(&text, &scanned.tokens, &mut edits);
         let strings = find_double_quoted_strings(&text, &scanned.tokens);
         let (parsed, replaced) = parse_scanned_query(&text, scanned, syntax)?;
@@ -54,10 +54,12 @@ impl SourceQuery {
         if !is_changed {
             return Ok((normalized, self.parsed));
         }
-        match parse_query_with(&normalized.sql, Syntax { find_macro: None, vendor: None, ..syntax })
-        {
+        match parse_query_with_syntax(
+            &normalized.sql,
+            Syntax { find_macro: None, vendor: None, ..syntax },
+        ) {
             Ok(parsed) => Ok((normalized, parsed)),
-            Err(error) => Err(error.map_span(|span| normalized.original_span(&span))),
+            Err(error) => Err(error.map_span(|span| normalized.map_span_to_original(&span))),
         }
     }
 }
@@ -147,14 +149,14 @@ fn trim_statement(sql: &str, tokens: &mut Vec<Token>) -> String {
 }
 
 /// Adds edits that insert missing spaces between a call and a word.
-fn space_calls(sql: &str, calls: &[Call], edits: &mut Edits) {
+fn insert_spaces_around_calls(sql: &str, calls: &[Call], edits: &mut Edits) {
     let word = |c: char| c.is_alphanumeric() || c == '_' || c == '$';
     let before = |at: usize| sql[..at].ends_with(word).then_some(at);
     let after = |at: usize| sql[at..].starts_with(word).then_some(at);
     for call in calls {
         let spaces = [before(call.span.start), after(call.span.end)];
         spaces.into_iter().flatten().for_each(|at| edits.replace(at..at, " "));
-        space_calls(sql, &call.inner, edits);
+        insert_spaces_around_calls(sql, &call.inner, edits);
     }
 }
 

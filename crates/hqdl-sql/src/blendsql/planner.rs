@@ -41,7 +41,7 @@ pub(crate) fn plan_query(mut analysis: Analysis<'_>, parsed: &ParsedQuery) -> De
 impl Planner<'_> {
     /// Plans a query in its scope.
     fn plan_query(&mut self, query: &Query, parent: &Scope<'_>, row_use: RowUse<'_>) {
-        if self.analysis.reachable_calls(query).is_empty() {
+        if self.analysis.list_reachable_calls(query).is_empty() {
             return;
         }
         let scope = self.analysis.resolver().cte_scope(query, Some(parent));
@@ -56,7 +56,7 @@ impl Planner<'_> {
                 may_have_limit: false,
                 is_volatile: false,
             });
-            let row_use = self.cte_row_use(query, cte, &scope);
+            let row_use = self.find_cte_row_use(query, cte, &scope);
             self.plan_query(&cte.query, &scope, row_use);
             self.analysis.visible_ctes.push(VisibleCte {
                 name: cte.name.clone(),
@@ -68,8 +68,8 @@ impl Planner<'_> {
         match &query.body {
             Body::Core(core) => self.plan_select(query, core, &scope, row_use),
             Body::Compound(operator, left, right) => {
-                let of_left = self.side_row_use(query, (*operator, right, true), row_use);
-                let of_right = self.side_row_use(query, (*operator, left, false), row_use);
+                let of_left = self.find_side_row_use(query, (*operator, right, true), row_use);
+                let of_right = self.find_side_row_use(query, (*operator, left, false), row_use);
                 self.plan_query(left, &scope, of_left);
                 self.plan_query(right, &scope, of_right);
             }
@@ -86,7 +86,7 @@ impl Planner<'_> {
     }
 
     /// Returns how the rows of a common table expression are used.
-    fn cte_row_use<'s>(&self, query: &Query, cte: &'s Cte, scope: &Scope<'_>) -> RowUse<'s> {
+    fn find_cte_row_use<'s>(&self, query: &Query, cte: &'s Cte, scope: &Scope<'_>) -> RowUse<'s> {
         let is_cte = |name: &str| name.eq_ignore_ascii_case(&cte.name);
         let mut reads = 0;
         query.visit_tables(&mut |name| reads += usize::from(is_cte(name)));
@@ -97,15 +97,15 @@ impl Planner<'_> {
         });
         match item {
             Some(item) if reads == 1 && cte.columns.is_empty() => {
-                let scope = self.analysis.resolver().scope_of_select(core, scope);
-                self.source_row_use((core, item), &cte.query, &scope)
+                let scope = self.analysis.resolver().build_select_scope(core, scope);
+                self.find_source_row_use((core, item), &cte.query, &scope)
             }
             _ => RowUse::All,
         }
     }
 
     /// Returns how the rows of a query in FROM are used.
-    fn source_row_use<'s>(
+    fn find_source_row_use<'s>(
         &self,
         item: (&SelectCore, &FromItem),
         source: &'s Query,
@@ -116,7 +116,7 @@ impl Planner<'_> {
     }
 
     /// Returns how the rows of one side of a compound are used, given the other side.
-    fn side_row_use<'s>(
+    fn find_side_row_use<'s>(
         &self,
         compound: &'s Query,
         (operator, other, is_left): (CompoundOperator, &'s Query, bool),
@@ -124,24 +124,24 @@ impl Planner<'_> {
     ) -> RowUse<'s> {
         match row_use {
             RowUse::Arm(_) if operator == CompoundOperator::UnionAll => row_use,
-            _ if self.has_limited_arms(compound) => RowUse::Arm(compound),
+            _ if self.has_limited_selects(compound) => RowUse::Arm(compound),
             _ => RowUse::Side { operator, other, is_left },
         }
     }
 
     /// Returns true if the whole query is a UNION ALL with a LIMIT whose arms all have conditions
     /// with calls, so that the rows of all arms are recorded.
-    fn has_limited_arms(&self, query: &Query) -> bool {
-        fn arms_have_calls(query: &Query) -> bool {
+    fn has_limited_selects(&self, query: &Query) -> bool {
+        fn selects_have_calls(query: &Query) -> bool {
             match &query.body {
                 Body::Core(core) => core.filter.as_ref().is_some_and(Expr::has_call),
                 Body::Compound(CompoundOperator::UnionAll, left, right) => {
-                    arms_have_calls(left) && arms_have_calls(right)
+                    selects_have_calls(left) && selects_have_calls(right)
                 }
                 _ => false,
             }
         }
-        query.limit.is_some() && query.span == self.analysis.whole_span && arms_have_calls(query)
+        query.limit.is_some() && query.span == self.analysis.whole_span && selects_have_calls(query)
     }
 
     fn plan_select(
@@ -151,7 +151,7 @@ impl Planner<'_> {
         outer_scope: &Scope<'_>,
         row_use: RowUse<'_>,
     ) {
-        let scope = self.analysis.resolver().scope_of_select(core, outer_scope);
+        let scope = self.analysis.resolver().build_select_scope(core, outer_scope);
         let aliases: Vec<String> = core
             .columns
             .iter()
@@ -167,7 +167,7 @@ impl Planner<'_> {
         let aliases = std::mem::replace(&mut self.analysis.aliases, outer_aliases);
         for item in &core.from {
             let row_use = match &item.source {
-                FromSource::Query(source) => self.source_row_use((core, item), source, &scope),
+                FromSource::Query(source) => self.find_source_row_use((core, item), source, &scope),
                 _ => RowUse::All,
             };
             self.plan_source(item, row_use, outer_scope, &scope);
@@ -209,7 +209,7 @@ impl Planner<'_> {
         let conjuncts_of = |clause, expr: &Expr| -> Vec<Conjunct> {
             let conjunct = |e: &Expr| Conjunct {
                 expr: e.clone(),
-                text: analysis.text_on_one_line(&e.span),
+                text: analysis.format_on_one_line(&e.span),
                 clause,
                 stage: if analysis.depends_on_call(e, scope) {
                     ConditionStage::Last
@@ -237,7 +237,7 @@ impl Planner<'_> {
         core.from.iter().filter_map(|i| i.on.as_ref()).for_each(&mut collect_calls);
         calls.sort_unstable();
         calls.dedup();
-        let text = analysis.text_on_one_line(&core.span);
+        let text = analysis.format_on_one_line(&core.span);
         let select = self.plan.find_or_add_select(core.span.start);
         (select.text, select.calls, select.conjuncts) = (text, calls, conjuncts);
     }
@@ -319,7 +319,7 @@ impl Planner<'_> {
         {
             return self.plan_query(query, scope, RowUse::Counted(rows));
         }
-        let conditions = conditions_in_value(expr);
+        let conditions = list_conditions_in_value(expr);
         let (exprs, query) = expr.children();
         for inner in exprs {
             if conditions.iter().any(|c| std::ptr::eq(*c, inner)) {
@@ -339,14 +339,14 @@ impl Planner<'_> {
             return;
         }
         let contexts: Vec<Option<Function>> =
-            (0..args.len()).map(|n| site.context_function(n)).collect();
+            (0..args.len()).map(|n| site.find_context_function(n)).collect();
         for (arg, context) in args.iter().zip(contexts) {
             let ExprKind::Scalar(query) = &arg.kind else {
                 self.plan_value(arg, scope);
                 continue;
             };
             if context.is_some() {
-                let fields = self.analysis.resolver().output_fields(query, scope);
+                let fields = self.analysis.resolver().resolve_output_fields(query, scope);
                 let titles = fields.map(|all| all.into_iter().map(|f| f.name).collect());
                 self.plan.context_titles.insert(query.span.start, titles);
             }
@@ -357,7 +357,7 @@ impl Planner<'_> {
 
 /// Returns the direct children of a value that have calls and are used as conditions: only their
 /// truth matters, not their value.
-fn conditions_in_value(expr: &Expr) -> Vec<&Expr> {
+fn list_conditions_in_value(expr: &Expr) -> Vec<&Expr> {
     let conditions: Vec<&Expr> = match &expr.kind {
         ExprKind::Case { operand: None, whens, .. } => whens.iter().map(|(when, _)| when).collect(),
         ExprKind::Function { filter: Some(filter), .. } => vec![filter],

@@ -246,7 +246,7 @@ impl<'p> Scope<'p> {
     /// Returns the depth of the scope to which a name belongs although no table lists it as a
     /// column: its qualifier names a table, or it is the rowid of the only table.
     #[must_use]
-    pub fn row_scope_depth(&self, table: Option<&str>, column: &str) -> Option<usize> {
+    pub fn find_row_scope_depth(&self, table: Option<&str>, column: &str) -> Option<usize> {
         let mut scope = Some(self);
         while let Some(current) = scope {
             let named = current.tables.iter().any(|t| {
@@ -315,17 +315,17 @@ impl Resolver<'_> {
         if cte.recursive {
             // The CTE may read itself; its first arm determines its columns.
             let first = match &cte.query.body {
-                Body::Compound(_, left, _) => self.output_fields(left, scope),
+                Body::Compound(_, left, _) => self.resolve_output_fields(left, scope),
                 _ => None,
             };
             inner.ctes.push((cte.name.clone(), first.map(|f| rename_fields(f, &cte.columns))));
         }
-        self.output_fields(&cte.query, &inner).map(|f| rename_fields(f, &cte.columns))
+        self.resolve_output_fields(&cte.query, &inner).map(|f| rename_fields(f, &cte.columns))
     }
 
     /// Returns the scope of a SELECT's own clauses.
     #[must_use]
-    pub fn scope_of_select<'p>(&self, core: &SelectCore, parent: &'p Scope<'p>) -> Scope<'p> {
+    pub fn build_select_scope<'p>(&self, core: &SelectCore, parent: &'p Scope<'p>) -> Scope<'p> {
         let mut scope = Scope::new(Some(parent));
         for item in &core.from {
             self.add_from_item(item, parent, &mut scope.tables);
@@ -338,7 +338,7 @@ impl Resolver<'_> {
             FromSource::Table { schema, name, .. } => {
                 match parent.cte_fields(name).filter(|_| schema.is_none()) {
                     Some(fields) => fields.clone(),
-                    None => self.base_fields(name),
+                    None => self.resolve_base_fields(name),
                 }
             }
             FromSource::Function { name, .. } => self.schema.column_names(name).map(|columns| {
@@ -350,7 +350,7 @@ impl Resolver<'_> {
                 };
                 columns.into_iter().map(field).collect()
             }),
-            FromSource::Query(query) => self.output_fields(query, parent),
+            FromSource::Query(query) => self.resolve_output_fields(query, parent),
             FromSource::Join(items) => {
                 let at = tables.len();
                 items.iter().for_each(|i| self.add_from_item(i, parent, tables));
@@ -367,7 +367,7 @@ impl Resolver<'_> {
         tables.push(Table { name: item.name.clone(), fields, source: item.table_sql() });
     }
 
-    pub(super) fn base_fields(&self, table: &str) -> Option<Vec<Field>> {
+    pub(super) fn resolve_base_fields(&self, table: &str) -> Option<Vec<Field>> {
         let origin =
             |column: &String| ColumnOrigin { table: table.to_owned(), column: column.clone() };
         let columns = self.schema.column_names(table)?;
@@ -386,18 +386,20 @@ impl Resolver<'_> {
 
     /// Returns the columns of a query; `None` if they are unknown.
     #[must_use]
-    pub fn output_fields(&self, query: &Query, parent: &Scope<'_>) -> Option<Vec<Field>> {
+    pub fn resolve_output_fields(&self, query: &Query, parent: &Scope<'_>) -> Option<Vec<Field>> {
         let scope = self.cte_scope(query, Some(parent));
         match &query.body {
             Body::Core(core) => {
-                let inner = self.scope_of_select(core, &scope);
-                self.fields_of_select(core, &inner, &mut |expr| self.depends_on_call(expr, &inner))
+                let inner = self.build_select_scope(core, &scope);
+                self.resolve_select_fields(core, &inner, &mut |expr| {
+                    self.depends_on_call(expr, &inner)
+                })
             }
             Body::Compound(_, left, right) => {
                 // A row can come from either side, so the origin of a column is not a single
                 // database column.
-                let fields = self.output_fields(left, &scope)?;
-                let other = self.output_fields(right, &scope).unwrap_or_default();
+                let fields = self.resolve_output_fields(left, &scope)?;
+                let other = self.resolve_output_fields(right, &scope).unwrap_or_default();
                 let is_from_call = |n: usize| other.get(n).is_some_and(|f| f.is_from_call);
                 let has_custom_collation =
                     |n: usize| other.get(n).is_none_or(|f| f.has_custom_collation);
@@ -472,7 +474,7 @@ impl Resolver<'_> {
 
     /// Returns the result columns of a SELECT in its scope. `depends_on_call` returns true if an
     /// expression's value comes from a call.
-    pub(super) fn fields_of_select(
+    pub(super) fn resolve_select_fields(
         &self,
         core: &SelectCore,
         scope: &Scope<'_>,
@@ -505,7 +507,7 @@ impl Resolver<'_> {
                 }
                 continue;
             };
-            let unparenthesized = without_parens(expr);
+            let unparenthesized = strip_expr_parens(expr);
             let (hit, own) = match &unparenthesized.kind {
                 ExprKind::Column { table, column } => {
                     (scope.find_column(table.as_deref(), column), Some(column.clone()))
@@ -537,7 +539,7 @@ impl Resolver<'_> {
         }
         match &query.body {
             Body::Core(core) => {
-                let inner = self.scope_of_select(core, &scope);
+                let inner = self.build_select_scope(core, &scope);
                 for item in &core.from {
                     self.visit_from_item(item, &scope, &inner, visit);
                 }
@@ -625,9 +627,9 @@ impl Resolver<'_> {
 
 /// Removes the parentheses around an expression.
 #[must_use]
-pub fn without_parens(expr: &Expr) -> &Expr {
+pub fn strip_expr_parens(expr: &Expr) -> &Expr {
     match &expr.kind {
-        ExprKind::Paren(inner) => without_parens(inner),
+        ExprKind::Paren(inner) => strip_expr_parens(inner),
         _ => expr,
     }
 }

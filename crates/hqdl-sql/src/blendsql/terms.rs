@@ -6,7 +6,7 @@
 //! including `likely()`, is an ordinary name, so a column of the FROM clause has priority.
 //! `likely(2)` is a constant.
 
-use super::scope::without_parens;
+use super::scope::strip_expr_parens;
 use super::tree::{Expr, ExprKind, ExprOperator, SelectCore};
 
 /// Clause that contains a term.
@@ -57,7 +57,7 @@ pub(super) fn resolve_term(
 
 /// Returns the expression of a term: the referenced result column's expression, or the term itself.
 /// Returns `None` if a position cannot be resolved.
-pub(super) fn term_expr<'c>(
+pub(super) fn resolve_term_expr<'c>(
     term: &'c Expr,
     clause: Clause,
     core: &'c SelectCore,
@@ -72,7 +72,7 @@ pub(super) fn term_expr<'c>(
 
 /// Returns the value of an integer literal, including its signs; `None` for any other expression.
 pub(super) fn read_integer(expr: &Expr, sql: &str) -> Option<i64> {
-    let expr = without_parens(expr);
+    let expr = strip_expr_parens(expr);
     let text = sql[expr.span.clone()].trim();
     match &expr.kind {
         ExprKind::Literal => {
@@ -92,7 +92,7 @@ pub(super) fn read_integer(expr: &Expr, sql: &str) -> Option<i64> {
 
 /// Removes the outer parentheses and COLLATE of an expression.
 fn without_collation(expr: &Expr) -> &Expr {
-    let expr = without_parens(expr);
+    let expr = strip_expr_parens(expr);
     match &expr.kind {
         ExprKind::Operation(ExprOperator::Collate(_), parts) => {
             parts.first().map_or(expr, without_collation)

@@ -46,9 +46,9 @@ pub(super) fn parse_timestamp(text: &str) -> Option<DateTime> {
                 let parts: Vec<&str> = word.split(['-', '/', '.']).collect();
                 is_joined |= parts.len() > 1;
                 for part in parts.into_iter().filter(|part| !part.is_empty()) {
-                    match name_position(part, &MONTHS) {
+                    match find_name_position(part, &MONTHS) {
                         Some(n) if month.is_none() => month = Some(n),
-                        None if name_position(part, &WEEKDAYS).is_some() => {}
+                        None if find_name_position(part, &WEEKDAYS).is_some() => {}
                         None if part.bytes().all(|b| b.is_ascii_digit()) => fields.push(part),
                         _ => return None,
                     }
@@ -115,7 +115,7 @@ pub(super) fn parse_date_with_format(text: &str, format: &str) -> Option<DateTim
         match *part {
             "YYYY" => date.0 = word.parse().ok()?,
             "YY" => date.0 = parse_year(word)?,
-            "MONTH" | "MON" => date.1 = name_position(word, &MONTHS)?,
+            "MONTH" | "MON" => date.1 = find_name_position(word, &MONTHS)?,
             "MM" => date.1 = number()?,
             "DD" => date.2 = number()?,
             "MI" => minute = number()?,
@@ -131,7 +131,7 @@ pub(super) fn parse_date_with_format(text: &str, format: &str) -> Option<DateTim
 
 /// Returns the 1-based position of a name in `names`. The name may be abbreviated to three or more
 /// letters.
-fn name_position(word: &str, names: &[&str]) -> Option<i8> {
+fn find_name_position(word: &str, names: &[&str]) -> Option<i8> {
     let word = word.to_ascii_lowercase();
     let at = names.iter().position(|name| word.len() >= 3 && name.starts_with(&word))?;
     i8::try_from(at + 1).ok()

@@ -145,7 +145,7 @@ impl Parser<'_> {
                     t.is_word(self.sql, "GROUP")
                         || alias.is_some() && t.unquoted_text(self.sql).eq_ignore_ascii_case(&name)
                 };
-                !self.tokens_in(rows).any(uses_answer)
+                !self.list_tokens_in(rows).any(uses_answer)
             });
             let alias = alias.map(|token| expr.span.end..token.end);
             let words = self.read_comparable_tokens(&expr.span);
@@ -181,7 +181,7 @@ impl Parser<'_> {
         text: &SqlText,
         known: &[(String, String)],
     ) -> Option<usize> {
-        let tokens: Vec<Token> = self.tokens_in(span).copied().collect();
+        let tokens: Vec<Token> = self.list_tokens_in(span).copied().collect();
         let [asks, open, inner @ .., close] = tokens.as_slice() else { return None };
         let is_question = ["answer", "summary"].iter().any(|word| asks.is_word(self.sql, word));
         let rest = match inner {
@@ -205,7 +205,7 @@ impl Parser<'_> {
     /// without its table qualifier.
     fn read_comparable_tokens(&self, span: &Range<usize>) -> Vec<String> {
         let mut words: Vec<String> = Vec::new();
-        for token in self.tokens_in(span) {
+        for token in self.list_tokens_in(span) {
             let is_name = matches!(token.lexeme, Lexeme::Word | Lexeme::Quoted | Lexeme::Name);
             if is_name && words.last().is_some_and(|last| last == ".") {
                 words.truncate(words.len().saturating_sub(2));
@@ -219,7 +219,7 @@ impl Parser<'_> {
         words
     }
 
-    fn tokens_in(&self, span: &Range<usize>) -> impl Iterator<Item = &Token> {
+    fn list_tokens_in(&self, span: &Range<usize>) -> impl Iterator<Item = &Token> {
         let first = self.tokens.partition_point(|token| token.start < span.start);
         let end = self.tokens.partition_point(|token| token.start < span.end);
         self.tokens[first..end.max(first)].iter()

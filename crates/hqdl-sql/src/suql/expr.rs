@@ -506,6 +506,6 @@ fn unescape(text: &str) -> String {
 }
 
 /// Returns the byte range from one expression to another.
-pub(super) fn span_across(left: &TypedSql, right: &TypedSql) -> Range<usize> {
+pub(super) fn join_spans(left: &TypedSql, right: &TypedSql) -> Range<usize> {
     left.span.start..right.span.end
 }

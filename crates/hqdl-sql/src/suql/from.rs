@@ -10,7 +10,7 @@ use super::parser::{
 use super::text::SourceFragment;
 use crate::blendsql::SqlError;
 use crate::blendsql::lexer::Token;
-use hqdl_values::format::count_noun;
+use hqdl_values::format::format_count;
 
 /// Column aliases with their positions.
 type ColumnAliases = Vec<(String, Range<usize>)>;
@@ -287,7 +287,7 @@ impl Parser<'_> {
             let count = columns.len();
             let message = format!(
                 "the query has {}, but there are {} names",
-                count_noun(count as u64, "column"),
+                format_count(count as u64, "column"),
                 names.len()
             );
             return Err(SqlError::new(span.clone(), message, "one too many"));
@@ -299,7 +299,11 @@ impl Parser<'_> {
     }
 
     /// Returns the FROM items for arrays that are unnested in the result columns.
-    pub fn unnest_sql(select: &SuqlSelect, at: usize, has_from: bool) -> Vec<SourceFragment> {
+    pub fn build_unnest_items(
+        select: &SuqlSelect,
+        at: usize,
+        has_from: bool,
+    ) -> Vec<SourceFragment> {
         let mut text = Vec::new();
         for unnested in &select.unnested {
             let Some(array) = &unnested.array else { continue };

@@ -250,7 +250,7 @@ impl Parser<'_> {
             self.parse_arguments()?;
         let end = self.expect_symbol(b')')?;
         let is_question = matches!(name.as_str(), "answer" | "summary") && names.len() == 1;
-        let mut sql_type = self.result_type(&name, &exprs, arg_count);
+        let mut sql_type = self.infer_result_type(&name, &exprs, arg_count);
         if sql_type == SqlType::ComputedInterval
             && FIRST_ARGUMENT_FUNCTIONS.contains(&name.as_str())
             && name != "nullif"
@@ -376,7 +376,7 @@ impl Parser<'_> {
     }
 
     /// Returns the result type of a function with `arg_count` arguments, if it is known.
-    fn result_type(&self, name: &str, exprs: &[TypedSql], arg_count: usize) -> SqlType {
+    fn infer_result_type(&self, name: &str, exprs: &[TypedSql], arg_count: usize) -> SqlType {
         let values = exprs.get(..arg_count).unwrap_or_default();
         let first_type = || common_type(self.sql, values.first());
         match name {

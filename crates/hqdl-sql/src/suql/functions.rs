@@ -40,7 +40,7 @@ pub fn register(connection: &Connection) -> rusqlite::Result<()> {
     let make = |name: &str, count: i32, run: StrictFunction| {
         register_strict_function(connection, name, count, run)
     };
-    register_arrays(connection)?;
+    register_array_functions(connection)?;
     // Encodes a row so that different rows have different texts; NULL is a distinct value.
     connection.create_scalar_function("suql_row", -1, flags, |ctx: &Context<'_>| {
         let value = |n: usize| match ctx.get_raw(n) {
@@ -90,7 +90,7 @@ pub fn register(connection: &Connection) -> rusqlite::Result<()> {
         };
         Ok(formatted.map_err(function_error)?.map_or(Sql::Null, Sql::Text))
     })?;
-    register_conversions(connection)?;
+    register_conversion_functions(connection)?;
     numbers::register(connection)?;
     texts::register(connection)?;
     lists::register(connection)?;
@@ -113,7 +113,7 @@ pub fn register(connection: &Connection) -> rusqlite::Result<()> {
 }
 
 /// Registers functions that parse, compare and concatenate arrays and JSON documents.
-fn register_arrays(connection: &Connection) -> rusqlite::Result<()> {
+fn register_array_functions(connection: &Connection) -> rusqlite::Result<()> {
     let make = |name: &str, count: i32, run: StrictFunction| {
         register_strict_function(connection, name, count, run)
     };
@@ -247,7 +247,7 @@ fn register_text_functions(connection: &Connection) -> rusqlite::Result<()> {
 }
 
 /// Registers conversions to numbers, dates and booleans.
-fn register_conversions(connection: &Connection) -> rusqlite::Result<()> {
+fn register_conversion_functions(connection: &Connection) -> rusqlite::Result<()> {
     register_strict_function(connection, "suql_truth", 1, |v| match v[0] {
         ValueRef::Integer(i) => Ok(boolean_to_sql(i != 0)),
         ValueRef::Real(r) => Ok(boolean_to_sql(r != 0.0)),
@@ -286,9 +286,9 @@ fn register_conversions(connection: &Connection) -> rusqlite::Result<()> {
             .map_or(Sql::Null, |at| Sql::Text(date_functions::format_timestamp(at))))
     })?;
     register_strict_function(connection, "suql_between", 2, |v| {
-        time_between(v, TimeSpan::between)
+        compute_time_span(v, TimeSpan::between)
     })?;
-    register_strict_function(connection, "suql_age", 2, |v| time_between(v, TimeSpan::age))?;
+    register_strict_function(connection, "suql_age", 2, |v| compute_time_span(v, TimeSpan::age))?;
     register_strict_function(connection, "suql_span_part", 2, |v| {
         let span = TimeSpan::parse(&to_text(v[1]));
         let part = span.and_then(|span| span.extract_part(&to_text(v[0])));
@@ -340,7 +340,10 @@ fn register_conversions(connection: &Connection) -> rusqlite::Result<()> {
 }
 
 /// Computes the interval between two timestamp arguments.
-fn time_between(v: &[ValueRef<'_>], measure: fn(DateTime, DateTime) -> TimeSpan) -> FunctionResult {
+fn compute_time_span(
+    v: &[ValueRef<'_>],
+    measure: fn(DateTime, DateTime) -> TimeSpan,
+) -> FunctionResult {
     let both = parse_timestamp_argument(v[0])?.zip(parse_timestamp_argument(v[1])?);
     Ok(both.map_or(Sql::Null, |(from, to)| Sql::Text(measure(from, to).to_string())))
 }

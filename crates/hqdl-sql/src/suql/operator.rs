@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::expr::{
-    ADD, AND, COMPARE, IS, MULTIPLY, NOT, OR, OTHER, POWER, SPECIAL, UNARY, span_across,
+    ADD, AND, COMPARE, IS, MULTIPLY, NOT, OR, OTHER, POWER, SPECIAL, UNARY, join_spans,
 };
 use super::functions::{compile_pattern, find_pattern_syntax};
 use super::parser::{PRIMARY, Parser, SqlType, TypedSql, join_exprs, translation_error};
@@ -241,13 +241,13 @@ impl Parser<'_> {
         if (of_enum(&left) || of_enum(&right)) && !["=", "<>"].contains(&sign) {
             let help = "list the values that you mean: IN ('…', '…')";
             return Err(translation_error(
-                span_across(&left, &right),
+                join_spans(&left, &right),
                 "the order of an ENUM's values",
                 help,
             ));
         }
         if left.sql_type == SqlType::Array || right.sql_type == SqlType::Array {
-            let span = span_across(&left, &right);
+            let span = join_spans(&left, &right);
             let template = match sign {
                 "=" => "suql_same({}, {})",
                 "<>" => "NOT suql_same({}, {})",
@@ -278,7 +278,7 @@ impl Parser<'_> {
         right: TypedSql,
         operator: &Operator,
     ) -> Result<TypedSql, SqlError> {
-        let span = span_across(&left, &right);
+        let span = join_spans(&left, &right);
         let sign = operator.sign.as_str();
         let (left, right) = match sign {
             "@>" | "<@" | "&&" => (Self::coerce_to_array(left), Self::coerce_to_array(right)),
@@ -414,7 +414,7 @@ impl Parser<'_> {
     ) -> Result<Option<TypedSql>, SqlError> {
         use SqlType::{ComputedInterval, Date, Integer, Timestamp, Unknown};
         let has_type = |expr: &TypedSql, sql_type: &SqlType| expr.sql_type == *sql_type;
-        let span = span_across(left, right);
+        let span = join_spans(left, right);
         let operands = [left, right];
         if sign == "-" && operands.iter().any(|p| has_type(p, &Timestamp)) {
             let other = operands
@@ -537,7 +537,7 @@ impl Parser<'_> {
         };
         let template = format!("{{}} {sign} {{}}");
         let operands = vec![length(left)?, length(right)?];
-        let expr = TypedSql::from_template(&template, operands, span_across(left, right));
+        let expr = TypedSql::from_template(&template, operands, join_spans(left, right));
         Ok(Some(TypedSql { precedence: COMPARE, ..expr.with_boolean_type() }))
     }
 
@@ -576,7 +576,7 @@ impl Parser<'_> {
 
     /// Adds an interval to a date or time.
     fn add_interval(left: TypedSql, right: &TypedSql, sign: &str) -> Result<TypedSql, SqlError> {
-        let span = span_across(&left, right);
+        let span = join_spans(&left, right);
         let span = span.start.min(right.span.start)..span.end.max(left.span.end);
         let SqlType::Interval(parts) = &right.sql_type else {
             return Err(translation_error(
@@ -662,7 +662,7 @@ pub(super) fn check_pattern(pattern: &TypedSql, syntax: &str) -> Result<(), SqlE
 
 /// Joins two operands with the unchanged source text between them.
 fn join_operands(left: TypedSql, right: TypedSql, precedence: u8) -> TypedSql {
-    let span = span_across(&left, &right);
+    let span = join_spans(&left, &right);
     let mut text = left.text;
     text.push(SourceFragment::Source(left.span.end..right.span.start));
     text.extend(right.text);
@@ -677,7 +677,7 @@ fn translate_json_path(
     sign: &str,
     span: Range<usize>,
 ) -> Result<TypedSql, SqlError> {
-    let Some(operators) = json_path_operators(path) else {
+    let Some(operators) = convert_json_path(path) else {
         let help = "use json_extract(x, '$.path')";
         return Err(translation_error(span, &format!("`{sign}` with a computed path"), help));
     };
@@ -691,7 +691,7 @@ fn translate_json_path(
 }
 
 /// Converts a JSON path literal `'{a,0}'` to `->` operators. Returns `None` for a computed path.
-fn json_path_operators(path: &TypedSql) -> Option<String> {
+fn convert_json_path(path: &TypedSql) -> Option<String> {
     let SqlType::Literal(text) = &path.sql_type else { return None };
     let path: Vec<serde_json::Value> =
         serde_json::from_str(&super::casts::parse_array_literal(text)?).ok()?;

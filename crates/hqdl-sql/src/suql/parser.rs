@@ -172,7 +172,7 @@ impl<'s> Parser<'s> {
             if token.is_word(sql, "E") && sql.as_bytes().get(token.end) == Some(&b'\'') {
                 token = Token {
                     lexeme: Lexeme::Text,
-                    end: escaped_string_end(sql, token.end)?,
+                    end: find_escaped_string_end(sql, token.end)?,
                     ..token
                 };
             }
@@ -307,7 +307,7 @@ impl<'s> Parser<'s> {
 }
 
 /// Returns the end of the E'…' string whose opening quote is at `at`.
-fn escaped_string_end(sql: &str, at: usize) -> Result<usize, SqlError> {
+fn find_escaped_string_end(sql: &str, at: usize) -> Result<usize, SqlError> {
     let bytes = sql.as_bytes();
     let mut end = at + 1;
     while let Some(byte) = bytes.get(end) {

@@ -9,7 +9,7 @@ use super::parser::{
 use super::text::{SourceFragment, SqlText};
 use crate::blendsql::SqlError;
 use crate::blendsql::lexer::{Lexeme, Token};
-use hqdl_values::format::count_noun;
+use hqdl_values::format::format_count;
 
 impl Parser<'_> {
     /// Parses the whole text as a single query.
@@ -222,7 +222,7 @@ impl Parser<'_> {
         let slot = exprs.len();
         self.parse_row_clauses(exprs)?;
         let Some(select) = self.selects.last() else { return Ok(()) };
-        let added = Self::unnest_sql(select, end, has_from);
+        let added = Self::build_unnest_items(select, end, has_from);
         for expr in &mut exprs[select_start..] {
             self.rewrite_row_counts(&mut expr.text, select)?;
             rename_elements(&mut expr.text, select);
@@ -279,7 +279,7 @@ impl Parser<'_> {
                 if let Some((first, _)) = rows.first().filter(|(first, _)| first.len() != row.len())
                     && !has_calls
                 {
-                    let (first, here) = (count_noun(first.len() as u64, "value"), row.len());
+                    let (first, here) = (format_count(first.len() as u64, "value"), row.len());
                     let message = format!("the first row has {first}, but this one has {here}");
                     return Err(SqlError::new(span, message, "this row of VALUES"));
                 }

@@ -1076,7 +1076,7 @@ fn call_strategy_with(
         any::<bool>(),
     )
         .prop_map(|(kind, question, values, mut settings, blank, comma, named)| {
-            let kind = ingredients::all_ingredients()[kind];
+            let kind = ingredients::list_ingredients()[kind];
             // An ingredient with a fixed answer type accepts no other type.
             let other =
                 |text: &str| text.starts_with("return_type=") && text != "return_type='bool'";

@@ -137,12 +137,12 @@ fn spans_map_back_to_the_original() {
     ] {
         let (spelled, _) = normalize_query(sql, Syntax::default()).unwrap();
         let at = spelled.sql.find("marked").unwrap();
-        let place = spelled.original_span(&(at..at + 6));
+        let place = spelled.map_span_to_original(&(at..at + 6));
         assert_eq!(&sql[place], "marked", "{}", spelled.sql);
         let call = spelled.sql.find("{{").unwrap();
-        assert_eq!(&sql[spelled.original_span(&(call..call + 2))], "{{", "{}", spelled.sql);
+        assert_eq!(&sql[spelled.map_span_to_original(&(call..call + 2))], "{{", "{}", spelled.sql);
         for at in 0..=spelled.sql.len() {
-            assert!(spelled.original_span(&(at..at)).end <= sql.len());
+            assert!(spelled.map_span_to_original(&(at..at)).end <= sql.len());
         }
     }
     let sql = "SELECT {{LLMQA('q', 'd::content')}}";
@@ -183,7 +183,7 @@ fn an_edit_applies_wherever_its_range_is_moved_or_copied() {
         [("b", 14..15), ("a", 9..10), ("x(", outer), ("h(", inner), ("t", 23..24)]
     {
         let at = written.sql.rfind(part).unwrap();
-        assert_eq!(written.original_span(&(at..at + part.len())), original, "{part}");
+        assert_eq!(written.map_span_to_original(&(at..at + part.len())), original, "{part}");
     }
     // Edits of the result have positions in the same source.
     let mut more = Edits::default();
@@ -193,6 +193,6 @@ fn an_edit_applies_wherever_its_range_is_moved_or_copied() {
     assert_eq!(again.sql, "SELECT x(h(b1), h(long1), a) FROM t");
     for (part, original) in [("long", 14..15), ("a", 9..10), ("h(", 12..16), ("t", 23..24)] {
         let at = again.sql.rfind(part).unwrap();
-        assert_eq!(again.original_span(&(at..at + part.len())), original, "{part}");
+        assert_eq!(again.map_span_to_original(&(at..at + part.len())), original, "{part}");
     }
 }

@@ -5,7 +5,7 @@
 use hqdl_statistics::{
     CascadeLevel, CascadeSample, Class, CountMethod, CoveredTable, Extremes, Hypergeometric,
     NoInterval, ResidualStratum, SampledRow, bound_positives, draw_rows, estimate_count,
-    estimate_ratio, estimate_share, estimate_sum, normal_quantile,
+    estimate_positive_rows, estimate_ratio, estimate_sum, normal_quantile,
 };
 use proptest::prelude::*;
 
@@ -226,7 +226,7 @@ fn several_sampled_strata_share_the_error() {
     let (alone, _) = estimate_count(&strata[..1], 0.95).unwrap();
     assert_eq!(method, CountMethod::TwoClasses);
     assert_eq!((interval.low, interval.high), (alone.low + 4.0, alone.high + 4.0));
-    assert_eq!(estimate_share(&[class(10, 0, 0)], 0.95), None);
+    assert_eq!(estimate_positive_rows(&[class(10, 0, 0)], 0.95), None);
 }
 
 /// Returns the exact coverage of a sum in which some rows have the greatest possible error, and the
@@ -417,9 +417,9 @@ proptest! {
 fn a_cascade_needs_a_sample_that_is_large_enough() {
     let cascade = |population, sampled| CascadeSample { population, sampled };
     // Without a sampled disagreement, 5 % of 1,000 cells need 59 or so sampled cells.
-    assert_eq!(cascade(1000, 40).acceptable_disagreements(50, 0.95), None);
-    assert_eq!(cascade(1000, 60).acceptable_disagreements(50, 0.95), Some(0));
-    assert_eq!(cascade(1000, 200).acceptable_disagreements(50, 0.95), Some(6));
+    assert_eq!(cascade(1000, 40).compute_acceptable_disagreements(50, 0.95), None);
+    assert_eq!(cascade(1000, 60).compute_acceptable_disagreements(50, 0.95), Some(0));
+    assert_eq!(cascade(1000, 200).compute_acceptable_disagreements(50, 0.95), Some(6));
     // A target of 1 accepts an answer only if almost all cells are in the sample.
     let levels = [CascadeLevel { cells: 1000, sampled: 900, disagreements: 0 }];
     assert_eq!(cascade(1000, 900).choose_levels(&levels, 1.0, 0.95), 0);

@@ -10,7 +10,7 @@ type Points = Vec<(f64, f64)>;
 
 /// Returns the chart of scores by number of shots.
 #[must_use]
-pub fn chart_by_shots(scored: &[RunScore]) -> Chart {
+pub fn build_shots_chart(scored: &[RunScore]) -> Chart {
     let groups = group_runs(scored);
     let mut series = Vec::new();
     for (style, (name, runs)) in groups.iter().enumerate() {
@@ -35,7 +35,7 @@ pub fn chart_by_shots(scored: &[RunScore]) -> Chart {
     let databases: BTreeSet<&str> = scored.iter().map(|s| s.header.database.as_str()).collect();
     // Skip the published figures for several databases, because there would be too many lines.
     if let [database] = databases.into_iter().collect::<Vec<_>>()[..] {
-        for (n, figure) in published::published_figures(database).iter().enumerate() {
+        for (n, figure) in published::list_published_figures(database).iter().enumerate() {
             series.push(Series {
                 name: format!("{}: EX", figure.system),
                 points: figure.ex.iter().map(|(shots, ex)| (*shots as f64, *ex)).collect(),
@@ -55,7 +55,7 @@ pub fn chart_by_shots(scored: &[RunScore]) -> Chart {
             ticks: Some(shots.into_iter().map(|s| s as f64).collect()),
             minimum: 0.0,
         },
-        y: percent_axis(),
+        y: build_percent_axis(),
         series,
     }
 }
@@ -63,7 +63,7 @@ pub fn chart_by_shots(scored: &[RunScore]) -> Chart {
 /// Returns the chart of scores by cost, or by tokens if a model has no price. Returns `None` if
 /// nothing was spent.
 #[must_use]
-pub fn chart_by_cost(scored: &[RunScore]) -> Option<Chart> {
+pub fn build_cost_chart(scored: &[RunScore]) -> Option<Chart> {
     let priced = scored.iter().all(|s| s.header.priced);
     let cost = |run: &RunScore| {
         let total = run.spent;
@@ -94,14 +94,14 @@ pub fn chart_by_cost(scored: &[RunScore]) -> Option<Chart> {
             ticks: None,
             minimum: 0.0,
         },
-        y: percent_axis(),
+        y: build_percent_axis(),
         series,
     })
 }
 
 /// Returns the chart of cumulative requests by question; question 0 is the materialization.
 #[must_use]
-pub fn chart_by_question(scored: &[RunScore]) -> Chart {
+pub fn build_question_chart(scored: &[RunScore]) -> Chart {
     // Draw one line for all runs with the same requests.
     let mut all: Vec<(String, Points, usize)> = Vec::new();
     for run in scored {
@@ -138,6 +138,6 @@ pub fn chart_by_question(scored: &[RunScore]) -> Chart {
     }
 }
 
-fn percent_axis() -> Axis {
+fn build_percent_axis() -> Axis {
     Axis { label: "percent".to_owned(), ticks: None, minimum: 100.0 }
 }

@@ -11,7 +11,7 @@ use serde_json::{Value as Json, json};
 use crate::published::{self, PublishedFigures};
 use crate::score::RunCost;
 use crate::{Mode, RunScore, SwanError};
-use hqdl_values::format::count_noun;
+use hqdl_values::format::format_count;
 
 /// Returns all scores as JSON. The format is stable.
 #[must_use]
@@ -25,7 +25,8 @@ pub fn to_json(scored: &[RunScore]) -> Json {
     let published: serde_json::Map<String, Json> = databases
         .into_iter()
         .map(|name| {
-            let all: Vec<Json> = published::published_figures(name).iter().map(figure).collect();
+            let all: Vec<Json> =
+                published::list_published_figures(name).iter().map(figure).collect();
             (name.to_owned(), all.into())
         })
         .collect();
@@ -43,9 +44,9 @@ pub fn write_report(scored: &[RunScore], dir: &Path) -> Result<Vec<PathBuf>, Swa
     let files = [
         ("report.md", Some(to_markdown(scored))),
         ("report.json", Some(json)),
-        ("shots.svg", Some(charts::chart_by_shots(scored).to_svg())),
-        ("cost.svg", charts::chart_by_cost(scored).map(|chart| chart.to_svg())),
-        ("requests.svg", Some(charts::chart_by_question(scored).to_svg())),
+        ("shots.svg", Some(charts::build_shots_chart(scored).to_svg())),
+        ("cost.svg", charts::build_cost_chart(scored).map(|chart| chart.to_svg())),
+        ("requests.svg", Some(charts::build_question_chart(scored).to_svg())),
     ];
     let mut written = Vec::new();
     for (name, text) in files {
@@ -96,11 +97,11 @@ fn to_markdown(scored: &[RunScore]) -> String {
     let mut text = "# SWAN evaluation\n\n".to_owned();
     push_runs(scored, &mut text);
     text.push_str("\n![Execution accuracy by number of shots](shots.svg)\n\n");
-    if let Some(chart) = charts::chart_by_cost(scored) {
+    if let Some(chart) = charts::build_cost_chart(scored) {
         let _ = write!(text, "![{}](cost.svg)\n\n", chart.title);
     }
     text.push_str("![Requests, question by question](requests.svg)\n");
-    push_published(scored, &mut text);
+    push_published_figures(scored, &mut text);
     push_factuality(scored, &mut text);
     push_costs(scored, &mut text);
     push_questions(scored, &mut text);
@@ -195,10 +196,10 @@ fn push_runs(scored: &[RunScore], text: &mut String) {
 }
 
 /// Appends the runs' execution accuracy beside the published figures.
-fn push_published(scored: &[RunScore], text: &mut String) {
+fn push_published_figures(scored: &[RunScore], text: &mut String) {
     let databases: BTreeSet<&str> = scored.iter().map(|s| s.header.database.as_str()).collect();
     for database in databases {
-        let figures = published::published_figures(database);
+        let figures = published::list_published_figures(database);
         if figures.is_empty() {
             continue;
         }
@@ -206,7 +207,7 @@ fn push_published(scored: &[RunScore], text: &mut String) {
         let mut shots: BTreeSet<usize> = figures.iter().flat_map(|f| f.ex).map(|e| e.0).collect();
         let here = || scored.iter().filter(|s| s.header.database == database);
         shots.extend(here().map(|s| s.header.shots));
-        let names: Vec<String> = shots.iter().map(|s| count_noun(*s as u64, "shot")).collect();
+        let names: Vec<String> = shots.iter().map(|s| format_count(*s as u64, "shot")).collect();
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
         push_header(&["system"], &names, text);
         for (name, runs) in group_runs(here()) {
@@ -233,7 +234,7 @@ fn push_published(scored: &[RunScore], text: &mut String) {
 
 /// Returns the name of a series: the model and the mode. Recordings of one model that differ only
 /// in the number of shots belong to the same series.
-fn series_name(run: &RunScore) -> String {
+fn format_series_name(run: &RunScore) -> String {
     format!("{} (mode {})", run.model_name(), run.header.mode.name())
 }
 
@@ -260,7 +261,7 @@ pub(crate) fn group_runs<'s>(
     let databases: BTreeSet<&str> = scored.iter().map(|s| s.header.database.as_str()).collect();
     let mut all: Vec<(String, Vec<&RunScore>)> = Vec::new();
     for run in scored {
-        let mut name = series_name(run);
+        let mut name = format_series_name(run);
         if databases.len() > 1 {
             name = format!("{}: {name}", run.header.database);
         }
@@ -381,13 +382,13 @@ fn push_costs(scored: &[RunScore], text: &mut String) {
     }
     for run in scored {
         for (n, cost) in run.runs.iter().enumerate() {
-            push_asking_questions(&format!("{}, run {}", run.name(), n + 1), cost, text);
+            push_questions_with_requests(&format!("{}, run {}", run.name(), n + 1), cost, text);
         }
     }
 }
 
 /// Appends a table of the questions of a run for which the model was asked, if there are any.
-fn push_asking_questions(name: &str, run: &RunCost, text: &mut String) {
+fn push_questions_with_requests(name: &str, run: &RunCost, text: &mut String) {
     let mut so_far = run.materialized.unwrap_or_default().requests;
     let mut any = false;
     for (qid, cost) in run.questions.iter().filter(|(_, c)| c.requests > 0) {

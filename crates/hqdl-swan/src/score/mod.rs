@@ -19,7 +19,7 @@ use crate::questions::read_questions;
 use crate::record::{Cost, Header, Invocation, QuestionOutcome};
 use crate::{Benchmark, BenchmarkQuestion, Mode, RunsRecord, SwanError};
 use hqdl_engine::query::{PlainQuery, QueryResult};
-use hqdl_values::format::count_noun;
+use hqdl_values::format::format_count;
 
 /// A run's scores.
 #[derive(Debug, Clone, Serialize)]
@@ -265,7 +265,7 @@ pub fn score_run(
     let grades: Vec<&Grade> = scored.iter().filter_map(|q| q.grade.as_ref()).collect();
     if grades.len() < scored.len() {
         let failed = scored.len() - grades.len();
-        let all = count_noun(scored.len() as u64, "question");
+        let all = format_count(scored.len() as u64, "question");
         notes.push(match failed {
             1 => format!("the gold SQL of 1 of {all} fails, so the score ignores it"),
             _ => format!("the gold SQL of {failed} of {all} fails, so the score ignores them"),
@@ -273,7 +273,7 @@ pub fn score_run(
     }
     let unanswered = questions.iter().filter(|q| !answers.contains_key(q.qid.as_str())).count();
     if unanswered > 0 {
-        let all = count_noun(questions.len() as u64, "question");
+        let all = format_count(questions.len() as u64, "question");
         notes.push(match unanswered {
             1 => format!("1 of {all} was never run, so it counts as wrong"),
             _ => format!("{unanswered} of {all} were never run, so they count as wrong"),

@@ -42,10 +42,10 @@ pub(super) async fn submit_decision(
         _ => return Err(HttpRefusal::bad_request("the form names no decision", "").into()),
     };
     let decide = move |plans: &PlanStore, now| {
-        let open = plans.find_open(&plan, now)?.filter(|open| open.digest() == shown);
+        let open = plans.find_open_plan(&plan, now)?.filter(|open| open.digest() == shown);
         open.map_or(Ok(false), |open| plans.decide(&open, approves, now))
     };
-    if use_plans(&state, decide).await? {
+    if with_plan_store(&state, decide).await? {
         return Ok(redirect_to(PATH));
     }
     let note = "The plan has changed or no longer waits. Nothing was approved or rejected.";
@@ -55,7 +55,7 @@ pub(super) async fn submit_decision(
 
 /// Reads or changes the stored plans in a separate thread. `work` receives the current Unix time in
 /// seconds.
-async fn use_plans<T: Send + 'static>(
+async fn with_plan_store<T: Send + 'static>(
     state: &HttpState,
     work: impl FnOnce(&PlanStore, i64) -> Result<T, ApprovalError> + Send + 'static,
 ) -> Result<T, ErrorPage> {
@@ -70,7 +70,7 @@ async fn use_plans<T: Send + 'static>(
 }
 
 async fn render_approvals(state: &HttpState, note: Option<&str>) -> Result<Page, ErrorPage> {
-    let open = use_plans(state, PlanStore::list_open).await?;
+    let open = with_plan_store(state, PlanStore::list_open_plans).await?;
     Ok(render_page(
         "Approvals",
         &html! {

@@ -61,7 +61,7 @@ pub(super) fn write_rows(
     format: ExportFormat,
     out: &mut dyn Write,
 ) -> Result<(), Failure> {
-    let stored = |e: rusqlite::Error| Failure::from(database.store_error_for(&e));
+    let stored = |e: rusqlite::Error| Failure::from(database.to_store_error(&e));
     let unwritten =
         |e: std::io::Error| Failure::wrong_input(e.to_string(), "start the download again");
     let mut statement = database.connection().prepare(&sql.sql).map_err(stored)?;

@@ -37,7 +37,7 @@ struct Numbers {
 }
 
 /// Computes the facet of a column over the view's rows.
-pub(super) fn read_facet(
+pub(super) fn compute_facet(
     connection: &Connection,
     view: &TableView,
     expansion: &str,
@@ -92,7 +92,7 @@ pub(super) fn read_facet(
     let numbers = match range {
         Some(((least, mean), greatest)) if distinct > 1 => {
             let scale = ValueScale::covering(least, greatest, BARS);
-            let counts = read_distribution(connection, &value, rows(), &scale)?;
+            let counts = count_distribution(connection, &value, rows(), &scale)?;
             Some(Numbers { least, mean, greatest, scale, counts })
         }
         _ => None,
@@ -102,7 +102,7 @@ pub(super) fn read_facet(
 }
 
 /// Counts the numbers in each step of a scale.
-fn read_distribution(
+fn count_distribution(
     connection: &Connection,
     value: &str,
     rows: BoundSql,
@@ -160,7 +160,7 @@ impl Facet {
         html! {
             section.card.facet {
                 h2 { (self.column) " " span.small.quiet { (format_thousands(if self.more { self.distinct } else { self.values.len() as u64 })) " distinct" } }
-                @if let Some(numbers) = &self.numbers { (numbers.to_markup(&self.column)) }
+                @if let Some(numbers) = &self.numbers { (numbers.render_numbers(&self.column)) }
                 ul { @for (value, count) in &self.values {
                     @let (to, chosen) = toggle(filter(value, "is"));
                     li { a href=(to) aria-current=[chosen.then_some("true")] {
@@ -184,7 +184,7 @@ impl Facet {
 }
 
 impl Numbers {
-    fn to_markup(&self, column: &str) -> Markup {
+    fn render_numbers(&self, column: &str) -> Markup {
         let most = self.counts.iter().copied().max().unwrap_or(1).max(1) as f64;
         let width = 100.0 / self.counts.len().max(1) as f64;
         html! {

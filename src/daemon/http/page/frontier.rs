@@ -8,7 +8,7 @@ use super::format_usd;
 use super::plot::{
     BOTTOM, LEFT, RIGHT, TOP, ValueScale, draw_chart, format_coordinate, list_tick_labels,
 };
-use crate::format::count_noun;
+use crate::format::format_count;
 
 /// Upper limit of the percentage scales.
 const MAX_PERCENT: f64 = 100.0;
@@ -40,20 +40,20 @@ impl Threshold {
 }
 
 /// Renders the thresholds of each calibrated column, with their cost and expected agreement.
-pub(super) fn render_frontiers(cascades: &Json) -> Markup {
+pub(super) fn render_thresholds(cascades: &Json) -> Markup {
     let cascades = cascades.as_array().map_or(&[][..], Vec::as_slice);
     let with_thresholds = cascades.iter().filter(|cascade| cascade["thresholds"][0].is_object());
     html! {
-        @for cascade in with_thresholds { (render_frontier(cascade)) }
+        @for cascade in with_thresholds { (render_column_thresholds(cascade)) }
     }
 }
 
-fn render_frontier(cascade: &Json) -> Markup {
+fn render_column_thresholds(cascade: &Json) -> Markup {
     let text = |name: &str| cascade[name].as_str().unwrap_or_default();
     let thresholds = cascade["thresholds"].as_array().into_iter().flatten();
     let thresholds: Vec<Threshold> = thresholds.filter_map(Threshold::from_json).collect();
     let target = 100.0 * cascade["target"].as_f64().unwrap_or_default();
-    let sampled = count_noun(cascade["sampled"].as_u64().unwrap_or_default(), "cell");
+    let sampled = format_count(cascade["sampled"].as_u64().unwrap_or_default(), "cell");
     let share = match text("of") {
         "truth" => "true".to_owned(),
         _ => format!("agreement with {}", text("to")),
@@ -65,7 +65,7 @@ fn render_frontier(cascade: &Json) -> Markup {
             "Target: " (format_percent(target)) " " (share) ". " (text("to")) " has answered a sample of " (sampled)
             "; each threshold shows what its other answers would cost now, and the expected share with its lower bound."
         }
-        div.result-chart { (draw_frontier(&name, &share, target, &thresholds)) }
+        div.result-chart { (draw_thresholds(&name, &share, target, &thresholds)) }
         div.wide tabindex="0" role="region" aria-label=(format!("Thresholds of {name}")) { table {
             thead { tr {
                 th { "accepted" } th.n { "to ask" } th.n { "cost" } th.n { (share) } th.n { "at least" } th { "choice" }
@@ -83,7 +83,7 @@ fn render_frontier(cascade: &Json) -> Markup {
 }
 
 /// Draws the thresholds by cost or, if a cost is not known, by the number of cells to ask for.
-fn draw_frontier(name: &str, share: &str, target: f64, thresholds: &[Threshold]) -> Markup {
+fn draw_thresholds(name: &str, share: &str, target: f64, thresholds: &[Threshold]) -> Markup {
     let has_costs = thresholds.iter().all(|threshold| threshold.cost_usd.is_some());
     let cost = |t: &Threshold| t.cost_usd.filter(|_| has_costs).unwrap_or(t.cells as f64);
     let most = thresholds.iter().map(cost).fold(0.0, f64::max);

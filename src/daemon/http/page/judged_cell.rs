@@ -20,7 +20,7 @@ use crate::database::entity_rows::MatchingRows;
 use crate::database::provenance::CellProvenance;
 use crate::facts::{Completion, Fact, Facts};
 use crate::failure::Failure;
-use crate::format::count_noun;
+use crate::format::format_count;
 use crate::key::Entity;
 use crate::overrides::{Override, Overrides};
 use crate::query::connection::guard::Guard;
@@ -162,11 +162,11 @@ fn add_history(
     let overrides = Overrides::read(spec).unwrap_or_default();
     let override_now = overrides.get(n, entity, at).cloned();
     let history = facts.history();
-    let mut identities = history.column_identity_ids(&column.name)?;
+    let mut identities = history.list_column_identity_ids(&column.name)?;
     for also in &column.also {
-        identities.push(history.column_identity_id(also)?);
+        identities.push(history.intern_column_identity(also)?);
     }
-    let mut past = history.facts_about(fact_entity)?;
+    let mut past = history.load_facts(fact_entity)?;
     past.retain(|fact| identities.contains(&fact.meaning));
     let ids: Vec<i64> = past.iter().map(|fact| fact.completion).collect();
     let origins = history.load_completions(&ids)?.into_iter();
@@ -213,7 +213,7 @@ pub(super) fn render_rows(expansion: &Expansion, judged: &JudgedCell) -> Markup 
                 }
             }
             @if of_source.count > of_source.rows.len() as u64 {
-                p.quiet.small { "These are the first " (of_source.rows.len()) " of " (count_noun(of_source.count, "row")) " with this key in " (from) "." }
+                p.quiet.small { "These are the first " (of_source.rows.len()) " of " (format_count(of_source.count, "row")) " with this key in " (from) "." }
             }
         }
     }

@@ -12,7 +12,7 @@ use super::{
 };
 use crate::audit;
 use crate::daemon::status::{DaemonStatus, RunStatus, SpecStatus, compute_coverage};
-use crate::format::count_noun;
+use crate::format::format_count;
 use crate::materialize::ColumnReport;
 use crate::spec::{Column, Expansion};
 
@@ -60,11 +60,11 @@ fn render_summary_tiles(status: &DaemonStatus, spending: &SpendingReport) -> Mar
     let running = status.specs.values().filter(|spec| spec.run.is_some()).count();
     html! {
         dl.tiles {
-            div { dt { "Cells with a value" } dd { (valued) } dd { "of " (all) " in " (count_noun(status.specs.len() as u64, "spec")) } }
-            div { dt { "Running" } dd { (running) } dd { (count_noun(status.queued as u64, "run")) " waiting" } }
+            div { dt { "Cells with a value" } dd { (valued) } dd { "of " (all) " in " (format_count(status.specs.len() as u64, "spec")) } }
+            div { dt { "Running" } dd { (running) } dd { (format_count(status.queued as u64, "run")) " waiting" } }
             div { dt { "Spent today" } dd { (format_usd(spending.today_usd())) }
                 dd { @match spending.daily_budget { Some(budget) => { "of " (format_usd(budget)) " a day" } None => { "no daily budget" } } } }
-            div { dt { "Spent in 30 days" } dd { (format_usd(spending.total_usd())) } dd { (count_noun(spending.request_count(), "request")) } }
+            div { dt { "Spent in 30 days" } dd { (format_usd(spending.total_usd())) } dd { (format_count(spending.request_count(), "request")) } }
         }
     }
 }
@@ -137,7 +137,7 @@ fn render_column_meters(spec: &SpecStatus) -> Markup {
                 dd { (percent) }
             }
         }
-        @if more > 0 { p.small { a href=(spec_path(&spec.name)) { (count_noun(more as u64, "more column")) } } }
+        @if more > 0 { p.small { a href=(spec_path(&spec.name)) { (format_count(more as u64, "more column")) } } }
     }
 }
 
@@ -150,7 +150,7 @@ fn render_cost_section(
 ) -> Markup {
     let expansions = spec.active_spec.iter().flat_map(|active| &active.spec.expansions);
     let columns = expansions.flat_map(|e| e.columns.iter().map(move |c| (e, c)));
-    let costs = columns.map(|(e, c)| (e, c, spending.column_cost(e, c)));
+    let costs = columns.map(|(e, c)| (e, c, spending.sum_column_cost(e, c)));
     let spent = costs.clone().fold(0.0, |sum, (_, _, (usd, _))| sum + usd);
     let planned = spec.plan.as_ref().and_then(|p| p["totals"]["cost_usd"]["likely"].as_f64());
     // Without a plan, assume that a missing cell costs as much as the average answered cell of its

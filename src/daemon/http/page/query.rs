@@ -165,7 +165,7 @@ pub(super) async fn run_query(
     if is_streamed {
         return Ok(stream_query(state, form));
     }
-    let outcome = process_form(&state, &form, None).await;
+    let outcome = run_form_action(&state, &form, None).await;
     Ok(render_query(&state, &form, &outcome.unwrap_or_else(QueryOutcome::Failed)))
 }
 
@@ -177,7 +177,7 @@ fn stream_query(state: HttpState, form: QueryForm) -> Response {
     let live = LiveLines::new(lines);
     live.send(&json!({ "progress": { "values": 0, "requests": 0, "cost_usd": 0.0 } }));
     let work = async move {
-        let outcome = process_form(&state, &form, Some(live)).await;
+        let outcome = run_form_action(&state, &form, Some(live)).await;
         let page = render_query_page(&state, &form, &outcome.unwrap_or_else(QueryOutcome::Failed));
         format!("{}\n", json!({ "page": page.into_text() }))
     };
@@ -273,7 +273,7 @@ impl RowSink for LiveRows {
     }
 }
 
-async fn process_form(
+async fn run_form_action(
     state: &HttpState,
     form: &QueryForm,
     live: Option<LiveLines>,

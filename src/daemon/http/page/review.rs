@@ -140,7 +140,7 @@ impl<'s> Review<'s> {
             )
         })?;
         let audit = Audit::read(spec, expansion)?;
-        let columns = audit.draw.expansion_columns(expansion);
+        let columns = audit.draw.find_expansion_columns(expansion);
         let cells = |row: &usize| {
             let row = *row;
             columns.iter().map(move |(column, audited)| SampledCell {
@@ -167,12 +167,12 @@ impl<'s> Review<'s> {
 
     /// Returns the position of the cell to show: the requested cell, or the first cell without a
     /// truth.
-    fn shown_position(&self, asked: &ReviewRequest) -> Option<usize> {
+    fn find_shown_position(&self, asked: &ReviewRequest) -> Option<usize> {
         asked.at.filter(|at| *at < self.cells.len()).or_else(|| self.find_next_unreviewed(0))
     }
 
     /// Returns the address of a cell.
-    fn cell_address(&self, at: usize) -> CellAddress {
+    fn build_cell_address(&self, at: usize) -> CellAddress {
         let cell = self.cells[at];
         CellAddress {
             table: self.expansion.name.clone(),
@@ -191,7 +191,7 @@ impl<'s> Review<'s> {
                 span.quiet { "You may stop at any time: the rows reviewed so far count." } }
             progress aria-label="Reviewed cells" max=(self.cells.len().max(1)) value=(filled) {}
             div.beside.review {
-                @match self.shown_position(asked) {
+                @match self.find_shown_position(asked) {
                     Some(at) => (self.render_cell_section(&path, at, judged)),
                     None => section.card {
                         h2 { "The audit is complete" }
@@ -280,7 +280,7 @@ pub(super) async fn show_review(
     let found = run_with_spec(&state, &name, move |active| {
         let review = Review::read(&active.spec, &table)?;
         let asked = ReviewRequest { table, at, ..ReviewRequest::default() };
-        Ok(review.shown_position(&asked).map(|at| (at, review.cell_address(at))))
+        Ok(review.find_shown_position(&asked).map(|at| (at, review.build_cell_address(at))))
     });
     let judged = match found.await? {
         Some((at, address)) => {

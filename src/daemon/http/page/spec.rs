@@ -10,7 +10,7 @@ use serde_json::Value as Json;
 
 use super::super::query::run_blocking;
 use super::super::reply::HttpRefusal;
-use super::frontier::render_frontiers;
+use super::frontier::render_thresholds;
 use super::spec_edit::{CHECK_TIMEOUT, price_cells};
 use super::{
     ErrorPage, HttpState, Page, ShownPage, find_spec, format_usd, percent_encode, read_form,
@@ -21,7 +21,7 @@ use crate::cell::State as CellState;
 use crate::daemon::job::guard_failure;
 use crate::daemon::status::{RunStatus, SpecStatus, compute_coverage};
 use crate::failure::Failure;
-use crate::format::{count_noun, format_usd_bound};
+use crate::format::{format_count, format_usd_bound};
 use crate::materialize::Selection;
 use crate::plan::Plan;
 use crate::query::connection::guard::Guard;
@@ -77,7 +77,7 @@ fn render_spec(state: &HttpState, spec: &SpecStatus, price: Option<&(Plan, f64)>
             }
             (render_approval_form(spec, price))
             (render_columns_section(spec))
-            (render_frontiers(&spec.cascades))
+            (render_thresholds(&spec.cascades))
             @if let Some(loaded) = &spec.active_spec { @for e in loaded.spec.expansions.iter().filter(|e| e.columns.iter().any(|c| c.escalation.is_some())) {
                 p.small { a href=(format!("{}/doubts?table={}", spec_path(name), percent_encode(&e.name))) { "Review the uncertain cells of " (e.name) } }
             } }
@@ -102,7 +102,7 @@ fn render_approval_form(spec: &SpecStatus, price: Option<&(Plan, f64)>) -> Marku
                     Some((plan, max_usd)) => (render_price(spec, plan, *max_usd)),
                     None => {
                         @if let Some(plan) = &spec.plan { (render_stored_plan(plan)) }
-                        @else if missing > 0 { p { (count_noun(missing, "cell")) @if missing == 1 { " is" } @else { " are" } " missing." } }
+                        @else if missing > 0 { p { (format_count(missing, "cell")) @if missing == 1 { " is" } @else { " are" } " missing." } }
                     }
                 }
                 @match price {
@@ -122,7 +122,7 @@ fn render_limit_form(spec: &SpecStatus, can_price: bool) -> Markup {
         @if can_price { form.row action=(spec_path(&spec.name)) { button.main name="do" value="price" { "Show the price" } } }
         form.row method="post" action=(format!("{}/go", spec_path(&spec.name))) {
             label { "Spend at most $" input name="budget" inputmode="decimal" size="15" placeholder="limit of the spec"; }
-            button { "Ask for " @if missing > 0 { (count_noun(missing, "cell")) } @else { "the cells" } }
+            button { "Ask for " @if missing > 0 { (format_count(missing, "cell")) } @else { "the cells" } }
         }
     }
 }
@@ -135,7 +135,7 @@ fn render_price(spec: &SpecStatus, plan: &Plan, max_usd: f64) -> Markup {
         @if cells == 0 { p role="status" { "No cell is missing. A run publishes the stored answers for free." } }
         @else {
             p role="status" {
-                strong { (count_noun(cells, "missing cell")) } " in " (count_noun(plan.request_count(), "request")) ": "
+                strong { (format_count(cells, "missing cell")) } " in " (format_count(plan.request_count(), "request")) ": "
                 @if plan.has_price { strong { (crate::format::format_usd(plan.cost_usd.likely)) } " likely, at most " (most) "." } @else { "the price is not known." }
                 @for note in &plan.price_notes { " (" (note) ")" }
             }
@@ -144,7 +144,7 @@ fn render_price(spec: &SpecStatus, plan: &Plan, max_usd: f64) -> Markup {
             @if plan.has_price { input type="hidden" name="budget" value=(most.trim_start_matches('$')); }
             button.main {
                 @if cells == 0 { "Publish" } @else {
-                    "Ask for " (count_noun(cells, "cell")) @if plan.has_price { ", for at most " (most) } @else { ", at an unknown price" }
+                    "Ask for " (format_count(cells, "cell")) @if plan.has_price { ", for at most " (most) } @else { ", at an unknown price" }
                 }
             }
         }

@@ -20,12 +20,12 @@ use super::{
     ErrorPage, HttpState, Page, find_spec, read_form, render_failure, render_page,
     render_spec_tabs, spec_path,
 };
-use crate::ask::max_request_cost;
+use crate::ask::compute_max_request_cost;
 use crate::daemon::job::guard_failure;
 use crate::database::Database;
 use crate::facts::Facts;
 use crate::failure::Failure;
-use crate::format::{count_noun, format_usd, format_usd_bound, io_reason};
+use crate::format::{format_count, format_usd, format_usd_bound, io_reason};
 use crate::materialize::{Materializer, Selection};
 use crate::model;
 use crate::plan::Plan;
@@ -152,12 +152,12 @@ pub(super) async fn add_example(
         let add = |text: &str| edit::add_example(text, &example);
         edit_spec(FilePath::new(&path), &database, add)
     });
-    edited.await.map_err(|_| bug_refusal())??;
+    edited.await.map_err(|_| internal_refusal())??;
     drop(lock);
     Ok(message)
 }
 
-fn bug_refusal() -> HttpRefusal {
+fn internal_refusal() -> HttpRefusal {
     HttpRefusal::bad_request("this is a bug in hqdl", "")
 }
 
@@ -182,7 +182,7 @@ fn check_text(
 ) -> Result<(Problems, Option<SpecPreview>), Failure> {
     let draft = UncheckedSpec::parse(path, text)?;
     let guard = Guard::open_for_sql(&draft.database(), Some(CHECK_TIMEOUT), interrupt)
-        .map_err(|e| draft.database_problem(&e.to_string(), e.hint()))?;
+        .map_err(|e| draft.find_problems_without_database(&e.to_string(), e.hint()))?;
     let check = || {
         let (spec, warnings) = draft.check(guard.database())?;
         let preview =
@@ -217,7 +217,7 @@ pub(super) fn price_cells(
     let model = model::connect_for_planning(spec)?;
     let (plan, _) = Materializer::new(spec, database, facts, model, selection)?.plan_requests()?;
     let input = plan.input_tokens() as f64 / plan.request_count().max(1) as f64;
-    let max_usd = plan.cost_usd.max + max_request_cost(spec, input);
+    let max_usd = plan.cost_usd.max + compute_max_request_cost(spec, input);
     Ok((plan, max_usd))
 }
 
@@ -294,7 +294,7 @@ impl SpecEditor {
             drop(lock);
             saved
         });
-        let is_saved = saved.await.map_err(|_| bug_refusal())??;
+        let is_saved = saved.await.map_err(|_| internal_refusal())??;
         if is_saved {
             self.text.clone_from(&self.shown);
             self.base = blake3::hash(self.text.as_bytes()).to_hex().to_string();
@@ -350,8 +350,8 @@ impl SpecEditor {
             section.card.answer {
                 h2 { "Preview" }
                 p {
-                    "The first " (count_noun(*rows, "row")) " of each table: " strong { (count_noun(cells, "missing cell")) }
-                    " in " (count_noun(plan.request_count(), "request")) ", " (count_noun(plan.input_tokens(), "input token"))
+                    "The first " (format_count(*rows, "row")) " of each table: " strong { (format_count(cells, "missing cell")) }
+                    " in " (format_count(plan.request_count(), "request")) ", " (format_count(plan.input_tokens(), "input token"))
                     @if plan.has_price { ", " strong { (format_usd(plan.cost_usd.likely)) } " likely, at most " (most) "." } @else { ". The price is not known." }
                     @for note in &plan.price_notes { " (" (note) ")" }
                 }

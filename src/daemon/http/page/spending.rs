@@ -42,8 +42,8 @@ pub(super) async fn read_spending(
     let since = format!("{}T00:00:00Z", days.first().map_or("", String::as_str));
     let (spending, of_days) = (Arc::clone(&state.context.spending), days.clone());
     let read = move || {
-        let hours = facts.history().hourly_spending(&since).map_err(Failure::from)?;
-        Ok((hours, spending.column_costs(&facts, &of_days).map_err(Failure::from)?))
+        let hours = facts.history().load_hourly_spending(&since).map_err(Failure::from)?;
+        Ok((hours, spending.compute_column_costs(&facts, &of_days).map_err(Failure::from)?))
     };
     let (hours, columns) = run_blocking(permit, client_guard, read).await?;
     Ok(SpendingReport { hours, columns, days, daily_budget })
@@ -79,7 +79,7 @@ impl SpendingReport {
     }
 
     /// Returns the cost of a spec's column in USD, and the number of answered cells.
-    pub(super) fn column_cost(&self, expansion: &Expansion, column: &Column) -> (f64, u64) {
+    pub(super) fn sum_column_cost(&self, expansion: &Expansion, column: &Column) -> (f64, u64) {
         let mut key = expansion.key.names().to_vec();
         key.sort();
         let name = (column.name.clone(), key.join(", "));

@@ -11,7 +11,7 @@ use super::super::query::{READ_TIMEOUT, run_blocking};
 use super::super::reply::HttpRefusal;
 use super::super::rows::{ChunkWriter, stream_body};
 use super::export::{ExportFormat, write_rows};
-use super::facet::{Facet, read_facet};
+use super::facet::{Facet, compute_facet};
 use super::format_value;
 use super::view::{CONDITIONS, Cursor, TableView, ViewColumn};
 use super::{
@@ -23,7 +23,7 @@ use crate::daemon::job::guard_failure;
 use crate::database::Database;
 use crate::database::provenance::PublishedExpansion;
 use crate::failure::Failure;
-use crate::format::{count_noun, format_thousands};
+use crate::format::{format_count, format_thousands};
 use crate::query::connection::guard::Guard;
 use crate::spec::{Column, Expansion, Spec};
 
@@ -168,7 +168,7 @@ fn find_table_columns<'s>(spec: &'s Spec, table: &str) -> Vec<&'s Column> {
 /// Finds a table of the spec, published or not.
 fn find_table(database: &Database, spec: &Spec, table: &str) -> Result<ShownTable, Failure> {
     let order = find_table_columns(spec, table);
-    let published = database.published_expansions()?;
+    let published = database.list_published_expansions()?;
     let is_own = |p: &PublishedExpansion| p.expansion.eq_ignore_ascii_case(table);
     let shows = |p: &&PublishedExpansion| {
         is_own(p) || p.columns.iter().any(|(_, shown)| shown.eq_ignore_ascii_case(table))
@@ -235,10 +235,10 @@ fn read_page(
         let count = connection.query_row(&sql, params_from_iter(counted.params), |r| r.get(0))?;
         let facets = choose_facet_columns(view, &table.columns, count).into_iter();
         let facets =
-            facets.map(|c| read_facet(connection, view, &table.expansion, &table.columns, c));
+            facets.map(|c| compute_facet(connection, view, &table.expansion, &table.columns, c));
         Ok((rows, count, facets.collect::<rusqlite::Result<_>>()?))
     };
-    let (mut rows, count, facets) = read().map_err(|e| database.store_error_for(&e))?;
+    let (mut rows, count, facets) = read().map_err(|e| database.to_store_error(&e))?;
     let is_cut = rows.len() > PAGE_ROWS;
     rows.truncate(PAGE_ROWS);
     let more = match &view.cursor {
@@ -395,7 +395,7 @@ fn render_page_links(
             }
             @if page.more.1 { @if let Some(to) = at(page.rows.last(), false) { a.button rel="next" href=(to) { "Next →" } } }
             span.quiet {
-                @if page.count > MAX_COUNTED { "more than " (format_thousands(MAX_COUNTED)) " rows" } @else { (count_noun(page.count, "row")) }
+                @if page.count > MAX_COUNTED { "more than " (format_thousands(MAX_COUNTED)) " rows" } @else { (format_count(page.count, "row")) }
             }
             @if page.count > 0 { span { "Download " a href=(export("csv")) { "CSV" } " · " a href=(export("json")) { "JSON" } } }
         }

@@ -100,7 +100,7 @@ async fn create_spec(
         permit.map_err(|_| HttpRefusal::server_busy("too many uploads are in progress"))?;
     let new_folder = folder.clone();
     let temp = tokio::task::spawn_blocking(move || create_temp_dir(&new_folder, length)).await;
-    let temp = temp.map_err(|_| bug_refusal())??;
+    let temp = temp.map_err(|_| internal_refusal())??;
     let form = Multipart::from_request(request, &()).await.map_err(|e| {
         HttpRefusal::bad_request(e.body_text(), "choose a file on the page, and send it again")
     })?;
@@ -174,7 +174,7 @@ fn write_failure(path: &Path, e: &io::Error) -> Failure {
     Failure::wrong_input(message, "check the folder of the specs and its permissions")
 }
 
-fn bug_refusal() -> HttpRefusal {
+fn internal_refusal() -> HttpRefusal {
     HttpRefusal::bad_request("this is a bug in hqdl", "")
 }
 
@@ -269,7 +269,7 @@ async fn store_file(
         }
     }
     drop(chunks);
-    let is_sqlite = writing.await.map_err(|_| bug_refusal())??;
+    let is_sqlite = writing.await.map_err(|_| internal_refusal())??;
     arrived.map(|()| is_sqlite)
 }
 

@@ -54,7 +54,7 @@ pub(in crate::query) fn row_batches<'b>(
     selector: &mut PassageSelector<'_>,
 ) -> Result<Box<dyn Iterator<Item = RowBatch> + 'b>, QueryError> {
     if asks_about_documents(&target.expansion) {
-        let row_batches = document_batches(target, demands, max_rows, selector)?;
+        let row_batches = build_document_batches(target, demands, max_rows, selector)?;
         return Ok(Box::new(row_batches.into_iter()));
     }
     let mut batcher = Some(Batcher::new(&target.expansion, max_rows));
@@ -80,13 +80,13 @@ fn push_entity(
     let columns: Vec<usize> = demands.iter().map(|demand| demand.column()).collect();
     let missing_row = target.missing_row(demands.first()?.entity());
     let whole_row = match target.in_spec {
-        Some(_) => target.expansion.columns_for_key(&missing_row.row.key),
+        Some(_) => target.expansion.list_columns_for_key(&missing_row.row.key),
         None => columns.clone(),
     };
     batcher.push(columns, whole_row, missing_row)
 }
 
-fn document_batches(
+fn build_document_batches(
     target: &TargetExpansion,
     demands: &[Demand],
     max_rows: u32,

@@ -176,7 +176,7 @@ impl EmbeddingsClient {
             return Err(unusable("the reply contains no vectors".to_owned(), ""));
         };
         let name = self.model.name();
-        let width = match self.vectors.vector_dimension(name)? {
+        let width = match self.vectors.load_vector_dimension(name)? {
             Some(width) => width,
             None => found.first().map_or(0, Vec::len),
         };
@@ -454,7 +454,7 @@ impl EmbeddingsRequest {
         };
         let began = Instant::now();
         let reply = match self.need {
-            EmbeddingNeed::Optional => Self::run_without_long_pauses(&request).await,
+            EmbeddingNeed::Optional => Self::run_with_short_pauses(&request).await,
             EmbeddingNeed::Required => request.run_with_retries().await,
         };
         let seconds = began.elapsed().as_secs_f64();
@@ -465,7 +465,7 @@ impl EmbeddingsRequest {
 
     /// Runs a request with up to [`MAX_ATTEMPTS`] attempts. Retries only if the endpoint specifies
     /// a pause of less than 10 seconds.
-    async fn run_without_long_pauses(
+    async fn run_with_short_pauses(
         request: &RetryingRequest<'_>,
     ) -> Result<(Reply, Option<ReservationId>), RequestError> {
         let mut reply = request.run_once().await;

@@ -47,7 +47,7 @@ impl<'a> LazyRun<'a> {
     ///
     /// # Errors
     /// Returns [`QueryError`] if there is no model, or if the journal fails.
-    pub fn get_or_start(&self) -> Result<&QueryRun<'a>, QueryError> {
+    pub fn get_or_start_run(&self) -> Result<&QueryRun<'a>, QueryError> {
         if let Some(query_run) = self.started.get() {
             return Ok(query_run);
         }
@@ -57,8 +57,8 @@ impl<'a> LazyRun<'a> {
 
     /// Returns notes for the user about missing embeddings.
     #[must_use]
-    pub fn missing_embedding_notes(&self) -> Vec<String> {
-        self.started.get().map(QueryRun::missing_embedding_notes).unwrap_or_default()
+    pub fn list_missing_embedding_notes(&self) -> Vec<String> {
+        self.started.get().map(QueryRun::list_missing_embedding_notes).unwrap_or_default()
     }
 
     /// Ends the run if it was started.
@@ -131,7 +131,7 @@ impl<'a> QueryRun<'a> {
         mut demands: Vec<Demand>,
         counts: &mut Counts,
     ) -> Result<(), QueryError> {
-        demands.retain(|d| targets[d.target()].is_available(d.entity()));
+        demands.retain(|d| targets[d.target()].ensure_document(d.entity()));
         demands.sort_unstable();
         for demands in group_by_target(&demands) {
             let target = &mut targets[demands[0].target()];

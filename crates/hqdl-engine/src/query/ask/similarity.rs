@@ -12,7 +12,7 @@ use crate::retrieval::vectors::{PassageDigest, cosine_similarity, hash_passage};
 /// Returns the similarity of each passage to a question, based on words only.
 pub(in crate::query) fn compute_word_similarities(question: &str, passages: &[&str]) -> Vec<f64> {
     // If the comparison fails, all passages count as equally similar.
-    let similarities = TextIndex::index_texts(passages.iter().copied())
+    let similarities = TextIndex::from_texts(passages.iter().copied())
         .and_then(|w| w.compute_similarities(question));
     similarities.unwrap_or_else(|_| vec![0.0; passages.len()])
 }
@@ -49,7 +49,7 @@ impl QueryRun<'_> {
 
     /// Returns notes about missing embeddings: texts that were compared by words although the spec
     /// names a model, and texts that the endpoint rejected.
-    pub(in crate::query) fn missing_embedding_notes(&self) -> Vec<String> {
+    pub(in crate::query) fn list_missing_embedding_notes(&self) -> Vec<String> {
         let source = self.embeddings.lock().unwrap_or_else(PoisonError::into_inner);
         let failure = source.failure.as_ref().map(|why| {
             format!(

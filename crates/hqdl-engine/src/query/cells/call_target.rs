@@ -104,7 +104,7 @@ impl ValueConversion {
                 Sql::Integer(*r as i64)
             }
             Sql::Integer(_) | Sql::Real(_) if self.is_text => {
-                self.convert(&Sql::Text(text_to_match(value)))
+                self.convert(&Sql::Text(to_matched_text(value)))
             }
             Sql::Integer(truth @ (0 | 1)) if self.yes_no_words.is_some() => {
                 let word =
@@ -112,7 +112,7 @@ impl ValueConversion {
                 word.map_or(Sql::Null, Sql::Text)
             }
             Sql::Null => Sql::Null,
-            other if self.regex.as_ref().is_some_and(|r| !r.is_match(&text_to_match(other))) => {
+            other if self.regex.as_ref().is_some_and(|r| !r.is_match(&to_matched_text(other))) => {
                 Sql::Null
             }
             Sql::Text(list) if self.item_count.is_some_and(|q| !q.accepts_list(list)) => Sql::Null,
@@ -137,7 +137,7 @@ pub(in crate::query) fn parse_canonical_number(text: &str) -> Option<Sql> {
 }
 
 /// Returns the text that the regular expression is matched against.
-fn text_to_match(value: &Sql) -> String {
+fn to_matched_text(value: &Sql) -> String {
     match value {
         Sql::Null | Sql::Blob(_) => String::new(),
         Sql::Integer(i) => i.to_string(),

@@ -165,7 +165,7 @@ impl Contexts {
     /// Returns the number of each call whose contexts were truncated, with a note about the rows
     /// that the model saw.
     #[must_use]
-    pub fn truncation_notes(&self) -> Vec<(usize, String)> {
+    pub fn list_truncation_notes(&self) -> Vec<(usize, String)> {
         let note = |(call, truncated): (&usize, &Truncated)| {
             let Truncated { contexts, used, rows } = truncated;
             let of = match contexts {
@@ -255,7 +255,7 @@ impl ContextTooLong {
         } else {
             "select fewer rows, raise `context_tokens` in [limits], or pass --truncate to use only the rows that fit"
         };
-        let span = call.filter(|_| shown).map(|c| normalized.original_span(&c.span));
+        let span = call.filter(|_| shown).map(|c| normalized.map_span_to_original(&c.span));
         QueryError::in_sql(message, span, "this call", help)
     }
 }

@@ -119,7 +119,7 @@ impl StoredDocuments {
     }
 
     /// Returns true if a document is stored. Otherwise marks it to be stored in the next pass.
-    pub fn request_document_if_missing(&mut self, entity: usize) -> bool {
+    pub fn check_or_request_document(&mut self, entity: usize) -> bool {
         let is_stored = self.stored.contains_key(&entity);
         if !is_stored {
             self.missed.insert(entity);

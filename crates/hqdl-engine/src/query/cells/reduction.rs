@@ -33,7 +33,7 @@ pub struct ReductionColumns {
 
 /// Returns a question whose answer combines the answers to `question`.
 #[must_use]
-pub fn combining_question(question: &str) -> String {
+pub fn build_combining_question(question: &str) -> String {
     format!("{question} (Each text answers this about a part of the texts: combine the answers.)")
 }
 
@@ -132,7 +132,7 @@ fn split_document(document: &Document, contexts: &Contexts) -> Vec<DocumentPart>
     }
     let weights: Vec<(u64, u64)> = items
         .iter()
-        .map(|(text, tokens)| (text_priority(text), tokens + SEPARATOR_TOKENS))
+        .map(|(text, tokens)| (compute_text_priority(text), tokens + SEPARATOR_TOKENS))
         .collect();
     let part = |range: Range<usize>| DocumentPart {
         priority: weights[range.start].0,
@@ -144,7 +144,7 @@ fn split_document(document: &Document, contexts: &Contexts) -> Vec<DocumentPart>
 }
 
 /// Returns the first eight bytes of the text's digest, as a number.
-fn text_priority(text: &str) -> u64 {
+fn compute_text_priority(text: &str) -> u64 {
     let digest = blake3::hash(text.as_bytes());
     digest.as_bytes().iter().take(8).fold(0, |number, byte| number << 8 | u64::from(*byte))
 }
@@ -171,10 +171,11 @@ pub fn split_sequence(items: &[(u64, u64)], max_weight: u64) -> Vec<Range<usize>
 
 #[cfg(test)]
 mod tests {
-    use super::{split_sequence, text_priority};
+    use super::{compute_text_priority, split_sequence};
 
     fn split_texts(texts: &[String]) -> Vec<&[String]> {
-        let weights: Vec<(u64, u64)> = texts.iter().map(|text| (text_priority(text), 1)).collect();
+        let weights: Vec<(u64, u64)> =
+            texts.iter().map(|text| (compute_text_priority(text), 1)).collect();
         let ranges = split_sequence(&weights, 100);
         ranges.into_iter().map(|range| &texts[range]).collect()
     }

@@ -156,7 +156,7 @@ impl Counts {
 
     /// Counts an answer if its state means that the cell has no value.
     fn count_answer(&mut self, answer: &Answer) {
-        self.count_if_without_value(answer.state);
+        self.count_cell_if_without_value(answer.state);
         let is_counted = matches!(answer.state, State::Invalid | State::NotInList);
         if is_counted && self.invalid_example.is_none() {
             let reason = answer.repair.as_deref().unwrap_or("not in the list of values");
@@ -172,7 +172,7 @@ impl Counts {
     }
 
     /// Counts a cell if its state means that it has no value.
-    fn count_if_without_value(&mut self, state: State) {
+    fn count_cell_if_without_value(&mut self, state: State) {
         if !state.has_value() {
             self.without_value += 1;
             self.unknown += u64::from(state == State::Unknown);
@@ -276,8 +276,8 @@ impl TargetExpansion {
 
     /// Returns true if hqdl can ask about an entity in this pass. If its document is not stored,
     /// the next pass stores it.
-    pub fn is_available(&mut self, entity: usize) -> bool {
-        !asks_about_documents(&self.expansion) || self.documents.request_document_if_missing(entity)
+    pub fn ensure_document(&mut self, entity: usize) -> bool {
+        !asks_about_documents(&self.expansion) || self.documents.check_or_request_document(entity)
     }
 
     /// Reads the records of entities at once, so that later lookups of their cells need not read
@@ -385,7 +385,7 @@ impl TargetExpansion {
         self.cells[at] = match found {
             Some(found @ Cell::Known(_)) => found,
             _ => {
-                counts.count_if_without_value(State::Error);
+                counts.count_cell_if_without_value(State::Error);
                 Cell::Failed
             }
         };
@@ -439,7 +439,7 @@ impl TargetExpansion {
                 Cell::Known(to_sql_value(&fact.answer.value))
             }
             CellLookup::Missing(..) => {
-                counts.count_if_without_value(State::Error);
+                counts.count_cell_if_without_value(State::Error);
                 Cell::Failed
             }
         };

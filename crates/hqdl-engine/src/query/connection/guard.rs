@@ -23,7 +23,7 @@ use crate::query::connection::sqlite_message::{
     ENDS_TOO_EARLY, SqliteMessage, extract_unknown_name, restore_ingredient_names,
 };
 use crate::query::connection::statement::{
-    ONLY_READS, clause_span, first_word_span, name_span, token_span_at,
+    ONLY_READS, find_clause_span, find_first_word_span, find_token_span, name_span,
 };
 use crate::query::connection::{best, dedup, math, search, try_cast};
 use crate::query::request::error::QueryError;
@@ -147,7 +147,7 @@ impl Guard {
             .and_then(|()| try_cast::register_try_cast(guard.connection()))
             .and_then(|()| dedup::register_dedup_functions(guard.connection(), |_, _| {}))
             .and_then(|()| hqdl_sql::suql::functions::register(guard.connection()));
-        registered.map_err(|e| guard.database.store_error_for(&e))?;
+        registered.map_err(|e| guard.database.to_store_error(&e))?;
         Ok(guard)
     }
 
@@ -245,7 +245,7 @@ impl Guard {
     fn set_query_only(&self, on: bool) -> Result<(), StoreError> {
         self.connection()
             .pragma_update(None, "query_only", on)
-            .map_err(|e| self.database.store_error_for(&e))
+            .map_err(|e| self.database.to_store_error(&e))
     }
 
     /// Starts the time limit of a pass.
@@ -328,7 +328,7 @@ impl Guard {
         let denial = self.authorizer.denial.lock().unwrap_or_else(PoisonError::into_inner).take();
         let span = match error {
             rusqlite::Error::SqlInputError { offset, .. } => {
-                usize::try_from(*offset).ok().and_then(|at| token_span_at(sql, at))
+                usize::try_from(*offset).ok().and_then(|at| find_token_span(sql, at))
             }
             _ => None,
         };
@@ -341,7 +341,7 @@ impl Guard {
             };
             return QueryError::in_sql(
                 ONLY_READS,
-                span.or_else(|| first_word_span(sql)),
+                span.or_else(|| find_first_word_span(sql)),
                 what,
                 help,
             );
@@ -363,7 +363,7 @@ impl Guard {
                 | ErrorCode::SystemIoFailure
                 | ErrorCode::DiskFull
                 | ErrorCode::PermissionDenied,
-            ) => self.database.store_error_for(error).into(),
+            ) => self.database.to_store_error(error).into(),
             Some(ErrorCode::TooBig) => QueryError::in_sql(
                 format!("a value is longer than {} bytes", MAX_VALUE_BYTES.load(Ordering::Relaxed)),
                 None,
@@ -378,7 +378,7 @@ impl Guard {
                     let is_at_end = message == ENDS_TOO_EARLY;
                     is_at_end
                         .then_some(end..end)
-                        .or_else(|| clause_span(sql, &message))
+                        .or_else(|| find_clause_span(sql, &message))
                         .or_else(|| name_span(sql, extract_unknown_name(&message)))
                 });
                 let (span_in_sql, database) = (span.as_ref(), &self.database);
@@ -425,7 +425,7 @@ fn install_hooks(
     }
     let authorizer = Arc::clone(authorizer);
     connection.authorizer(Some(move |access: AuthContext<'_>| {
-        match denial_reason(&access, authorizer.is_locked.load(Ordering::Relaxed)) {
+        match find_denial_reason(&access, authorizer.is_locked.load(Ordering::Relaxed)) {
             None => Authorization::Allow,
             Some(what) => {
                 // Keep the first denial, which concerns the user's text; later denials are its
@@ -459,7 +459,7 @@ fn saturating_nanos(duration: Duration) -> u64 {
 }
 
 /// Returns the reason why an action is denied, or `None` if it is allowed.
-fn denial_reason(access: &AuthContext<'_>, locked: bool) -> Option<String> {
+fn find_denial_reason(access: &AuthContext<'_>, locked: bool) -> Option<String> {
     let is_listed = |all: &[&str], name: &str| all.iter().any(|n| n.eq_ignore_ascii_case(name));
     match access.action {
         AuthAction::Select | AuthAction::Read { .. } | AuthAction::Recursive => None,

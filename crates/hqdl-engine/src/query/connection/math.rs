@@ -25,10 +25,10 @@ const UNARY: [UnaryFunction; 20] = [
     ("cosh", f64::cosh),
     ("degrees", |x| x * (180.0 / std::f64::consts::PI)),
     ("exp", f64::exp),
-    ("ln", |x| log_of_positive(x, f64::ln)),
-    ("log", |x| log_of_positive(x, f64::log10)),
-    ("log10", |x| log_of_positive(x, f64::log10)),
-    ("log2", |x| log_of_positive(x, f64::log2)),
+    ("ln", |x| compute_log(x, f64::ln)),
+    ("log", |x| compute_log(x, f64::log10)),
+    ("log10", |x| compute_log(x, f64::log10)),
+    ("log2", |x| compute_log(x, f64::log2)),
     ("radians", |x| x * (std::f64::consts::PI / 180.0)),
     ("sin", f64::sin),
     ("sinh", f64::sinh),
@@ -40,8 +40,8 @@ const UNARY: [UnaryFunction; 20] = [
 const BINARY: [BinaryFunction; 5] = [
     ("atan2", f64::atan2),
     ("log", |base, x| {
-        let base = log_of_positive(base, f64::ln);
-        if base > 0.0 { log_of_positive(x, f64::ln) / base } else { f64::NAN }
+        let base = compute_log(base, f64::ln);
+        if base > 0.0 { compute_log(x, f64::ln) / base } else { f64::NAN }
     }),
     ("mod", |x, y| x % y),
     ("pow", f64::powf),
@@ -49,7 +49,7 @@ const BINARY: [BinaryFunction; 5] = [
 ];
 
 /// Returns a logarithm. The logarithm of 0 is undefined (NaN) instead of infinite.
-fn log_of_positive(x: f64, log: fn(f64) -> f64) -> f64 {
+fn compute_log(x: f64, log: fn(f64) -> f64) -> f64 {
     if x > 0.0 { log(x) } else { f64::NAN }
 }
 
@@ -66,7 +66,7 @@ pub fn register_math_functions(connection: &Connection) -> rusqlite::Result<()> 
         connection.create_scalar_function(name, 1, flags, move |context: &Context<'_>| {
             Ok(match parse_number(context.get_raw(0)) {
                 Some(SqlNumber::Integer(i)) => Value::Integer(i),
-                Some(SqlNumber::Real(r)) => real_or_null(function(r)),
+                Some(SqlNumber::Real(r)) => to_real_or_null(function(r)),
                 None => Value::Null,
             })
         })?;
@@ -74,14 +74,14 @@ pub fn register_math_functions(connection: &Connection) -> rusqlite::Result<()> 
     for (name, function) in UNARY {
         connection.create_scalar_function(name, 1, flags, move |context: &Context<'_>| {
             Ok(parse_number(context.get_raw(0))
-                .map_or(Value::Null, |x| real_or_null(function(x.as_f64()))))
+                .map_or(Value::Null, |x| to_real_or_null(function(x.as_f64()))))
         })?;
     }
     for (name, function) in BINARY {
         connection.create_scalar_function(name, 2, flags, move |context: &Context<'_>| {
             let (x, y) = (parse_number(context.get_raw(0)), parse_number(context.get_raw(1)));
             Ok(match (x, y) {
-                (Some(x), Some(y)) => real_or_null(function(x.as_f64(), y.as_f64())),
+                (Some(x), Some(y)) => to_real_or_null(function(x.as_f64(), y.as_f64())),
                 _ => Value::Null,
             })
         })?;
@@ -106,7 +106,7 @@ impl SqlNumber {
 }
 
 /// Returns a REAL value, or NULL for NaN, as `SQLite` does.
-fn real_or_null(r: f64) -> Value {
+fn to_real_or_null(r: f64) -> Value {
     if r.is_nan() { Value::Null } else { Value::Real(r) }
 }
 

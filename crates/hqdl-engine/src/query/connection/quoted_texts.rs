@@ -8,8 +8,11 @@ use hqdl_sql::blendsql::lexer::{self, Brackets, Lexeme, Token};
 use hqdl_values::sql;
 
 /// Returns a note for each double-quoted name that `SQLite` reads as a text.
-pub(in crate::query) fn note_quoted_texts(statement: &str, connection: &Connection) -> Vec<String> {
-    let max_names = quoted_tokens(statement).len();
+pub(in crate::query) fn describe_quoted_texts(
+    statement: &str,
+    connection: &Connection,
+) -> Vec<String> {
+    let max_names = find_quoted_tokens(statement).len();
     if max_names == 0 || connection.set_db_config(DbConfig::SQLITE_DBCONFIG_DQS_DML, false).is_err()
     {
         return Vec::new();
@@ -22,7 +25,8 @@ pub(in crate::query) fn note_quoted_texts(statement: &str, connection: &Connecti
             break;
         };
         let at = usize::try_from(offset).unwrap_or(usize::MAX);
-        let Some(token) = quoted_tokens(&statement).into_iter().find(|token| token.start == at)
+        let Some(token) =
+            find_quoted_tokens(&statement).into_iter().find(|token| token.start == at)
         else {
             break;
         };
@@ -43,7 +47,7 @@ pub(in crate::query) fn note_quoted_texts(statement: &str, connection: &Connecti
     names.iter().map(note).collect()
 }
 
-fn quoted_tokens(statement: &str) -> Vec<Token> {
+fn find_quoted_tokens(statement: &str) -> Vec<Token> {
     let (mut tokens, mut at) = (Vec::new(), 0);
     while let Ok(Some(token)) = lexer::next_token(statement, at, Brackets::Name) {
         at = token.end;

@@ -8,7 +8,7 @@ use rusqlite::{Connection, OpenFlags};
 
 use crate::query::connection::guard::Guard;
 use crate::query::request::error::QueryError;
-use hqdl_database::publish::column_affinity;
+use hqdl_database::publish::find_column_affinity;
 use hqdl_sql::blendsql::calls_random_function;
 use hqdl_sql::blendsql::scope::{Affinity, Resolver, Schema, Scope};
 use hqdl_sql::blendsql::tree::{Body, ExprKind, FromItem, FromSource, Query, ViewDefinition};
@@ -17,7 +17,9 @@ use hqdl_sql::suql::TableColumns;
 /// Returns a function that looks up the columns of a table or view, in order. The function returns
 /// `None` if there is no such table or the table cannot be read. The first lookup opens the
 /// database.
-pub(in crate::query) fn column_lookup(database: &Path) -> impl Fn(&str) -> Option<TableColumns> {
+pub(in crate::query) fn build_column_lookup(
+    database: &Path,
+) -> impl Fn(&str) -> Option<TableColumns> {
     let opened = std::cell::OnceCell::new();
     let database = database.to_owned();
     move |table| {
@@ -100,7 +102,7 @@ impl KnownSchema {
             };
             let table = name.to_lowercase();
             for (column, declared_type) in found {
-                let affinity = match column_affinity(declared_type.as_deref()) {
+                let affinity = match find_column_affinity(declared_type.as_deref()) {
                     "TEXT" => Affinity::Text,
                     "INTEGER" => Affinity::Integer,
                     "REAL" => Affinity::Real,
@@ -144,7 +146,7 @@ impl KnownSchema {
 
     /// Records the properties of views: limits, random functions, joins and collations.
     fn read_views(&mut self, views: &[(String, Option<ViewDefinition>)]) {
-        let views_where = |of: &dyn Fn(&Query) -> bool| views_with_property(views, of);
+        let views_where = |of: &dyn Fn(&Query) -> bool| find_views_with_property(views, of);
         self.limit_views = views_where(&has_limit);
         self.random_views = views_where(&calls_random_function);
         let is_view = |table: &str| views.iter().any(|(view, _)| view.eq_ignore_ascii_case(table));
@@ -158,7 +160,7 @@ impl KnownSchema {
             for (name, view) in views {
                 let Some(view) = view else { continue };
                 let resolver = Resolver { schema: self, cte_calls: &[] };
-                let fields = resolver.output_fields(&view.query, &Scope::new(None));
+                let fields = resolver.resolve_output_fields(&view.query, &Scope::new(None));
                 let columns = self.tables.get(name).map_or(&[][..], Vec::as_slice);
                 let fields = fields.filter(|fields| fields.len() == columns.len());
                 let plain: Vec<(String, String)> = (columns.iter().zip(fields.iter().flatten()))
@@ -180,11 +182,11 @@ fn has_binary_collation(
     connection: &Connection,
     (schema, table, column): (&str, &str, &str),
 ) -> bool {
-    column_collation(connection, (schema, table, column))
+    read_column_collation(connection, (schema, table, column))
         .is_some_and(|name| name.eq_ignore_ascii_case("binary"))
 }
 
-fn column_collation(
+fn read_column_collation(
     connection: &Connection,
     (schema, table, column): (&str, &str, &str),
 ) -> Option<String> {
@@ -217,7 +219,7 @@ fn read_unique_keys(
         statement.query_map((table, schema), |row| row.get(0))?.collect::<Result<_, _>>()?;
     let compares_alike = |(column, collation): &(String, Option<String>)| {
         let Some(collation) = collation else { return true };
-        column_collation(connection, (schema, table, column)).is_some_and(|own| {
+        read_column_collation(connection, (schema, table, column)).is_some_and(|own| {
             own.eq_ignore_ascii_case("binary") || own.eq_ignore_ascii_case(collation)
         })
     };
@@ -244,7 +246,7 @@ fn read_view_definitions(
 
 /// Returns the names of the views whose query satisfies `holds`, and of all views that read such a
 /// view, directly or through other views. Views that cannot be parsed are included.
-fn views_with_property(
+fn find_views_with_property(
     views: &[(String, Option<ViewDefinition>)],
     holds: &dyn Fn(&Query) -> bool,
 ) -> HashSet<String> {

@@ -112,7 +112,7 @@ impl SearchAggregate {
         let known = latest.take().filter(|(known, _)| *known == digest);
         let (_, index) = latest.insert(match known {
             Some(known) => known,
-            None => (digest, TextIndex::index_texts(values.keys().map(String::as_str))?),
+            None => (digest, TextIndex::from_texts(values.keys().map(String::as_str))?),
         });
         index.compute_similarities(text)
     }

@@ -12,7 +12,7 @@ use hqdl_sql::blendsql::runtime::{
 };
 use hqdl_sql::blendsql::{NEAREST, SEARCH};
 use hqdl_sql::suql;
-use hqdl_values::format::count_noun;
+use hqdl_values::format::format_count;
 use hqdl_values::problem::find_nearest;
 
 /// Ingredients that are written as aggregates, with the functions that replace them.
@@ -134,7 +134,7 @@ pub(in crate::query) fn restore_ingredient_names(message: &str) -> String {
         };
         return format!("the query in `{ingredient}` returns {count} columns");
     }
-    if let Some(own) = restate_counts(message) {
+    if let Some(own) = reword_count_message(message) {
         return own;
     }
     if let Some((_, own)) = OWN_MESSAGES.iter().find(|(part, _)| message.contains(part)) {
@@ -155,8 +155,8 @@ pub(in crate::query) fn restore_ingredient_names(message: &str) -> String {
 }
 
 /// Returns hqdl's own wording of a message about numbers of columns, USING or window functions.
-fn restate_counts(message: &str) -> Option<String> {
-    let count = |number: &str, noun| Some(count_noun(number.parse().ok()?, noun));
+fn reword_count_message(message: &str) -> Option<String> {
+    let count = |number: &str, noun| Some(format_count(number.parse().ok()?, noun));
     // `table c has 1 values for 2 columns`
     if let Some((table, rest)) =
         message.strip_prefix("table ").and_then(|rest| rest.split_once(" has "))
@@ -271,7 +271,7 @@ impl SqliteMessage<'_> {
     /// Returns a hint for an unknown function.
     fn suggest_function(&self, name: &str) -> String {
         let is = |i: &IngredientRef| i.name().eq_ignore_ascii_case(name);
-        if let Some(found) = ingredients::all_ingredients().into_iter().find(is) {
+        if let Some(found) = ingredients::list_ingredients().into_iter().find(is) {
             return format!("write the call in double braces: {{{{{}(…)}}}}", found.name());
         }
         if let Some(hint) = suggest_dialect(name) {

@@ -79,7 +79,7 @@ fn denied_statement_error(word: &str, span: Range<usize>) -> QueryError {
 }
 
 /// Returns the span of a query's first word, for errors without an offset.
-pub(in crate::query) fn first_word_span(sql: &str) -> Option<Range<usize>> {
+pub(in crate::query) fn find_first_word_span(sql: &str) -> Option<Range<usize>> {
     QueryTokens::new(sql).next()
 }
 
@@ -113,7 +113,7 @@ const SUBQUERY_MESSAGE: &str = "the subquery returns";
 
 /// Returns the span of the clause that a message is about, if the query has exactly one such
 /// clause.
-pub(in crate::query) fn clause_span(sql: &str, message: &str) -> Option<Range<usize>> {
+pub(in crate::query) fn find_clause_span(sql: &str, message: &str) -> Option<Range<usize>> {
     if QUOTING_MESSAGES.iter().any(|part| message.contains(part)) {
         return find_name_spans(sql, message.split('`').nth(1)?).next();
     }
@@ -128,7 +128,7 @@ pub(in crate::query) fn clause_span(sql: &str, message: &str) -> Option<Range<us
 }
 
 /// Returns the span of the token that begins at `at`.
-pub(in crate::query) fn token_span_at(sql: &str, at: usize) -> Option<Range<usize>> {
+pub(in crate::query) fn find_token_span(sql: &str, at: usize) -> Option<Range<usize>> {
     let rest = sql.get(at..)?;
     let token = QueryTokens::new(rest).next()?;
     Some(at + token.start..at + token.end)

@@ -21,7 +21,11 @@ pub(in crate::query) struct ComparedTexts {
 
 impl ComparedTexts {
     /// Returns the similarity of each passage to a question, based on words, and records the texts.
-    pub fn compare_texts(&mut self, question: &str, passages: &[&str]) -> Vec<f64> {
+    pub fn compute_and_record_similarities(
+        &mut self,
+        question: &str,
+        passages: &[&str],
+    ) -> Vec<f64> {
         let mut comparison = HashSet::new();
         for text in passages.iter().copied().chain([question]) {
             let digest = hash_passage(text);
@@ -51,7 +55,7 @@ impl ComparedTexts {
 
     /// Returns an upper bound on the usage for embeddings that are not stored yet. The bound is
     /// zero if the spec names no embeddings model.
-    pub fn usage_bound(&self, request: &Request<'_>) -> Usage {
+    pub fn compute_usage_bound(&self, request: &Request<'_>) -> Usage {
         let Some(settings) = &request.spec.embeddings else { return Usage::default() };
         if request.model.is_none() || self.texts.is_empty() {
             return Usage::default();

@@ -62,7 +62,7 @@ impl Engine<'_, '_> {
         for (n, join) in self.calls.joins.iter().enumerate() {
             self.add_join_pairs(n, join, batching, &mut bound)?;
         }
-        let embeddings = bound.comparisons.borrow().usage_bound(self.request);
+        let embeddings = bound.comparisons.borrow().compute_usage_bound(self.request);
         bound.add_usage(&embeddings, 1);
         Ok((bound.value_count, bound.usage))
     }
@@ -138,7 +138,7 @@ impl Engine<'_, '_> {
         bound.add_usage(&batched, 1);
         let requests = match batching {
             Batching::All => batched.requests,
-            Batching::Partial => max_partial_requests(count, columns.len(), rows),
+            Batching::Partial => compute_max_partial_requests(count, columns.len(), rows),
             Batching::Never => values,
         };
         // Estimate additional requests as if each were the largest.
@@ -216,7 +216,10 @@ impl Engine<'_, '_> {
             max_tokens: self.request.spec.limits.passage_tokens,
             model: &choice.tokenizer,
             compare: &mut |question, passages| {
-                Ok(bound.comparisons.borrow_mut().compare_texts(question, passages))
+                Ok(bound
+                    .comparisons
+                    .borrow_mut()
+                    .compute_and_record_similarities(question, passages))
             },
         };
         row_batches(target, demands, rows, &mut selector)?
@@ -238,7 +241,7 @@ impl Engine<'_, '_> {
 /// Returns the maximum number of requests for `entities` entities, each of which may lack any
 /// subset of the columns. Entities with the same missing columns share requests, and only the last
 /// request of each subset may be partly filled.
-fn max_partial_requests(entities: u64, columns: usize, rows: u32) -> u64 {
+fn compute_max_partial_requests(entities: u64, columns: usize, rows: u32) -> u64 {
     let rows = u64::from(rows.max(1));
     let subsets = 1_u64.checked_shl(columns as u32).map_or(u64::MAX, |all| all - 1);
     (entities + subsets.min(entities) * (rows - 1)) / rows

@@ -54,7 +54,7 @@ pub fn explain(request: &Request<'_>, query: ReadQuery) -> Result<Meta, QueryErr
     let (values, usage) = engine.estimate_usage(bound.demands, bound.batching, comparisons)?;
     engine.passes.push(Pass { demanded: values, seconds: pass_start.elapsed().as_secs_f64() });
     let mut meta = engine.build_meta(usage, began);
-    meta.price_notes = request.spec.reserved_price_notes();
+    meta.price_notes = request.spec.list_reserved_price_notes();
     meta.values_asked += values;
     meta.unbounded.splice(0..0, bound.unbounded);
     let first = meta.routes.iter().filter(|r| r.why.starts_with(WOULD_ASK));
@@ -192,7 +192,7 @@ impl Engine<'_, '_> {
             result => result?,
         }
         self.order_candidates(rule, &mut |question, passages| {
-            Ok(comparisons.compare_texts(question, passages))
+            Ok(comparisons.compute_and_record_similarities(question, passages))
         })?;
         Ok(comparisons)
     }

@@ -84,7 +84,7 @@ impl CallRuntime {
         values: &[ValueRef<'_>],
     ) -> rusqlite::Result<Option<usize>> {
         let value = values.first().copied().unwrap_or(ValueRef::Null);
-        let digest = value_digest(value);
+        let digest = hash_value(value);
         if let Some(entity) = self.data.targets[target].find_known_entity(&digest) {
             return Ok(Some(entity));
         }
@@ -121,7 +121,7 @@ impl CallRuntime {
     ) -> rusqlite::Result<usize> {
         let read: Result<Vec<Value>, _> = values.iter().map(|v| Value::from_sqlite(*v)).collect();
         let mut contexts = read.map_err(|e| function_error(&e.to_string()))?;
-        let id = (call, *contexts_digest(&contexts).as_bytes());
+        let id = (call, *hash_contexts(&contexts).as_bytes());
         if let Some(entity) = self.data.contexts.find_known_entity(&id) {
             return Ok(entity);
         }
@@ -129,7 +129,7 @@ impl CallRuntime {
             self.data.failure = Some(too_long);
             return Err(function_error("a context is too long"));
         }
-        let shown = contexts_digest(&contexts).to_hex().as_str()[..16].to_owned();
+        let shown = hash_contexts(&contexts).to_hex().as_str()[..16].to_owned();
         let key = vec![Value::Text(if contexts.is_empty() { "-".to_owned() } else { shown })];
         let canonical_bytes = key[0].to_string().into_bytes();
         let entity = self.data.targets[target]
@@ -156,7 +156,7 @@ fn has_options(list: ValueRef<'_>) -> rusqlite::Result<bool> {
 }
 
 /// Returns a value's digest. A document can be megabytes long, so only its digest is kept.
-pub(in crate::query) fn value_digest(value: ValueRef<'_>) -> [u8; 32] {
+pub(in crate::query) fn hash_value(value: ValueRef<'_>) -> [u8; 32] {
     let mut hasher = blake3::Hasher::new();
     match value {
         ValueRef::Text(bytes) => hasher.update(bytes),
@@ -178,7 +178,7 @@ fn media_kind(value: ValueRef<'_>) -> Option<&'static MediaKind> {
     }
 }
 
-fn contexts_digest(contexts: &[Value]) -> blake3::Hash {
+fn hash_contexts(contexts: &[Value]) -> blake3::Hash {
     let mut hasher = blake3::Hasher::new();
     for context in contexts {
         let json = context.to_json().to_string();

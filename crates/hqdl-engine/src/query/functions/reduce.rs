@@ -11,7 +11,7 @@ use crate::query::cells::reduction::{
 };
 use crate::query::cells::targets::{Cell, Demand};
 use crate::query::functions::call_runtime::{CallRuntime, function_error};
-use crate::query::functions::entities::value_digest;
+use crate::query::functions::entities::hash_value;
 use hqdl_values::Row;
 use hqdl_values::value::Value;
 
@@ -38,7 +38,7 @@ impl CallRuntime {
         value: ValueRef<'_>,
     ) -> rusqlite::Result<Reduced> {
         let Reduction { call, target, column, columns } = reduction;
-        let digest = value_digest(value);
+        let digest = hash_value(value);
         if let Some(cell) = self.data.reductions.results.get(&(call, digest)).copied()
             && !matches!(self.look_up_cell(cell)?, Cell::Missing | Cell::NotLookedUp)
         {
@@ -108,7 +108,7 @@ impl CallRuntime {
         reduction: Reduction,
         part: &DocumentPart,
     ) -> rusqlite::Result<PartAnswer> {
-        let digest = texts_digest(&part.document.texts);
+        let digest = hash_texts(&part.document.texts);
         let state =
             self.find_or_demand_answer(reduction, reduction.columns.part, &part.document)?;
         Ok(PartAnswer { priority: part.priority, state, digest })
@@ -136,7 +136,7 @@ impl CallRuntime {
             Combined::State(state) => state,
         };
         let priority = answers.first().map_or(0, |first| first.priority);
-        Ok(PartAnswer { priority, state, digest: answers_digest(&answers) })
+        Ok(PartAnswer { priority, state, digest: hash_answers(&answers) })
     }
 
     /// Returns the document that consists of the answers or, if there is no such document, the
@@ -166,7 +166,7 @@ impl CallRuntime {
         }
         if !self.data.contexts.fits_document(&document) {
             let long_answers = self.data.reductions.long_answers.entry(reduction.call);
-            long_answers.or_default().insert(answers_digest(answers));
+            long_answers.or_default().insert(hash_answers(answers));
             return Ok(Combined::State(PartState::Failed));
         }
         Ok(Combined::Document(document))
@@ -211,7 +211,7 @@ impl CallRuntime {
         column: usize,
         answers: &[PartAnswer],
     ) -> rusqlite::Result<()> {
-        let id = blake3::Hash::from_bytes(answers_digest(answers)).to_hex();
+        let id = blake3::Hash::from_bytes(hash_answers(answers)).to_hex();
         // Make the placeholder so long that it does not share a request with other documents.
         let words = self.data.contexts.max_document_tokens().max(MIN_WORDS);
         let texts = vec![format!("{id}{}", " word".repeat(words as usize))];
@@ -246,7 +246,7 @@ enum Combined {
     State(PartState),
 }
 
-fn texts_digest(texts: &[String]) -> [u8; 32] {
+fn hash_texts(texts: &[String]) -> [u8; 32] {
     let mut hasher = blake3::Hasher::new();
     for text in texts {
         hasher.update(&(text.len() as u64).to_le_bytes()).update(text.as_bytes());
@@ -254,7 +254,7 @@ fn texts_digest(texts: &[String]) -> [u8; 32] {
     *hasher.finalize().as_bytes()
 }
 
-fn answers_digest(answers: &[PartAnswer]) -> [u8; 32] {
+fn hash_answers(answers: &[PartAnswer]) -> [u8; 32] {
     let mut hasher = blake3::Hasher::new();
     answers.iter().for_each(|answer| {
         hasher.update(&answer.digest);

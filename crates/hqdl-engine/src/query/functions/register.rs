@@ -51,7 +51,7 @@ pub fn register_functions(
             Function::HoldValues => {
                 register(function, |runtime, values| Ok(runtime.store_call_values(values)))
             }
-            Function::NumberRow => register(function, CallRuntime::close_candidate),
+            Function::NumberRow => register(function, CallRuntime::number_row),
             Function::PendingMark => {
                 register(function, |runtime, _| Ok(Sql::Integer(runtime.pending_mark())))
             }

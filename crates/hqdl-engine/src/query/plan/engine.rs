@@ -128,7 +128,7 @@ impl Engine<'_, '_> {
         let ad_hoc_call = self.calls.routes.iter().position(|r| r.route == RouteKind::AdHoc);
         let unbound_call = (0..self.calls.sites.len()).find(|n| !self.calls.stored.contains_key(n));
         let call_span = |n: usize| {
-            self.parsed.calls.get(n).map(|call| self.normalized.original_span(&call.span))
+            self.parsed.calls.get(n).map(|call| self.normalized.map_span_to_original(&call.span))
         };
         if let (None, Some(n)) = (ad_hoc_call, unbound_call) {
             return QueryError::in_sql(
@@ -192,7 +192,7 @@ impl Engine<'_, '_> {
                 let message = &problem.message;
                 problem.span = self.find_name_span(message).or_else(|| {
                     statement::find_failing_span(&self.parsed.query, message)
-                        .map(|span| self.normalized.original_span(&span))
+                        .map(|span| self.normalized.map_span_to_original(&span))
                 });
                 QueryError::Sql(problem)
             }
@@ -204,7 +204,7 @@ impl Engine<'_, '_> {
         params::check_all_values_used(
             &self.request.params,
             &used,
-            &params::param_names(&statement),
+            &params::list_param_names(&statement),
         )?;
         Ok(statement)
     }
@@ -218,7 +218,7 @@ impl Engine<'_, '_> {
         match self.guard.stream_rows(statement, sql, sink) {
             Err(QueryError::Sql(mut problem)) => {
                 problem.span = statement::find_failing_span(&self.parsed.query, &problem.message)
-                    .map(|span| self.normalized.original_span(&span));
+                    .map(|span| self.normalized.map_span_to_original(&span));
                 Err(self.take_context_error().unwrap_or(QueryError::Sql(problem)))
             }
             other => other.map(|_| ()),
@@ -230,7 +230,7 @@ impl Engine<'_, '_> {
         if message.starts_with("Expression tree is too large") || message == "Recursion limit" {
             // The rewritten SQL nests the conditions around a call, so point at the last call.
             let deepest = self.parsed.calls.last()?;
-            return Some(self.normalized.original_span(&deepest.span));
+            return Some(self.normalized.map_span_to_original(&deepest.span));
         }
         let name = message.strip_prefix("no such ")?.split_once(": ")?.1;
         let quoted: Vec<String> = name.split('.').map(hqdl_values::sql::quote_name).collect();
@@ -250,9 +250,9 @@ impl Engine<'_, '_> {
         }
         // The name may come from a column in the legacy syntax, 't::c'.
         self.parsed.calls.iter().flat_map(|call| &call.values).find_map(|value| match value {
-            Argument::Column { table: Some(table), column, span } => {
-                (format!("{table}.{column}") == name).then(|| self.normalized.original_span(span))
-            }
+            Argument::Column { table: Some(table), column, span } => (format!("{table}.{column}")
+                == name)
+                .then(|| self.normalized.map_span_to_original(span)),
             _ => None,
         })
     }

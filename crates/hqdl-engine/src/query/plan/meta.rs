@@ -7,7 +7,7 @@ use crate::query::functions::call_runtime::lock_runtime;
 use crate::query::plan::engine::Engine;
 use crate::query::result::query_result::{Meta, Route};
 use hqdl_sql::blendsql::plan::DemandPlan;
-use hqdl_values::format::count_noun;
+use hqdl_values::format::format_count;
 use hqdl_values::usage::Usage;
 
 /// Routes and notes of a query.
@@ -34,7 +34,7 @@ impl Engine<'_, '_> {
         self.report_truncated_contexts(&mut report);
         self.report_document_order(&mut report);
         let QueryReport { mut routes, mut notes } = report;
-        notes.extend(self.lazy_run.map(LazyRun::missing_embedding_notes).unwrap_or_default());
+        notes.extend(self.lazy_run.map(LazyRun::list_missing_embedding_notes).unwrap_or_default());
         let mut unbounded = Vec::new();
         for meta in &self.nested_meta {
             let is_new = |r: &&Route| !routes.iter().any(|known| known.call == r.call);
@@ -50,7 +50,7 @@ impl Engine<'_, '_> {
         if counts.refused > 0 {
             notes.push(format!(
                 "the model, or the endpoint's content filter, refused to answer about {}: try another question or model",
-                count_noun(counts.refused, "value")
+                format_count(counts.refused, "value")
             ));
         }
         if counts.invalid > 0 {
@@ -58,7 +58,7 @@ impl Engine<'_, '_> {
             let example = example.map(|e| format!(", such as {e}")).unwrap_or_default();
             notes.push(format!(
                 "the reply about {} had no readable or allowed answer{example}: try fewer rows per request, a simpler question or another model",
-                count_noun(counts.invalid, "value")
+                format_count(counts.invalid, "value")
             ));
         }
         let sum_nested = |count: fn(&Meta) -> u64| self.nested_meta.iter().map(count).sum::<u64>();
@@ -92,7 +92,7 @@ impl Engine<'_, '_> {
         let runtime = lock_runtime(&self.runtime);
         let reduction_notes = runtime.data.reductions.notes();
         for (call, note) in
-            runtime.data.contexts.truncation_notes().into_iter().chain(reduction_notes)
+            runtime.data.contexts.list_truncation_notes().into_iter().chain(reduction_notes)
         {
             // Routes are in the order of the calls.
             report.add_note(call, &note);
@@ -108,7 +108,7 @@ impl Engine<'_, '_> {
             if let Some(min_similarity) = join.min_similarity {
                 let note = format!(
                     "{} with a trigram similarity below {min_similarity} did not match without a question (leave out `block` to ask about them)",
-                    count_noun(join_pairs.dissimilar_count, "pair")
+                    format_count(join_pairs.dissimilar_count, "pair")
                 );
                 report.add_note(join.call_number, &note);
             }

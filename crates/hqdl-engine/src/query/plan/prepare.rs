@@ -28,7 +28,7 @@ use hqdl_sql::blendsql::plan::RefusalReason;
 use hqdl_sql::blendsql::rewrite::Statistics;
 use hqdl_sql::blendsql::usage;
 use hqdl_sql::suql::TranslatedQuery;
-use hqdl_values::format::name_all;
+use hqdl_values::format::format_name_list;
 use hqdl_values::problem::find_nearest;
 
 /// A query as a tree, with the connection on which it will run.
@@ -74,7 +74,7 @@ impl<'r, 'a> Engine<'r, 'a> {
         let normalized = query.normalized.clone();
         let engine = Self::prepare_targets(request, query, lazy_run, run_nested);
         // The span must refer to the text that the user wrote.
-        engine.map_err(|error| error.map_span(|span| normalized.original_span(&span)))
+        engine.map_err(|error| error.map_span(|span| normalized.map_span_to_original(&span)))
     }
 
     fn prepare_targets(
@@ -108,11 +108,11 @@ impl<'r, 'a> Engine<'r, 'a> {
         };
         let views = find_published_columns(&calls, &targets, overrides.as_ref(), request, &guard)?;
         let views = views.filter(|_| request.refresh.is_none());
-        let no_stored_plan_reason = stored_plan_refusal(request, &calls, views.is_some());
+        let no_stored_plan_reason = find_stored_plan_refusal(request, &calls, views.is_some());
         let stored_plan = views
             .and_then(|v| rewrite_to_stored_columns(text, &parsed, &calls.sites, &v, is_server));
         let mut runtime = CallRuntime::new(
-            request.facts.with_recent().clone(),
+            request.facts.sync_for_read().clone(),
             calls.call_targets.clone(),
             targets,
             calls.joins.len(),
@@ -122,7 +122,7 @@ impl<'r, 'a> Engine<'r, 'a> {
         for (pairs, join) in runtime.data.joins.iter_mut().zip(&calls.joins) {
             pairs.min_similarity = join.min_similarity;
         }
-        runtime.settings.is_recursive = parsed.calls_in_recursive_ctes();
+        runtime.settings.is_recursive = parsed.mark_calls_in_recursive_ctes();
         let runtime = Arc::new(Mutex::new(runtime));
         register_functions(guard.connection(), &runtime)
             .map_err(|e| guard.query_error(&e, request.sql))?;
@@ -168,7 +168,11 @@ fn choose_targets(
 }
 
 /// Returns the reason why published tables do not answer a query.
-fn stored_plan_refusal(request: &Request<'_>, calls: &Calls, has_views: bool) -> RefusalReason {
+fn find_stored_plan_refusal(
+    request: &Request<'_>,
+    calls: &Calls,
+    has_views: bool,
+) -> RefusalReason {
     if request.spec.expansions.is_empty() {
         "the spec has no expansion"
     } else if request.refresh.is_some() {
@@ -192,7 +196,7 @@ fn check_models(parsed: &ParsedQuery, spec: &Spec) -> Result<(), QueryError> {
         default_model.into_iter().chain(spec.models.keys().map(String::as_str)).collect();
     let label = match known.as_slice() {
         [] => "the call names no model".to_owned(),
-        known => name_all("model", known.to_vec()),
+        known => format_name_list("model", known.to_vec()),
     };
     let help = match find_nearest(name, known.iter().copied()) {
         Some(nearest_name) => format!("did you mean `{nearest_name}`?"),

@@ -42,7 +42,7 @@ pub(in crate::query) fn read_stored_values(
         TargetExpansion::new(Arc::new(expansion.clone()), Arc::new(requirements), Some(number));
     target.load_contexts(guard.path())?;
     let overrides = Overrides::read(request.spec)?;
-    let facts = request.facts.with_latest();
+    let facts = request.facts.sync();
     let mut found = StoredValues::default();
     let sources = expansion.sources.iter().enumerate();
     for (n, source) in sources.filter(|(_, s)| s.columns.contains(&column)) {

@@ -7,7 +7,7 @@ use rusqlite::functions::FunctionFlags;
 use rusqlite::types::Null;
 
 use crate::query::connection::guard::Guard;
-use crate::query::connection::quoted_texts::note_quoted_texts;
+use crate::query::connection::quoted_texts::describe_quoted_texts;
 use crate::query::request::error::QueryError;
 use hqdl_sql::blendsql::parse::ParsedQuery;
 use hqdl_sql::blendsql::tree::ExprKind;
@@ -40,12 +40,12 @@ pub(in crate::query) fn validate_query(
     connection
         .create_scalar_function(OPAQUE_FUNCTION, -1, flags, |_| Ok(Null))
         .map_err(|error| guard.query_error(&error, ""))?;
-    let replacement = Replacement { text, parsed, list_flags: find_list_calls(parsed) };
+    let replacement = Replacement { text, parsed, list_flags: mark_list_calls(parsed) };
     let with_functions =
-        replacement.replace_with_functions(0..text.len(), &outermost_calls(parsed));
+        replacement.replace_with_functions(0..text.len(), &list_outermost_calls(parsed));
     let prepared = connection.prepare(&with_functions).map(drop);
     let notes = match prepared {
-        Ok(()) => note_quoted_texts(&with_functions, connection),
+        Ok(()) => describe_quoted_texts(&with_functions, connection),
         Err(_) => Vec::new(),
     };
     connection
@@ -62,7 +62,7 @@ pub(in crate::query) fn validate_query(
 }
 
 /// Returns, for each call, whether it is the list after an IN.
-fn find_list_calls(parsed: &ParsedQuery) -> Vec<bool> {
+fn mark_list_calls(parsed: &ParsedQuery) -> Vec<bool> {
     let mut list_flags = vec![false; parsed.calls.len()];
     parsed.query.visit_exprs(&mut |e| {
         if let ExprKind::In { is_answer: true, list, .. } = &e.kind
@@ -87,7 +87,7 @@ impl Replacement<'_> {
     fn replace_with_nulls(&self) -> String {
         let mut nulls = String::with_capacity(self.text.len());
         let mut at = 0;
-        for call in outermost_calls(self.parsed) {
+        for call in list_outermost_calls(self.parsed) {
             nulls.push_str(&self.text[at..call.span.start]);
             let null = self.wrap_value(&call, "NULL", "NULL");
             nulls.push_str(&null);
@@ -148,7 +148,7 @@ impl Replacement<'_> {
 }
 
 /// Returns the outermost calls in text order.
-fn outermost_calls(parsed: &ParsedQuery) -> Vec<Call> {
+fn list_outermost_calls(parsed: &ParsedQuery) -> Vec<Call> {
     let mut all: Vec<&Call> = parsed.calls.iter().collect();
     all.sort_by_key(|c| (c.span.start, std::cmp::Reverse(c.span.end)));
     let mut outermost: Vec<Call> = Vec::new();

@@ -38,7 +38,7 @@ fn format_names(arguments: &[ArgumentNames<'_>]) -> String {
 pub(super) const MEDIA: ArgumentNames<'static> = &["image", "audio", "media"];
 
 /// Returns the given arguments, each after a comma and with its keyword. Skips absent arguments.
-pub(super) fn write_keyword_arguments<const N: usize>(
+pub(super) fn format_keyword_arguments<const N: usize>(
     arguments: [(Option<&WrittenArgument>, &str); N],
 ) -> EditText {
     let write = |(argument, keyword): (Option<&WrittenArgument>, &str)| {

@@ -12,7 +12,7 @@ use hqdl_spec::Catalog;
 use hqdl_sql::Edits;
 use hqdl_sql::blendsql::lexer::{self, Brackets, Lexeme};
 use hqdl_sql::blendsql::normalize::SourceQuery;
-use hqdl_sql::blendsql::scope::{ColumnOrigin, Resolver, Scope, without_parens};
+use hqdl_sql::blendsql::scope::{ColumnOrigin, Resolver, Scope, strip_expr_parens};
 use hqdl_sql::blendsql::tree::{Expr, ExprKind};
 use hqdl_values::sql;
 use hqdl_values::value::Value;
@@ -65,14 +65,14 @@ struct ComparedColumn {
 
 impl ComparedColumn {
     fn parse_comparison(expr: &Expr, scope: &Scope<'_>, text: &str) -> Option<Self> {
-        let origin = |e: &Expr| match &without_parens(e).kind {
+        let origin = |e: &Expr| match &strip_expr_parens(e).kind {
             ExprKind::Column { table, column } => {
                 let hit = scope.find_column(table.as_deref(), column)?;
-                Some((hit.field.origin.clone()?, without_parens(e).span.clone()))
+                Some((hit.field.origin.clone()?, strip_expr_parens(e).span.clone()))
             }
             _ => None,
         };
-        let word = |e: &Expr| match without_parens(e) {
+        let word = |e: &Expr| match strip_expr_parens(e) {
             Expr { kind: ExprKind::Literal, span } => parse_text_literal(&text[span.clone()]),
             _ => None,
         };

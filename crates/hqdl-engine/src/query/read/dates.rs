@@ -71,7 +71,7 @@ fn find_period(text: &str, today: Date) -> Option<Period> {
     match words.as_slice() {
         ["today"] => Some((today, today)),
         ["yesterday"] => today.yesterday().ok().map(|day| (day, day)),
-        ["ytd"] => Some((first_of_unit("year", today)?, today)),
+        ["ytd"] => Some((find_first_day("year", today)?, today)),
         [quarter] => {
             let number: i8 = quarter.strip_prefix('q')?.parse().ok()?;
             let first = Date::new(today.year(), number.checked_mul(3)?.checked_sub(2)?, 1).ok()?;
@@ -79,26 +79,28 @@ fn find_period(text: &str, today: Date) -> Option<Period> {
             Some((first, first.checked_add(3.months()).ok()?.yesterday().ok()?))
         }
         ["this", unit] => {
-            let first = first_of_unit(unit, today)?;
-            let next = first.checked_add(span_of_units(unit, 1)?).ok()?;
+            let first = find_first_day(unit, today)?;
+            let next = first.checked_add(compute_unit_span(unit, 1)?).ok()?;
             Some((first, next.yesterday().ok()?))
         }
-        ["last", unit] => last_units(unit, 1, today),
-        ["last", count, units] => {
-            last_units(units.strip_suffix('s')?, count.parse().ok().filter(|n| *n > 0)?, today)
-        }
+        ["last", unit] => compute_last_period(unit, 1, today),
+        ["last", count, units] => compute_last_period(
+            units.strip_suffix('s')?,
+            count.parse().ok().filter(|n| *n > 0)?,
+            today,
+        ),
         _ => None,
     }
 }
 
 /// Returns the period of the `count` complete units before the unit that contains today.
-fn last_units(unit: &str, count: i64, today: Date) -> Option<Period> {
-    let end = first_of_unit(unit, today)?;
-    Some((end.checked_sub(span_of_units(unit, count)?).ok()?, end.yesterday().ok()?))
+fn compute_last_period(unit: &str, count: i64, today: Date) -> Option<Period> {
+    let end = find_first_day(unit, today)?;
+    Some((end.checked_sub(compute_unit_span(unit, count)?).ok()?, end.yesterday().ok()?))
 }
 
 /// Returns `None` if the unit is unknown, or if the span is longer than jiff allows.
-fn span_of_units(unit: &str, count: i64) -> Option<Span> {
+fn compute_unit_span(unit: &str, count: i64) -> Option<Span> {
     let span = Span::new();
     match unit {
         "day" => span.try_days(count),
@@ -112,7 +114,7 @@ fn span_of_units(unit: &str, count: i64) -> Option<Span> {
 }
 
 /// Returns the first day of the unit that contains a day. A week begins on Monday.
-fn first_of_unit(unit: &str, day: Date) -> Option<Date> {
+fn find_first_day(unit: &str, day: Date) -> Option<Date> {
     match unit {
         "day" => Some(day),
         "week" => {

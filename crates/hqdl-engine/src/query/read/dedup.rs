@@ -8,7 +8,7 @@
 //! | clusters | `SELECT hq_clusters(x, y, {{LLMMap('…', json_array(x, y))}}, is_candidate) FROM (candidates UNION ALL audited pairs)` |
 //! | result | `hq_canonical('…', count, hq_trimmed(t.c), (clusters))` |
 
-use crate::query::read::arguments::{ArgumentNames, MacroNode, write_keyword_arguments};
+use crate::query::read::arguments::{ArgumentNames, MacroNode, format_keyword_arguments};
 use crate::query::read::nearest::ValueSource;
 use crate::query::request::error::QueryError;
 use hqdl_sql::blendsql::macros::WrittenArgument;
@@ -57,9 +57,9 @@ impl MacroNode<'_> {
                 .ok_or_else(|| self.missing_argument_error("a text as its question"))?,
             None => QUESTION.to_owned(),
         };
-        let block = self.block_condition(threshold, block, exact, has_embeddings)?;
+        let block = self.build_block_condition(threshold, block, exact, has_embeddings)?;
         let audited = self.audited_pair_limit(audit, block.as_deref())?;
-        let values = match self.value_source(of.unwrap_or(value))? {
+        let values = match self.parse_value_source(of.unwrap_or(value))? {
             ValueSource::Query(query, _) => EditText::concat([
                 "(WITH hq_spellings(hq_value) AS ".into(),
                 query,
@@ -104,7 +104,7 @@ impl MacroNode<'_> {
             format!("), {TRIMMED_FUNCTION}(").into(),
             self.value_sql(value),
             format!("), (SELECT {CLUSTERS_AGGREGATE}(hq_x, hq_y, {{{{LLMMap({question}, json_array(hq_x, hq_y), return_type='bool'").into(),
-            write_keyword_arguments([(model, "model")]),
+            format_keyword_arguments([(model, "model")]),
             ")}}, hq_is_candidate) FROM (".into(),
             candidates,
             ")))".into(),
@@ -135,7 +135,7 @@ impl MacroNode<'_> {
     }
 
     /// Returns the condition that selects candidate pairs; `None` if all pairs are candidates.
-    fn block_condition(
+    fn build_block_condition(
         &self,
         threshold: Option<&WrittenArgument>,
         block: Option<&WrittenArgument>,

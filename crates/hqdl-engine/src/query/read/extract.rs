@@ -9,13 +9,13 @@
 
 use serde_json::{Map, Value as Json};
 
-use crate::query::read::arguments::{ArgumentNames, MEDIA, MacroNode, write_keyword_arguments};
+use crate::query::read::arguments::{ArgumentNames, MEDIA, MacroNode, format_keyword_arguments};
 use crate::query::request::error::QueryError;
 use hqdl_sql::blendsql::ReturnType;
 use hqdl_sql::blendsql::macros::WrittenArgument;
 use hqdl_sql::{EditText, Edits};
 use hqdl_values::Type;
-use hqdl_values::format::{json_reason, name_all};
+use hqdl_values::format::{format_name_list, json_reason};
 use hqdl_values::problem::find_nearest;
 use hqdl_values::sql;
 
@@ -71,7 +71,7 @@ impl MacroNode<'_> {
             text.ok_or_else(|| self.missing_argument_error("a text as its question"))
         });
         let instruction = instruction.transpose()?;
-        let others = write_keyword_arguments([
+        let others = format_keyword_arguments([
             (context, "context"),
             (model, "model"),
             (media, self.media_keyword(media)),
@@ -80,13 +80,13 @@ impl MacroNode<'_> {
         let fields = self.parse_fields(schema)?;
         let write = |field: &ExtractedField| field.to_call(instruction.as_deref(), &arguments);
         let mut edits = Edits::default();
-        edits.replace(self.call.span.clone(), self.write_fields(&fields, &write)?);
+        edits.replace(self.call.span.clone(), self.build_fields_sql(&fields, &write)?);
         Ok(edits)
     }
 
     /// Returns the SQL of a single field, of all fields as an object, or of all fields as result
     /// columns.
-    fn write_fields(
+    fn build_fields_sql(
         &self,
         fields: &[ExtractedField],
         write: &dyn Fn(&ExtractedField) -> EditText,
@@ -126,7 +126,7 @@ impl MacroNode<'_> {
         let names = || fields.iter().map(|field| field.name.as_str());
         let help = match find_nearest(&name, names()) {
             Some(near) => format!("did you mean `{near}`?"),
-            None => name_all("field", names()),
+            None => format_name_list("field", names()),
         };
         let message = format!("the schema has no field `{name}`");
         Err(QueryError::in_sql(message, Some(member.span()), "not a field", help))

@@ -138,7 +138,7 @@ pub(super) fn expand_aliases(
     for depth in 0.. {
         let text = expanded.as_ref().map_or(request.sql, |expanded| expanded.sql.as_str());
         let original = |error: QueryError| match &expanded {
-            Some(expanded) => error.map_span(|span| expanded.original_span(&span)),
+            Some(expanded) => error.map_span(|span| expanded.map_span_to_original(&span)),
             None => error,
         };
         let source = SourceQuery::parse(text, syntax).map_err(|e| original(e.into()))?;

@@ -159,7 +159,8 @@ impl MacroNode<'_> {
             && close.is_symbol(b'}')
         {
             let labels = split_items(&tokens[1..tokens.len() - 1]).into_iter().map(|pair| {
-                let (name, about) = self.text_pair(pair).ok_or_else(|| self.label_error(pair))?;
+                let (name, about) =
+                    self.parse_text_pair(pair).ok_or_else(|| self.label_error(pair))?;
                 Ok(Label::new(name, about))
             });
             return labels.collect::<Result<_, _>>().map(Some);
@@ -198,7 +199,7 @@ impl MacroNode<'_> {
                 let (mut name, mut about) = (None, None);
                 for field in split_items(fields) {
                     let (key, value) =
-                        self.text_pair(field).ok_or_else(|| self.label_error(item))?;
+                        self.parse_text_pair(field).ok_or_else(|| self.label_error(item))?;
                     match key.as_str() {
                         "label" | "name" => name = value,
                         "about" | "description" => about = value,
@@ -214,7 +215,7 @@ impl MacroNode<'_> {
     }
 
     /// Reads `'key': 'text'`. The text is `None` for NULL.
-    fn text_pair(&self, tokens: &[Token]) -> Option<(String, Option<String>)> {
+    fn parse_text_pair(&self, tokens: &[Token]) -> Option<(String, Option<String>)> {
         let [key, colon, value] = tokens else { return None };
         let is_text = |t: &Token| matches!(t.lexeme, Lexeme::Text | Lexeme::Quoted);
         if !colon.is_symbol(b':') || !(is_text(key) || key.lexeme == Lexeme::Word) {

@@ -36,7 +36,7 @@ use hqdl_sql::blendsql::scope::{Resolver, Schema, Scope};
 use hqdl_sql::blendsql::tree::{Body, Expr, ExprKind, Query};
 use hqdl_sql::blendsql::{MacroSignature, NEAREST, ReturnType, SEARCH, Subject};
 use hqdl_sql::{EditText, Edits};
-use hqdl_values::format::name_all;
+use hqdl_values::format::format_name_list;
 use hqdl_values::problem::find_nearest;
 use hqdl_values::sql;
 
@@ -262,7 +262,7 @@ pub(in crate::query) fn list_ingredients_in_error(
     let none = ["a call is empty", "a call names no ingredient"].contains(&&*problem.message);
     if let Some(word) = unknown.or(none.then_some("")) {
         let own = request.spec.ingredients.iter().map(|i| i.name.as_str());
-        let written = ingredients::all_ingredients().map(Ingredient::name);
+        let written = ingredients::list_ingredients().map(Ingredient::name);
         let done = KNOWN
             .iter()
             .filter(|(name, of)| !matches!(of, Macro::Refused(..)) && !written.contains(name));
@@ -273,7 +273,7 @@ pub(in crate::query) fn list_ingredients_in_error(
                 format!("`{word}` is a function: write it without `{{{{` and `}}}}`")
             }
             Some(near) => format!("did you mean `{near}`?"),
-            None => name_all("ingredient", all),
+            None => format_name_list("ingredient", all),
         });
     }
     QueryError::Sql(problem)

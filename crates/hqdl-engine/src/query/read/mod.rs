@@ -19,7 +19,7 @@ mod vendor_calls;
 
 use std::path::Path;
 
-use crate::query::connection::schema::column_lookup;
+use crate::query::connection::schema::build_column_lookup;
 use crate::query::plan::prepare::{ReadQuery, open_database};
 use crate::query::request::Request;
 use crate::query::request::dialect::Dialect;
@@ -35,7 +35,7 @@ use hqdl_sql::{TranslatedQuery, suql};
 impl Dialect {
     /// Translates `PostgreSQL`'s syntax to `SQLite`'s, and passes the query to `run`. The calls of
     /// other engines' functions stay as they are. Error spans point into the original query.
-    pub fn translate_query<T>(
+    pub fn with_translated_query<T>(
         self,
         sql: &str,
         database: &Path,
@@ -48,28 +48,31 @@ impl Dialect {
             .transpose()?
             .flatten()
         {
-            return remap_spans(&rewritten, |sql| self.translate_query(sql, database, run));
+            return run_with_remapped_spans(&rewritten, |sql| {
+                self.with_translated_query(sql, database, run)
+            });
         }
         if !self.has_postgres_syntax() {
             return run(sql);
         }
-        let lookup = column_lookup(database);
+        let lookup = build_column_lookup(database);
         let translated = suql::translate_with_columns(sql, self.vendor(), &lookup);
         let translated = translated.map_err(|error| {
             let hint = "use `--dialect sqlite` for this call, or LLMMap, LLMQA, LLMValidate, LLMJoin or LLMReduce";
             macros::explain_missing_macro(error.into(), hint)
         })?;
-        remap_spans(&translated, run)
+        run_with_remapped_spans(&translated, run)
     }
 }
 
 /// Passes the rewritten text of a query to `run`, and maps the error spans back to the original
 /// text.
-fn remap_spans<T>(
+fn run_with_remapped_spans<T>(
     rewritten: &TranslatedQuery,
     run: impl FnOnce(&str) -> Result<T, QueryError>,
 ) -> Result<T, QueryError> {
-    run(&rewritten.sql).map_err(|error| error.map_span(|span| rewritten.original_span(&span)))
+    run(&rewritten.sql)
+        .map_err(|error| error.map_span(|span| rewritten.map_span_to_original(&span)))
 }
 
 /// Reads a query and passes it to `run`. Error spans point into the original query.
@@ -78,7 +81,7 @@ pub fn with_read_query<T>(
     run: impl FnOnce(&Request<'_>, ReadQuery) -> Result<T, QueryError>,
 ) -> Result<T, QueryError> {
     let vendor = request.dialect.vendor();
-    request.dialect.translate_query(request.sql, request.database, |sql| {
+    request.dialect.with_translated_query(request.sql, request.database, |sql| {
         let request = &Request { sql, dialect: Dialect::Sqlite, ..request.clone() };
         let result = read_query(request, vendor, run);
         result.map_err(|error| macros::list_ingredients_in_error(request, error))
@@ -99,7 +102,7 @@ fn read_query<T>(
     let syntax = Syntax { is_table: &is_table, is_server: false, find_macro, vendor };
     if let Some(expanded) = function_calls::expand_aliases(request, syntax)? {
         let run = |sql: &str| read_query(&Request { sql, ..request.clone() }, vendor, run);
-        return remap_spans(&expanded, run);
+        return run_with_remapped_spans(&expanded, run);
     }
     let mut source = SourceQuery::parse(request.sql, syntax)?;
     let expanded = macros::expand_macros(request, &schema, &source)?;

@@ -93,9 +93,9 @@ impl MacroNode<'_> {
     /// Returns the edit that replaces a call to `nearest` or `search`.
     pub(super) fn rewrite_value_function(&self) -> Result<Edits, QueryError> {
         let written = if self.written.name.is_word(self.text, SEARCH) {
-            self.write_search()?
+            self.build_search_sql()?
         } else {
-            self.write_nearest()?
+            self.build_nearest_sql()?
         };
         // Wrap the query in a function, because a query as options would be evaluated once instead
         // of for each row.
@@ -109,7 +109,7 @@ impl MacroNode<'_> {
         Ok(edits)
     }
 
-    fn write_nearest(&self) -> Result<EditText, QueryError> {
+    fn build_nearest_sql(&self) -> Result<EditText, QueryError> {
         let arguments: [ArgumentNames<'_>; 3] = [&["text"], &["values"], &["k"]];
         let [text, values, k] = self.match_all_arguments(arguments)?;
         let needed = "a text, a column of values and the number of values";
@@ -123,10 +123,10 @@ impl MacroNode<'_> {
             k.span().into(),
             ")".into(),
         ]);
-        Ok(self.value_source(values)?.aggregate_sql(aggregate))
+        Ok(self.parse_value_source(values)?.aggregate_sql(aggregate))
     }
 
-    fn write_search(&self) -> Result<EditText, QueryError> {
+    fn build_search_sql(&self) -> Result<EditText, QueryError> {
         let arguments: [ArgumentNames<'_>; 4] = [&["values"], &["text"], &["k"], &["by"]];
         let [values, text, k, by] = self.match_all_arguments(arguments)?;
         let needed = "a column of values, a text to search for and the number of values";
@@ -142,7 +142,7 @@ impl MacroNode<'_> {
                 "",
             )
         })?;
-        let source = self.value_source(values)?;
+        let source = self.parse_value_source(values)?;
         Ok(source.search_sql(text.span().into(), k.span().into(), by))
     }
 
@@ -158,7 +158,10 @@ impl MacroNode<'_> {
     }
 
     /// Returns the values that an argument names: a column or a query.
-    pub(super) fn value_source(&self, values: &WrittenArgument) -> Result<ValueSource, QueryError> {
+    pub(super) fn parse_value_source(
+        &self,
+        values: &WrittenArgument,
+    ) -> Result<ValueSource, QueryError> {
         if let Some(query) = values.query_span(self.text) {
             let is_search = self.written.name.is_word(self.text, SEARCH);
             let name = if is_search { "hq_searched" } else { "hq_values" };

@@ -22,7 +22,7 @@ use crate::query::result::query_result::RouteKind;
 use crate::routing::question;
 use hqdl_spec::Spec;
 use hqdl_sql::blendsql::lexer::{self, Brackets, Lexeme};
-use hqdl_sql::blendsql::parse::{ParsedQuery, Syntax, parse_query_with};
+use hqdl_sql::blendsql::parse::{ParsedQuery, Syntax, parse_query_with_syntax};
 use hqdl_sql::blendsql::tree::{Body, Expr, ExprKind, Query, ResultColumn, SelectCore};
 use hqdl_sql::blendsql::{Argument, Call, SqlError, Subject};
 use hqdl_sql::{Edits, TranslatedQuery};
@@ -92,8 +92,8 @@ fn write_query(
     let normalized = query.normalized.with_edits(edits).map_err(SqlError::from)?;
     let is_table = |table: &str| query.schema.has_table(table);
     let syntax = Syntax { is_table: &is_table, ..Syntax::default() };
-    let parsed = parse_query_with(&normalized.sql, syntax);
-    let parsed = parsed.map_err(|e| e.map_span(|span| normalized.original_span(&span)))?;
+    let parsed = parse_query_with_syntax(&normalized.sql, syntax);
+    let parsed = parsed.map_err(|e| e.map_span(|span| normalized.map_span_to_original(&span)))?;
     Ok((normalized, parsed))
 }
 
@@ -127,7 +127,7 @@ fn rewrite_call(
     {
         return None;
     }
-    let (core, end) = arm_with_table(rows)?;
+    let (core, end) = find_table_select(rows)?;
     let columns = || core.columns.iter();
     let plain = |c: &ResultColumn| {
         matches!(c.expr.as_ref().map(|e| &e.kind), Some(ExprKind::Column { .. }))
@@ -156,13 +156,13 @@ fn rewrite_call(
 
 /// Returns the SELECT in a query that reads a table, and its end. Returns `None` unless there is
 /// exactly one such SELECT.
-fn arm_with_table(query: &Query) -> Option<(&SelectCore, usize)> {
-    fn collect_arms<'q>(query: &'q Query, found: &mut Vec<&'q SelectCore>) -> Option<()> {
+fn find_table_select(query: &Query) -> Option<(&SelectCore, usize)> {
+    fn collect_selects<'q>(query: &'q Query, found: &mut Vec<&'q SelectCore>) -> Option<()> {
         match &query.body {
             Body::Core(core) => found.push(core),
             Body::Compound(operator, left, right) if operator.is_union() => {
-                collect_arms(left, found)?;
-                collect_arms(right, found)?;
+                collect_selects(left, found)?;
+                collect_selects(right, found)?;
             }
             Body::Compound(..) | Body::Values(..) => return None,
         }
@@ -175,7 +175,7 @@ fn arm_with_table(query: &Query) -> Option<(&SelectCore, usize)> {
         return (!core.from.is_empty()).then_some((core, query.span.end));
     }
     let mut found = Vec::new();
-    collect_arms(query, &mut found)?;
+    collect_selects(query, &mut found)?;
     found.retain(|core| !core.from.is_empty());
     let whole = query.order.is_empty() && query.limit.is_none() && query.offset.is_none();
     match found.as_slice() {
@@ -191,7 +191,7 @@ fn has_one_row(request: &Request<'_>, rows: &str) -> bool {
     // Pass only the values that these rows use, because an unused value is an error.
     let parameters = find_parameters(rows);
     let is_used = |param: &Param| {
-        parameters.iter().any(|(position, name)| param.matches_parameter(*position, Some(name)))
+        parameters.iter().any(|(position, name)| param.identifies_parameter(*position, Some(name)))
     };
     let params = request.params.iter().filter(|(param, _)| is_used(param)).cloned().collect();
     let ran = Request { sql: &sql, params, ..request.clone() }.to_plain().run(&mut counted);

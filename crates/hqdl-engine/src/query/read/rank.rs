@@ -7,7 +7,7 @@
 //! | `{{LLMTopK('q', t.c, 3)}}` | `hq_best(t.c, {{LLMRank('q', t.c)}}, 3)` |
 //! | `{{LLMTopK('q', (SELECT c FROM t), 3)}}` | `(… SELECT hq_best(c, {{LLMRank('q', c)}}, 3) FROM …)` |
 
-use crate::query::read::arguments::{ArgumentNames, MEDIA, MacroNode, write_keyword_arguments};
+use crate::query::read::arguments::{ArgumentNames, MEDIA, MacroNode, format_keyword_arguments};
 use crate::query::request::error::QueryError;
 use hqdl_sql::blendsql::runtime::BEST_AGGREGATE;
 use hqdl_sql::{EditText, Edits};
@@ -58,7 +58,7 @@ impl MacroNode<'_> {
         let k = k.ok_or_else(|| self.missing_argument_error("the number of values"))?;
         let k = EditText::from(k.span());
         let others =
-            write_keyword_arguments([(model, "model"), (media, self.media_keyword(media))]);
+            format_keyword_arguments([(model, "model"), (media, self.media_keyword(media))]);
         let question = format_score_arguments(&criterion);
         // If `k` is 0, no value is returned, so do not ask for scores.
         let best = |value: EditText| {

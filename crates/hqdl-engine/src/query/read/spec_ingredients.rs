@@ -74,7 +74,7 @@ impl<'t> MacroNode<'t> {
                 }
             })
             .collect();
-        edits.replace(self.head_span(), self.spec_ingredient_head(own, &question));
+        edits.replace(self.head_span(), self.build_spec_ingredient_head(own, &question));
         if let Some(search) = &own.search {
             let is_last_removed =
                 self.written.arguments.last().is_some_and(|last| edits.covers(&last.full_span()));
@@ -180,7 +180,7 @@ impl<'t> MacroNode<'t> {
 
     /// Returns the beginning of the call that replaces an ingredient of the spec: the name, the `(`
     /// and the arguments that the spec sets.
-    fn spec_ingredient_head(&self, own: &IngredientTable, question: &str) -> String {
+    fn build_spec_ingredient_head(&self, own: &IngredientTable, question: &str) -> String {
         self.typed_call_head(own, &sql::quote_text(question))
     }
 

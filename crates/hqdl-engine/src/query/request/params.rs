@@ -30,7 +30,7 @@ impl Param {
 
     /// Returns true if this identifies the statement's parameter with this position and name.
     #[must_use]
-    pub fn matches_parameter(&self, position: usize, name: Option<&str>) -> bool {
+    pub fn identifies_parameter(&self, position: usize, name: Option<&str>) -> bool {
         match (self, name) {
             (Self::Position(p), _) => *p == position,
             (Self::Name(own_name), Some(name)) => {
@@ -69,7 +69,7 @@ pub fn bind_params(
     for position in 1..=count {
         let name = statement.parameter_name(position).map(str::to_owned);
         let Some(n) =
-            params.iter().position(|(p, _)| p.matches_parameter(position, name.as_deref()))
+            params.iter().position(|(p, _)| p.identifies_parameter(position, name.as_deref()))
         else {
             if name.is_none() && position < numbered {
                 continue;
@@ -122,7 +122,7 @@ pub fn check_all_values_used(
 
 /// Returns the names of a statement's parameters. A parameter without a name is called `?n`.
 #[must_use]
-pub fn param_names(statement: &Statement<'_>) -> Vec<String> {
+pub fn list_param_names(statement: &Statement<'_>) -> Vec<String> {
     (1..=statement.parameter_count())
         .map(|n| statement.parameter_name(n).map_or_else(|| format!("?{n}"), str::to_owned))
         .collect()

@@ -176,7 +176,7 @@ fn parse_header(sql: &str, item: &[Token], dialect: Dialect) -> Option<SourceHea
     }
     // If a call has a question, the question names the column.
     if first.lexeme == Lexeme::Open && is_enclosed_in_brackets(item) {
-        let question = call_question(sql, item);
+        let question = parse_call_question(sql, item);
         return Some(SourceHeader::Text(question.unwrap_or_else(|| text.to_owned())));
     }
     let is_single_call =
@@ -227,7 +227,7 @@ fn has_alias(sql: &str, item: &[Token], dialect: Dialect) -> bool {
 
 /// Returns the question of a call in braces: its first text, or its `question` argument. A question
 /// that is computed from several texts is returned as written.
-fn call_question(sql: &str, call: &[Token]) -> Option<String> {
+fn parse_call_question(sql: &str, call: &[Token]) -> Option<String> {
     let [_, name, paren, arguments @ ..] = call else { return None };
     // Calls of the spec's own ingredients, and captions, contain no question.
     let asking_ingredients = ["LLM", "VQA", "RAGQA", "DocumentSearch", "MultiLabelMap"];

@@ -2,9 +2,9 @@
 
 use crate::query::cells::call_target::{CallTarget, ValueConversion};
 use crate::query::cells::documents::{DOCUMENT_CONTEXT, DOCUMENTS_EXPANSION};
-use crate::query::cells::reduction::{ReductionColumns, combining_question};
+use crate::query::cells::reduction::{ReductionColumns, build_combining_question};
 use crate::query::route::answer_parsing::{
-    answer_type, build_ad_hoc_column, returns_list, yes_no_words,
+    build_ad_hoc_column, infer_answer_type, returns_list, yes_no_words,
 };
 use crate::query::route::calls::{Calls, NewQuestion};
 use hqdl_facts::QuestionOrigin;
@@ -22,7 +22,7 @@ impl Calls {
         usage: &CallUsage,
         own_usage: &CallUsage,
     ) {
-        let data_type = answer_type(call, usage, None);
+        let data_type = infer_answer_type(call, usage, None);
         let names = ["document".to_owned()];
         let question = call.question.trim();
         let column_of = |question: &str, data_type, is_list| {
@@ -48,7 +48,7 @@ impl Calls {
         // A computed text may combine all rows of a group.
         let computed = own_usage.keys.first().is_none_or(|key| key.origin.is_none());
         let reduction = (computed && call.ingredient.needs_all_rows()).then(|| {
-            let combining = combining_question(question);
+            let combining = build_combining_question(question);
             let mut add = |column| self.add_column(target, column);
             ReductionColumns {
                 part: add(column_of(question, Type::Text, false)),

@@ -16,7 +16,9 @@ use hqdl_values::key::{ColumnIdentity, ListHash};
 use hqdl_values::value::Value;
 
 /// Returns the regular expression that an answer must match, if the call specifies one.
-pub(in crate::query) fn answer_regex(call: &Call) -> Result<Option<Arc<regex::Regex>>, QueryError> {
+pub(in crate::query) fn compile_answer_regex(
+    call: &Call,
+) -> Result<Option<Arc<regex::Regex>>, QueryError> {
     let Some(pattern) = &call.regex else { return Ok(None) };
     match regex::Regex::new(&format!("^(?:{pattern})$")) {
         Ok(regex) => Ok(Some(Arc::new(regex))),
@@ -101,7 +103,7 @@ pub(in crate::query) fn merge_usages(
 }
 
 /// Returns the type of a call's answers.
-pub(in crate::query) fn answer_type(
+pub(in crate::query) fn infer_answer_type(
     call: &Call,
     usage: &CallUsage,
     values: Option<&[Value]>,
@@ -113,7 +115,7 @@ pub(in crate::query) fn answer_type(
         return declared_type.scalar;
     }
     if let Some(values) = values {
-        return Type::of_options(values);
+        return Type::from_options(values);
     }
     // Each row has options of its own; the checker derives their type.
     if matches!(call.options, Some(Choices::RowList(_))) {

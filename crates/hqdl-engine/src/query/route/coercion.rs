@@ -1,7 +1,7 @@
 //! Checks that a column's values have the type that a call declares or that its usage requires. The
 //! declaration applies to every route, so a column that cannot satisfy it does not answer the call.
 
-use crate::query::route::answer_parsing::{answer_type, returns_list};
+use crate::query::route::answer_parsing::{infer_answer_type, returns_list};
 use hqdl_spec::{Column, SLOTS, Type};
 use hqdl_sql::blendsql::parse::parse_query;
 use hqdl_sql::blendsql::tree::{Body, ExprKind, ExprOperator};
@@ -47,7 +47,7 @@ pub(in crate::query) fn is_condition(sql: &str) -> bool {
     let Ok(parsed) = parse_query(&format!("SELECT ({sql})")) else { return false };
     let Body::Core(core) = &parsed.query.body else { return false };
     let Some(expr) = core.columns.first().and_then(|c| c.expr.as_ref()) else { return false };
-    match &hqdl_sql::blendsql::scope::without_parens(expr).kind {
+    match &hqdl_sql::blendsql::scope::strip_expr_parens(expr).kind {
         ExprKind::And(_)
         | ExprKind::Or(_)
         | ExprKind::Not(_)
@@ -116,8 +116,9 @@ fn coerce_truth(
         if are_numbers && !declared_type.is_some_and(Type::is_text) {
             return Ok(Coercion::Unchanged);
         }
-        let yes_no =
-            yes_no_options(options.iter().map(|o| o.to_text().unwrap_or_default().into_owned()));
+        let yes_no = find_yes_no_options(
+            options.iter().map(|o| o.to_text().unwrap_or_default().into_owned()),
+        );
         let words = yes_no.ok_or("the options are not yes and no")?;
         let are_texts = matches!(declared_type, None | Some(Type::Text));
         return if are_texts {
@@ -159,7 +160,7 @@ fn coerce_truth(
 }
 
 /// Returns the words for yes and no, in this order, if the options are exactly one word for each.
-fn yes_no_options(options: impl Iterator<Item = String>) -> Option<[String; 2]> {
+fn find_yes_no_options(options: impl Iterator<Item = String>) -> Option<[String; 2]> {
     let (mut yes, mut no) = (None, None);
     for option in options {
         let slot = if yes_no::parse_answer(&option)? { &mut yes } else { &mut no };
@@ -193,7 +194,7 @@ fn coerce_value(
     let is_text = column.kind.is_text();
     let truth = usage.compared_with.contains(&ComparedWith::Truth);
     if declared_type.is_none()
-        && (truth || (is_text && answer_type(call, usage, None) == Type::Boolean))
+        && (truth || (is_text && infer_answer_type(call, usage, None) == Type::Boolean))
     {
         return Err("the call asks for true or false");
     }

@@ -19,7 +19,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::query::route::call_options::ValueListProvider;
-use crate::query::route::source_key::{BoundKey, KeyRelation, KeySource, key_from_source};
+use crate::query::route::source_key::{BoundKey, KeyRelation, KeySource, build_key_from_source};
 use hqdl_spec::{Expansion, SourceRows};
 use hqdl_sql::blendsql::lineage::Lineage;
 use hqdl_sql::blendsql::usage::{CallUsage, ColumnEquality};
@@ -43,7 +43,13 @@ pub(in crate::query) fn find_bound_key(
         let Some(source) = find_key_source(expansion, &rows.rows, value_provider) else { continue };
         match match_instances(&source, lineage, usage) {
             InstanceMatch::Unique(instance_map) => {
-                match key_from_source(expansion, &source, &instance_map, usage, value_provider) {
+                match build_key_from_source(
+                    expansion,
+                    &source,
+                    &instance_map,
+                    usage,
+                    value_provider,
+                ) {
                     Ok(keys) => return Ok(keys),
                     Err(why) => reason = why,
                 }

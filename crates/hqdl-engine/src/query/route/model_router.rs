@@ -139,7 +139,7 @@ impl<'b, 'a> ModelRouter<'b, 'a> {
         ask: &str,
     ) -> Result<BindingReply, QueryError> {
         let request = self.request;
-        let facts = request.facts.with_latest();
+        let facts = request.facts.sync();
         let routing_expansion = Arc::new(build_routing_expansion(expansion, columns_hash));
         let requirements = request
             .choose_models(&routing_expansion)
@@ -147,7 +147,7 @@ impl<'b, 'a> ModelRouter<'b, 'a> {
         let identity = requirements.identity_id(0);
         let mut targets = [TargetExpansion::new(routing_expansion, Arc::new(requirements), None)];
         let text = Value::Text(ask.trim().to_owned());
-        let context = Value::Text(columns_json(expansion));
+        let context = Value::Text(format_columns_json(expansion));
         let row = || Row { key: vec![text], context: vec![context] };
         let entity = targets[0].intern_entity(ask.as_bytes(), row);
         let mut counts = Counts::default();
@@ -163,7 +163,7 @@ impl<'b, 'a> ModelRouter<'b, 'a> {
             if request.model.is_none() {
                 return Ok(BindingReply::NoModel);
             }
-            lazy_run.get_or_start()?.send_demands(&mut targets, demands, &mut counts)?;
+            lazy_run.get_or_start_run()?.send_demands(&mut targets, demands, &mut counts)?;
         }
         let mut values: [String; 3] = Default::default();
         for (column, value) in values.iter_mut().enumerate() {
@@ -258,7 +258,7 @@ fn build_routing_expansion(expansion: &Expansion, columns_hash: &str) -> Expansi
 }
 
 /// Returns the columns of an expansion as JSON for the prompt.
-fn columns_json(expansion: &Expansion) -> String {
+fn format_columns_json(expansion: &Expansion) -> String {
     let all: Vec<_> = expansion
         .columns
         .iter()

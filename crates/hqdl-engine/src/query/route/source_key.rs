@@ -77,7 +77,7 @@ impl KeyRelation {
 ///
 /// # Errors
 /// Fails with the reason if the key cannot be determined.
-pub(super) fn key_from_source(
+pub(super) fn build_key_from_source(
     expansion: &Expansion,
     source: &KeySource,
     instance_map: &BTreeMap<usize, usize>,
@@ -88,10 +88,10 @@ pub(super) fn key_from_source(
     let call_key = CallKey::new(expansion, usage, evaluator)?;
     let matched = call_key.match_key(value_provider)?;
     call_key.check_groups(value_provider)?;
-    if let Some(key) = call_key.key_from_row(matched, value_provider)? {
+    if let Some(key) = call_key.build_key_from_row(matched, value_provider)? {
         return Ok(key);
     }
-    call_key.key_from_lookup(value_provider)
+    call_key.build_key_from_lookup(value_provider)
 }
 
 /// Values of a call that come from columns of the key.
@@ -202,7 +202,7 @@ impl<'k> CallKey<'k> {
 
     /// Returns the key as read from the row, if the row has the whole key and the values identify
     /// the key.
-    fn key_from_row(
+    fn build_key_from_row(
         &self,
         matched: KeyMatch,
         value_provider: &mut dyn ValueListProvider,
@@ -238,7 +238,7 @@ impl<'k> CallKey<'k> {
     }
 
     /// Returns SQL that looks up the key by the values, which must determine the key.
-    fn key_from_lookup(
+    fn build_key_from_lookup(
         &self,
         value_provider: &mut dyn ValueListProvider,
     ) -> Result<BoundKey, String> {

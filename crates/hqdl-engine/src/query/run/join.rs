@@ -55,7 +55,7 @@ pub fn ask_about_pairs(
         }
         let mut runtime = lock_runtime(runtime);
         for ((_, canonical_bytes, rights), entity) in lookups.into_iter().zip(partners.entities) {
-            let facts = request.facts.with_latest();
+            let facts = request.facts.sync();
             let cell =
                 partners.targets[0].look_up_cell(entity, 0, facts, None, &mut Counts::default())?;
             store_pairs(&mut runtime.data.joins[number], canonical_bytes, rights, cell);
@@ -76,7 +76,7 @@ pub(in crate::query) fn group_by_list(
 ) -> BTreeMap<Vec<String>, Vec<JoinLookup>> {
     let mut by_list: BTreeMap<Vec<String>, Vec<JoinLookup>> = BTreeMap::new();
     for (left, canonical_bytes, rights) in lookups {
-        let mut texts: Vec<String> = rights.iter().map(|(v, _)| candidate_text(v)).collect();
+        let mut texts: Vec<String> = rights.iter().map(|(v, _)| format_candidate(v)).collect();
         texts.sort_unstable();
         texts.dedup();
         if let Some(narrow) = join.narrow.filter(|n| *n < texts.len()) {
@@ -86,8 +86,9 @@ pub(in crate::query) fn group_by_list(
         }
         let max_tokens = usize::try_from(request.spec.limits.context_tokens).unwrap_or(usize::MAX);
         for list in split_list(texts, max_tokens) {
-            let is_listed =
-                |(value, _): &&(Value, Vec<u8>)| list.binary_search(&candidate_text(value)).is_ok();
+            let is_listed = |(value, _): &&(Value, Vec<u8>)| {
+                list.binary_search(&format_candidate(value)).is_ok()
+            };
             let listed: Vec<_> = rights.iter().filter(is_listed).cloned().collect();
             by_list.entry(list).or_default().push((left.clone(), canonical_bytes.clone(), listed));
         }
@@ -125,7 +126,7 @@ impl PartnerQuestions {
         for (left, canonical_bytes, _) in lookups {
             let row = || Row { key: vec![left.clone()], context: Vec::new() };
             let entity = targets[0].intern_entity(canonical_bytes, row);
-            let facts = request.facts.with_latest();
+            let facts = request.facts.sync();
             if *targets[0].look_up_cell(entity, 0, facts, None, counts)? == Cell::Missing {
                 demands.push(Demand::new(0, entity, 0));
             }
@@ -139,7 +140,7 @@ impl PartnerQuestions {
 
 /// Returns the text of a candidate. Values of the same entity (`Oslo` and `Oslo `) count as one
 /// candidate.
-fn candidate_text(value: &Value) -> String {
+fn format_candidate(value: &Value) -> String {
     value.canonical_text().unwrap_or(Cow::Borrowed("NULL")).into_owned()
 }
 
@@ -149,13 +150,13 @@ fn store_pairs(pairs: &mut JoinPairs, left: Vec<u8>, rights: Vec<(Value, Vec<u8>
         Cell::Known(Sql::Text(json)) => serde_json::from_str::<Vec<Json>>(json)
             .unwrap_or_default()
             .iter()
-            .map(|v| candidate_text(&Value::from_json(v)))
+            .map(|v| format_candidate(&Value::from_json(v)))
             .collect(),
         _ => Vec::new(),
     };
     let known = pairs.answers.entry(left).or_default();
     for (right, canonical_bytes) in rights {
-        let partner = partners.contains(&candidate_text(&right));
+        let partner = partners.contains(&format_candidate(&right));
         known.insert(canonical_bytes, partner);
     }
 }

@@ -102,7 +102,7 @@ impl<'r> CandidateReader<'r> {
 
     /// Returns the number of rows to ask about next, chosen so that the expected number of passing
     /// rows equals the number of rows still needed.
-    fn next_batch_size(&self, certain: u64) -> u64 {
+    fn compute_next_batch_size(&self, certain: u64) -> u64 {
         let missing_count = match self.rule.rows_needed {
             Some(need) => need.saturating_sub(certain).max(1),
             None => return u64::MAX,
@@ -129,7 +129,8 @@ impl<'r> CandidateReader<'r> {
         let may_skip_requests =
             !self.rule.is_ordered && self.is_first_request && self.read_count < MIN_ROWS_READ;
         is_full
-            || !may_skip_requests && self.pending_count >= self.next_batch_size(self.certain_count)
+            || !may_skip_requests
+                && self.pending_count >= self.compute_next_batch_size(self.certain_count)
     }
 
     /// Returns the outcome, given the rows that were read.
@@ -164,17 +165,17 @@ impl<'r> CandidateReader<'r> {
         let asked = if is_complete {
             if valueless.is_empty() {
                 let from = usize::try_from(skipped).unwrap_or(usize::MAX).min(chosen.len());
-                let rows = chosen[from..].iter().map(|row| self.result_row(row)).collect();
+                let rows = chosen[from..].iter().map(|row| self.build_result_row(row)).collect();
                 return CandidateOutcome::Rows(self.columns, rows);
             }
             pending_demands(&valueless, u64::MAX).concat()
         } else if self.is_sampling {
             let rows = pending_demands(&undecided, u64::MAX);
-            let asked = sampler.choose_from_rows(rows.iter().map(Vec::as_slice).collect());
+            let asked = sampler.choose_row_demands(rows.iter().map(Vec::as_slice).collect());
             sampler.advance_sample();
             asked
         } else {
-            pending_demands(&undecided, self.next_batch_size(chosen.len() as u64)).concat()
+            pending_demands(&undecided, self.compute_next_batch_size(chosen.len() as u64)).concat()
         };
         if !asked.is_empty() {
             return CandidateOutcome::SendDemands(asked);
@@ -258,7 +259,7 @@ impl<'r> CandidateReader<'r> {
     }
 
     /// Converts a candidate row to a result row by filling in the values of its calls.
-    fn result_row(&self, row: &CandidateRow) -> Vec<Sql> {
+    fn build_result_row(&self, row: &CandidateRow) -> Vec<Sql> {
         let mut values = row.values.clone();
         // A preceding `*` expands to several columns.
         let star_width = values.len() - self.rule.column_count.min(values.len());

@@ -144,7 +144,8 @@ impl<'e, 'r, 'a> PassLoop<'e, 'r, 'a> {
             let mut runtime = lock_runtime(&engine.runtime);
             runtime.load_conditions(rewritten);
             runtime.begin_pass();
-            runtime.settings.probes_all_conditions = self.sampler.should_probe_all(rewritten);
+            runtime.settings.probes_all_conditions =
+                self.sampler.must_probe_all_conditions(rewritten);
             runtime.settings.no_short_circuit = self.evaluation == Evaluation::NoShortCircuit;
         }
         let mut buffer = RowBuffer::default();
@@ -255,7 +256,7 @@ impl<'e, 'r, 'a> PassLoop<'e, 'r, 'a> {
             }
             PassStep::LeaveSubquery => self.statement = Statement::Query,
             PassStep::Repeat => {}
-            PassStep::Relax => self.relax_evaluation()?,
+            PassStep::Relax => self.disable_next_rule()?,
         }
         self.engine.passes.push(Pass { demanded, seconds });
         Ok(result)
@@ -286,7 +287,7 @@ impl<'e, 'r, 'a> PassLoop<'e, 'r, 'a> {
     }
 
     /// Makes the following passes apply fewer rules.
-    fn relax_evaluation(&mut self) -> Result<(), QueryError> {
+    fn disable_next_rule(&mut self) -> Result<(), QueryError> {
         self.evaluation = match self.evaluation {
             Evaluation::LimitPushdown => Evaluation::NoLimitPushdown,
             Evaluation::NoLimitPushdown => Evaluation::NoShortCircuit,
@@ -326,7 +327,7 @@ impl Engine<'_, '_> {
     fn order_by_similarity(&mut self, rule: &LimitPushdown) -> Result<(), QueryError> {
         let query_run = match (&self.request.spec.embeddings, self.lazy_run) {
             (Some(_), Some(lazy_run)) if self.request.model.is_some() => {
-                Some(lazy_run.get_or_start()?)
+                Some(lazy_run.get_or_start_run()?)
             }
             _ => None,
         };
@@ -340,7 +341,7 @@ impl Engine<'_, '_> {
     /// values.
     fn send_demands(&mut self, demands: Vec<Demand>) -> Result<u64, QueryError> {
         let mut demanded = demands.len() as u64;
-        let query_run = self.lazy_run.ok_or(QueryError::NoModel)?.get_or_start()?;
+        let query_run = self.lazy_run.ok_or(QueryError::NoModel)?.get_or_start_run()?;
         self.record_questions(&demands)?;
         if !demands.is_empty() {
             let mut runtime = lock_runtime(&self.runtime);

@@ -36,7 +36,7 @@ impl SelectivitySampler {
 
     /// Returns true if the next pass must record the demands of all conditions of a row, instead of
     /// only the demands of the first undecided condition.
-    pub fn should_probe_all(&self, rewritten: &RewrittenQuery) -> bool {
+    pub fn must_probe_all_conditions(&self, rewritten: &RewrittenQuery) -> bool {
         let several = match &rewritten.limit_pushdown {
             Some(rule) => rule.rows_needed.is_none() && rule.condition_count > 1,
             None => rewritten.condition_groups.iter().any(|u| u.conditions > 1),
@@ -78,7 +78,7 @@ impl SelectivitySampler {
             if group.conditions > 1 {
                 let rows: Vec<&[Demand]> = group_rows.collect();
                 has_sampled_rows |= !rows.is_empty();
-                demands.extend(self.choose_from_rows(rows));
+                demands.extend(self.choose_row_demands(rows));
             } else {
                 demands.extend(group_rows.flatten());
             }
@@ -90,16 +90,20 @@ impl SelectivitySampler {
     }
 
     /// Returns the demands to send for rows with several undecided conditions.
-    pub fn choose_from_rows(&self, mut rows: Vec<&[Demand]>) -> Vec<Demand> {
-        rows.sort_by_cached_key(|r| sampling_rank(r));
+    pub fn choose_row_demands(&self, mut rows: Vec<&[Demand]>) -> Vec<Demand> {
+        rows.sort_by_cached_key(|r| compute_sampling_rank(r));
         let mut different = HashSet::new();
         rows.retain(|r| !r.is_empty() && different.insert(*r));
-        if self.has_sampled { self.fill_requests(&rows) } else { self.sample_each_condition(&rows) }
+        if self.has_sampled {
+            self.select_whole_requests(&rows)
+        } else {
+            self.sample_condition_demands(&rows)
+        }
     }
 
     /// Returns the demands of a sample of rows for each condition. A condition that fails decides
     /// its row, so only one condition is sampled per row.
-    fn sample_each_condition(&self, rows: &[&[Demand]]) -> Vec<Demand> {
+    fn sample_condition_demands(&self, rows: &[&[Demand]]) -> Vec<Demand> {
         // With at most two rows per condition, a sample would not help to predict the other rows.
         if rows.len() <= 2 * self.condition_count {
             return rows.iter().filter_map(|r| r.first().copied()).collect();
@@ -128,7 +132,7 @@ impl SelectivitySampler {
 
     /// Returns the demands of the first rows that fill whole requests. The remaining rows wait
     /// until more rows need the same columns.
-    fn fill_requests(&self, rows: &[&[Demand]]) -> Vec<Demand> {
+    fn select_whole_requests(&self, rows: &[&[Demand]]) -> Vec<Demand> {
         // For each set of demanded columns: the number of rows to ask about now, and all rows.
         let mut by_columns: BTreeMap<Vec<_>, (usize, Vec<&[Demand]>)> = BTreeMap::new();
         let max_rows = usize::try_from(self.batch_size).unwrap_or(usize::MAX);
@@ -159,7 +163,7 @@ impl SelectivitySampler {
 }
 
 /// Returns a pseudorandom sort key for a row, which depends only on the row's entities.
-fn sampling_rank(demands: &[Demand]) -> u64 {
+fn compute_sampling_rank(demands: &[Demand]) -> u64 {
     let seed = foldhash::fast::FixedState::with_seed(7);
     let entities: BTreeSet<(usize, usize)> =
         demands.iter().map(|d| (d.target(), d.entity())).collect();

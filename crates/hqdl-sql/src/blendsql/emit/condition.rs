@@ -29,7 +29,7 @@ impl Emitter<'_> {
 
     /// Returns SQL for the truth value of a condition that is part of a value.
     pub(super) fn write_nested_condition(&mut self, expr: &Expr) -> String {
-        match self.planned_condition(expr) {
+        match self.find_planned_condition(expr) {
             Some(planned) => self.write_truth(&planned.holds),
             None => sql::plain_truth_sql(self.source_text(expr), true),
         }
@@ -37,7 +37,8 @@ impl Emitter<'_> {
 
     /// Returns SQL for the value of an AND or OR with calls: 1, 0 or NULL.
     pub(super) fn write_condition_value(&mut self, expr: &Expr) -> String {
-        let Some(ValueCondition { holds, fails: Some(fails), .. }) = self.planned_condition(expr)
+        let Some(ValueCondition { holds, fails: Some(fails), .. }) =
+            self.find_planned_condition(expr)
         else {
             return self.source_text(expr).to_owned();
         };

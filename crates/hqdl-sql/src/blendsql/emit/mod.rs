@@ -21,7 +21,7 @@ use std::collections::HashMap;
 
 use crate::blendsql::lexer::{self, Brackets};
 use crate::blendsql::parse::ParsedQuery;
-use crate::blendsql::plan::analysis::{is_legacy_column, needs_rewrite, reachable_calls};
+use crate::blendsql::plan::analysis::{is_legacy_column, list_reachable_calls, needs_rewrite};
 use crate::blendsql::plan::call_site::CallSite;
 use crate::blendsql::plan::{DemandPlan, LimitPushdown, NeededRows, SubqueryLimit};
 use crate::blendsql::runtime::Function;
@@ -159,7 +159,7 @@ impl Emitter<'_> {
     }
 
     fn write_query(&mut self, query: &Query) -> String {
-        if reachable_calls(query, &self.plan.cte_calls).is_empty() {
+        if list_reachable_calls(query, &self.plan.cte_calls).is_empty() {
             return self.text[query.span.clone()].to_owned();
         }
         let is_standalone =
@@ -218,7 +218,9 @@ impl Emitter<'_> {
             Some(arguments) => arguments.clone(),
             None => {
                 let indexed = args.iter().enumerate();
-                indexed.map(|(n, a)| self.write_argument(a, site.context_function(n))).collect()
+                indexed
+                    .map(|(n, a)| self.write_argument(a, site.find_context_function(n)))
+                    .collect()
             }
         };
         let text = sql::call_answer_sql(n, nested, &arguments);
@@ -251,7 +253,7 @@ impl Emitter<'_> {
 fn context_sql(text: &str, aggregate: Function, titles: Option<&[String]>, query: &str) -> String {
     let Some(titles) = titles else { return format!("({query})") };
     let titles: Vec<String> = titles.iter().map(|t| hqdl_values::sql::quote_text(t)).collect();
-    sql::rows_as_value_sql(aggregate, &unused_cte_name(text), &titles, query)
+    sql::rows_as_value_sql(aggregate, &choose_cte_name(text), &titles, query)
 }
 
 /// Returns the text of a span with its parts replaced.
@@ -281,7 +283,7 @@ fn replace_parts(sql: &str, span: &Span, mut parts: Vec<(Span, String)>) -> Stri
 }
 
 /// Returns a CTE name for the context rows that does not occur in the query.
-fn unused_cte_name(sql: &str) -> String {
+fn choose_cte_name(sql: &str) -> String {
     let (sql, mut name) = (sql.to_lowercase(), "hq_context".to_owned());
     while sql.contains(&name) {
         name.push('_');
@@ -297,7 +299,7 @@ pub fn column_values_sql(table: &str, column: &str) -> String {
     // Qualify the column: `SQLite` reads an unknown quoted name as a string.
     let rows =
         format!("SELECT {table_sql}.{} FROM {table_sql}", hqdl_values::sql::quote_name(column));
-    sql::rows_as_value_sql(Function::Rows, &unused_cte_name(table), &[titles], &rows)
+    sql::rows_as_value_sql(Function::Rows, &choose_cte_name(table), &[titles], &rows)
 }
 
 /// Returns a column reference as SQL. Keeps the source text except for the legacy syntax `'t::c'`.
@@ -318,15 +320,15 @@ pub fn column_sql(expr: &Expr, sql: &str) -> String {
 /// Returns the index of the result column of a compound that has the same text as an expression, if
 /// there is one. Ignores whitespace.
 fn find_result_column(sql: &str, expr: &Expr, query: &Query) -> Option<usize> {
-    use crate::blendsql::scope::without_parens;
+    use crate::blendsql::scope::strip_expr_parens;
     match &query.body {
         Body::Compound(_, left, right) => {
             find_result_column(sql, expr, left).or_else(|| find_result_column(sql, expr, right))
         }
         Body::Core(core) => core.columns.iter().position(|c| {
             let is_same = |e: &Expr| {
-                read_words(&sql[without_parens(e).span.clone()])
-                    == read_words(&sql[without_parens(expr).span.clone()])
+                read_words(&sql[strip_expr_parens(e).span.clone()])
+                    == read_words(&sql[strip_expr_parens(expr).span.clone()])
             };
             c.expr.as_ref().is_some_and(is_same)
         }),

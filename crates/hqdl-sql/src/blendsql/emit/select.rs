@@ -1,12 +1,12 @@
 //! Writes a single SELECT from its plan.
 
 use super::{Emitter, sql};
-use crate::blendsql::plan::analysis::reachable_calls;
+use crate::blendsql::plan::analysis::list_reachable_calls;
 use crate::blendsql::plan::{
     ConditionClause, ConditionStage, Conjunct, LimitPushdown, MemberRows, Membership, SelectPlan,
     SourceFence, ValueGuard,
 };
-use crate::blendsql::scope::without_parens;
+use crate::blendsql::scope::strip_expr_parens;
 use crate::blendsql::tree::{Expr, ExprKind, FromItem, FromSource, Query, SelectCore, Span};
 use hqdl_values::sql::quote_name;
 
@@ -224,7 +224,7 @@ impl Emitter<'_> {
             values.push(format!("({})", self.write_value(expr)));
             let placeholder = format!("(NULL+{n})");
             if column.alias.is_none() {
-                self.out.result_names.insert(placeholder.clone(), self.original_result_name(expr));
+                self.out.result_names.insert(placeholder.clone(), self.derive_result_name(expr));
             }
             parts.push((expr.span.clone(), placeholder));
         }
@@ -232,7 +232,7 @@ impl Emitter<'_> {
         let truth = if values.is_empty() {
             truth.to_owned()
         } else {
-            sql::hold_values_sql(truth, &limit.shared_calls, values)
+            sql::store_values_sql(truth, &limit.shared_calls, values)
         };
         let mut rank = String::new();
         if limit.is_ranked {
@@ -242,8 +242,7 @@ impl Emitter<'_> {
             rank = format!(", {}", sql::similarity_rank_sql(&documents));
             self.out.similarity_calls.extend(limit.documents.iter().map(|(n, _)| *n));
         }
-        let extra_columns =
-            format!("{rank}, {}", sql::candidate_number_sql(condition_group, &truth));
+        let extra_columns = format!("{rank}, {}", sql::number_row_sql(condition_group, &truth));
         parts.push((last.span.end..last.span.end, extra_columns));
         if core.distinct {
             parts.push((core.span.start..head.span.start, "SELECT ".to_owned()));
@@ -263,14 +262,14 @@ impl Emitter<'_> {
             core.columns.iter().filter(|c| c.alias.is_none()).filter_map(|c| c.expr.as_ref())
         {
             if let Some((_, text)) = parts.iter().find(|(span, _)| *span == expr.span) {
-                self.out.result_names.insert(text.clone(), self.original_result_name(expr));
+                self.out.result_names.insert(text.clone(), self.derive_result_name(expr));
             }
         }
     }
 
     /// Returns the name of a result column in the original query.
-    fn original_result_name(&self, expr: &Expr) -> String {
-        match &without_parens(expr).kind {
+    fn derive_result_name(&self, expr: &Expr) -> String {
+        match &strip_expr_parens(expr).kind {
             ExprKind::Call(n, _) => self.questions.get(*n).map_or("", |q| *q).to_owned(),
             _ => self.source_text(expr).to_owned(),
         }
@@ -296,7 +295,8 @@ impl Emitter<'_> {
             }
             FromSource::Query(query) => {
                 let fence = fence_at(query.span.start);
-                if fence.is_some() || !reachable_calls(query, &self.plan.cte_calls).is_empty() {
+                if fence.is_some() || !list_reachable_calls(query, &self.plan.cte_calls).is_empty()
+                {
                     let mut text = self.write_query(query);
                     if let Some(fence) = fence {
                         let alias = name.map_or(String::new(), |n| format!(" AS {n}"));

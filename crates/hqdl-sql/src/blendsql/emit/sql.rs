@@ -256,7 +256,7 @@ pub(super) fn record_subquery_sql(
 
 /// Returns SQL that yields the truth value of a LIMIT's candidate row and stores the row's values
 /// that have calls.
-pub(super) fn hold_values_sql(truth: &str, shared_calls: &[usize], values: Vec<String>) -> String {
+pub(super) fn store_values_sql(truth: &str, shared_calls: &[usize], values: Vec<String>) -> String {
     let mut arguments = vec![pending_mark_sql(), shared_calls.len().to_string()];
     arguments.extend(shared_calls.iter().map(usize::to_string));
     arguments.extend(values);
@@ -265,7 +265,7 @@ pub(super) fn hold_values_sql(truth: &str, shared_calls: &[usize], values: Vec<S
 }
 
 /// Returns SQL for the number of a candidate row of a LIMIT.
-pub(super) fn candidate_number_sql(condition_group: usize, truth: &str) -> String {
+pub(super) fn number_row_sql(condition_group: usize, truth: &str) -> String {
     Function::NumberRow
         .call_sql(&[&Function::OpenRow.call_sql(&[condition_group.to_string()]), truth])
 }

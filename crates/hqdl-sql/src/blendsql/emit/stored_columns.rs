@@ -13,7 +13,7 @@ use super::RewrittenQuery;
 use super::sql::call_answer_sql;
 use crate::blendsql::parse::ParsedQuery;
 use crate::blendsql::plan::call_site::CallSite;
-use crate::blendsql::scope::without_parens;
+use crate::blendsql::scope::strip_expr_parens;
 use crate::blendsql::tree::{
     Body, Expr, ExprKind, FromItem, FromSource, JoinKind, Query, SelectCore, Span,
 };
@@ -64,7 +64,7 @@ pub fn rewrite_to_stored_columns(
         ..RewrittenQuery::default()
     };
     for expr in &builder.unnamed_columns {
-        let name = match &without_parens(expr).kind {
+        let name = match &strip_expr_parens(expr).kind {
             ExprKind::Call(n, _) => parsed.calls.get(*n)?.question.clone(),
             _ => sql[expr.span.clone()].to_owned(),
         };

@@ -3,7 +3,7 @@
 
 use super::{Emitter, sql};
 use crate::blendsql::plan::{CountCondition, CountedCalls, ValueCondition};
-use crate::blendsql::scope::without_parens;
+use crate::blendsql::scope::strip_expr_parens;
 use crate::blendsql::tree::{Body, Expr, ExprKind, Query, Span};
 
 impl<'q> Emitter<'q> {
@@ -23,7 +23,7 @@ impl<'q> Emitter<'q> {
         }
     }
 
-    pub(super) fn planned_condition(&self, expr: &Expr) -> Option<&'q ValueCondition> {
+    pub(super) fn find_planned_condition(&self, expr: &Expr) -> Option<&'q ValueCondition> {
         self.plan.value_conditions.get(&(expr.span.start, expr.span.end))
     }
 
@@ -104,7 +104,7 @@ impl<'q> Emitter<'q> {
             }
             ExprKind::Case { operand: Some(operand), whens, otherwise: Some(otherwise) }
                 if otherwise.has_call()
-                    && matches!(without_parens(operand).kind, ExprKind::Call(..))
+                    && matches!(strip_expr_parens(operand).kind, ExprKind::Call(..))
                     && !whens.iter().any(|(when, _)| when.has_call()) =>
             {
                 let mut parts = Vec::new();

@@ -20,7 +20,7 @@ impl Ingredient for LlmJoin {
     }
 
     fn accepts_keyword(&self, keyword: Keyword) -> bool {
-        keyword.is_of_join()
+        keyword.is_join_only()
             || matches!(
                 keyword,
                 Keyword::Question | Keyword::Model | Keyword::Shots | Keyword::Tuning

@@ -5,7 +5,7 @@ use super::Ingredient;
 impl Keyword {
     /// Returns true if only joins accept the keyword.
     #[must_use]
-    pub fn is_of_join(self) -> bool {
+    pub fn is_join_only(self) -> bool {
         matches!(
             self,
             Self::Left | Self::Right | Self::Narrow | Self::Block | Self::Threshold | Self::Exact
@@ -123,7 +123,7 @@ pub(in crate::blendsql) fn find_keyword(keyword: &str) -> Option<Keyword> {
 
 /// Returns the keywords that have an effect on the ingredient. Only the first of several synonyms
 /// is listed, except for media, where each keyword names a kind.
-pub(in crate::blendsql) fn accepted_argument_names(ingredient: &dyn Ingredient) -> String {
+pub(in crate::blendsql) fn list_accepted_names(ingredient: &dyn Ingredient) -> String {
     let mut seen: Vec<Keyword> = Vec::new();
     let mut names: Vec<&str> = Vec::new();
     for (name, keyword) in KEYWORDS {

@@ -23,7 +23,7 @@ impl Ingredient for LlmMap {
     }
 
     fn accepts_keyword(&self, keyword: Keyword) -> bool {
-        !keyword.is_of_join()
+        !keyword.is_join_only()
     }
 
     fn validate_arguments(&self, arguments: &Arguments<'_>) -> Result<(), SqlError> {

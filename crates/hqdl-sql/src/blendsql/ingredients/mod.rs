@@ -1,5 +1,5 @@
 //! Ingredients, one per file: accepted arguments, subject and answer type. To add an ingredient,
-//! create its file and add the ingredient to [`all_ingredients`].
+//! create its file and add the ingredient to [`list_ingredients`].
 
 mod answer;
 mod join;
@@ -55,7 +55,7 @@ pub trait Ingredient: Sync {
 
     /// Returns true if the ingredient accepts this keyword argument.
     fn accepts_keyword(&self, keyword: Keyword) -> bool {
-        !keyword.is_of_join() && keyword != Keyword::Media
+        !keyword.is_join_only() && keyword != Keyword::Media
     }
 
     /// Returns the position of the question among the positional arguments, starting at 1.
@@ -109,7 +109,7 @@ pub type IngredientRef = &'static dyn Ingredient;
 
 /// Returns all ingredients that are written in braces.
 #[must_use]
-pub fn all_ingredients() -> [IngredientRef; 5] {
+pub fn list_ingredients() -> [IngredientRef; 5] {
     [&LlmMap, &LlmQa, &LlmValidate, &LlmJoin, &LlmReduce]
 }
 
@@ -118,7 +118,7 @@ pub fn all_ingredients() -> [IngredientRef; 5] {
 #[must_use]
 pub fn describe_calls() -> String {
     let functions: [IngredientRef; 2] = [&AnswerFunction, &SummaryFunction];
-    let braces = all_ingredients().into_iter().map(|i| (i, keyword::accepted_argument_names(i)));
+    let braces = list_ingredients().into_iter().map(|i| (i, keyword::list_accepted_names(i)));
     let functions = functions.into_iter().map(|i| (i, String::new()));
     let describe = |(ingredient, keywords): (IngredientRef, String)| {
         let (example, result) = ingredient.usage();

@@ -37,7 +37,7 @@ pub struct ParsedQuery {
 impl ParsedQuery {
     /// Returns, for each call, whether it is inside a recursive CTE.
     #[must_use]
-    pub fn calls_in_recursive_ctes(&self) -> Vec<bool> {
+    pub fn mark_calls_in_recursive_ctes(&self) -> Vec<bool> {
         let mut spans: Vec<Span> = Vec::new();
         self.query.visit_ctes(&mut |cte| {
             if cte.recursive && reads_table(&cte.query, &cte.name) {
@@ -82,14 +82,14 @@ impl<'a> Syntax<'a> {
 /// # Errors
 /// Returns [`SqlError`] with the location of the syntax error.
 pub fn parse_query(sql: &str) -> Result<ParsedQuery, SqlError> {
-    parse_query_with(sql, Syntax::default())
+    parse_query_with_syntax(sql, Syntax::default())
 }
 
 /// Same as [`parse_query`], with settings that depend on the database.
 ///
 /// # Errors
 /// Returns [`SqlError`] with the location of the syntax error.
-pub fn parse_query_with(sql: &str, syntax: Syntax<'_>) -> Result<ParsedQuery, SqlError> {
+pub fn parse_query_with_syntax(sql: &str, syntax: Syntax<'_>) -> Result<ParsedQuery, SqlError> {
     let scanned = scan_query(sql, syntax.scan_settings())?;
     parse_tokens(sql, scanned, syntax, None).map(|(parsed, _)| parsed)
 }

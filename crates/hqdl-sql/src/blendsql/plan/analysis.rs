@@ -7,7 +7,7 @@ use crate::blendsql::parse::ParsedQuery;
 use crate::blendsql::plan::RefusalReason;
 use crate::blendsql::plan::call_site::CallSite;
 use crate::blendsql::plan::statistics::Statistics;
-use crate::blendsql::scope::{CteCalls, Resolver, Schema, Scope, without_parens};
+use crate::blendsql::scope::{CteCalls, Resolver, Schema, Scope, strip_expr_parens};
 use crate::blendsql::terms::read_integer;
 use crate::blendsql::tree::{Body, Expr, ExprKind, FromItem, FromSource, Query, SelectCore, Span};
 
@@ -83,7 +83,7 @@ impl<'q> Analysis<'q> {
     pub fn collect_query_facts(&mut self, parsed: &ParsedQuery) {
         let query = &parsed.query;
         self.whole_span = query.span.clone();
-        self.is_recursive_call = parsed.calls_in_recursive_ctes();
+        self.is_recursive_call = parsed.mark_calls_in_recursive_ctes();
         if let (Body::Core(core), false) = (&query.body, parsed.is_single_call) {
             self.root = core.span.start;
         }
@@ -91,7 +91,7 @@ impl<'q> Analysis<'q> {
         self.cte_calls = collect_cte_calls(query);
         let mut shared = Vec::new();
         query.visit_source_exprs(&mut |e| {
-            shared.extend(e.children().1.iter().flat_map(|q| self.reachable_calls(q)));
+            shared.extend(e.children().1.iter().flat_map(|q| self.list_reachable_calls(q)));
         });
         shared.sort_unstable();
         shared.dedup();
@@ -137,7 +137,7 @@ impl<'q> Analysis<'q> {
     /// Returns true if a subquery of an expression has a call, or reads rows that depend on a call.
     pub fn subquery_has_calls(&self, expr: &Expr) -> bool {
         let (exprs, query) = expr.children();
-        query.is_some_and(|q| !self.reachable_calls(q).is_empty())
+        query.is_some_and(|q| !self.list_reachable_calls(q).is_empty())
             || exprs.into_iter().any(|e| self.subquery_has_calls(e))
     }
 
@@ -148,7 +148,7 @@ impl<'q> Analysis<'q> {
             if let ExprKind::Column { table, column } = &e.kind {
                 let depth = match at.find_column(table.as_deref(), column) {
                     Some(hit) => Some(hit.depth),
-                    None => at.row_scope_depth(table.as_deref(), column),
+                    None => at.find_row_scope_depth(table.as_deref(), column),
                 };
                 found |= depth.is_some_and(|depth| depth == scope.depth);
             }
@@ -164,7 +164,7 @@ impl<'q> Analysis<'q> {
                 is_correlated |= match at.find_column(table.as_deref(), column) {
                     Some(found) => found.depth <= outer_scope.depth,
                     None => at
-                        .row_scope_depth(table.as_deref(), column)
+                        .find_row_scope_depth(table.as_deref(), column)
                         .is_some_and(|depth| depth <= outer_scope.depth),
                 };
             }
@@ -203,8 +203,8 @@ impl<'q> Analysis<'q> {
     }
 
     /// Returns the calls in a query and in the common table expressions that it reads.
-    pub fn reachable_calls(&self, query: &Query) -> Vec<usize> {
-        reachable_calls(query, &self.cte_calls)
+    pub fn list_reachable_calls(&self, query: &Query) -> Vec<usize> {
+        list_reachable_calls(query, &self.cte_calls)
     }
 
     /// Returns the number of predicates with calls in a condition.
@@ -304,7 +304,7 @@ impl<'q> Analysis<'q> {
 
     /// Returns the aggregates that are in subqueries but belong to this SELECT, because all columns
     /// in their arguments, ORDER BY and FILTER are columns of this SELECT or an outer SELECT.
-    pub fn outer_aggregates(
+    pub fn find_outer_aggregates(
         &self,
         core: &SelectCore,
         query: &Query,
@@ -347,7 +347,7 @@ impl<'q> Analysis<'q> {
         let (exprs, query) = expr.children();
         exprs.into_iter().for_each(|e| self.collect_shared_calls(e, scope, found));
         let Some(query) = query else { return };
-        found.extend(self.calls_in_from(query));
+        found.extend(self.list_from_calls(query));
         if !query.has_call() || find_decisive_select(self, expr, scope).is_ok() {
             return;
         }
@@ -370,21 +370,23 @@ impl<'q> Analysis<'q> {
     /// Returns the calls that the rows of a query's FROM clause depend on. `SQLite` may compute
     /// these rows once, for the first row that needs them. Calls in the query's conditions are
     /// excluded, because they report for each row whether they are pending.
-    fn calls_in_from(&self, query: &Query) -> Vec<usize> {
+    fn list_from_calls(&self, query: &Query) -> Vec<usize> {
         match &query.body {
-            Body::Core(core) => core.from.iter().flat_map(|i| self.calls_in_source(i)).collect(),
-            _ => self.reachable_calls(query),
+            Body::Core(core) => core.from.iter().flat_map(|i| self.list_source_calls(i)).collect(),
+            _ => self.list_reachable_calls(query),
         }
     }
 
-    pub fn calls_in_source(&self, item: &FromItem) -> Vec<usize> {
+    pub fn list_source_calls(&self, item: &FromItem) -> Vec<usize> {
         let mut calls = match &item.source {
             FromSource::Table { schema: None, name, .. } => {
-                calls_of_cte(name, &self.cte_calls).to_vec()
+                find_cte_calls(name, &self.cte_calls).to_vec()
             }
             FromSource::Table { .. } => Vec::new(),
-            FromSource::Query(query) => self.reachable_calls(query),
-            FromSource::Join(items) => items.iter().flat_map(|i| self.calls_in_source(i)).collect(),
+            FromSource::Query(query) => self.list_reachable_calls(query),
+            FromSource::Join(items) => {
+                items.iter().flat_map(|i| self.list_source_calls(i)).collect()
+            }
             FromSource::Function { args, .. } => {
                 let mut calls = Vec::new();
                 args.iter().for_each(|a| visit_own_calls(a, &mut |n| calls.push(n)));
@@ -396,7 +398,7 @@ impl<'q> Analysis<'q> {
     }
 
     /// Returns the text of a byte range on one line, with runs of whitespace collapsed.
-    pub fn text_on_one_line(&self, span: &Span) -> String {
+    pub fn format_on_one_line(&self, span: &Span) -> String {
         let text = self.sql.get(span.clone()).unwrap_or_default();
         text.split_whitespace().collect::<Vec<_>>().join(" ")
     }
@@ -420,7 +422,7 @@ fn collect_cte_calls(query: &Query) -> Vec<(String, Vec<usize>)> {
         changed = false;
         for (n, (_, queries)) in all.iter().enumerate() {
             let mut calls: Vec<usize> =
-                queries.iter().flat_map(|q| reachable_calls(q, &cte_calls)).collect();
+                queries.iter().flat_map(|q| list_reachable_calls(q, &cte_calls)).collect();
             calls.sort_unstable();
             calls.dedup();
             changed |= calls.len() > cte_calls[n].1.len();
@@ -432,7 +434,7 @@ fn collect_cte_calls(query: &Query) -> Vec<(String, Vec<usize>)> {
 }
 
 /// Returns the calls in a query and in the common table expressions that it reads.
-pub(crate) fn reachable_calls(query: &Query, cte_calls: &CteCalls) -> Vec<usize> {
+pub(crate) fn list_reachable_calls(query: &Query, cte_calls: &CteCalls) -> Vec<usize> {
     let mut calls = Vec::new();
     query.visit_exprs(&mut |e| {
         if let ExprKind::Call(n, _) = &e.kind {
@@ -440,7 +442,7 @@ pub(crate) fn reachable_calls(query: &Query, cte_calls: &CteCalls) -> Vec<usize>
         }
     });
     if !cte_calls.is_empty() {
-        query.visit_tables(&mut |table| calls.extend(calls_of_cte(table, cte_calls)));
+        query.visit_tables(&mut |table| calls.extend(find_cte_calls(table, cte_calls)));
         calls.sort_unstable();
         calls.dedup();
     }
@@ -453,13 +455,13 @@ pub(crate) fn needs_rewrite(expr: &Expr, cte_calls: &CteCalls) -> bool {
     let mut found = expr.has_call();
     if !cte_calls.is_empty() {
         expr.visit_exprs(&mut |e| {
-            found |= e.children().1.is_some_and(|q| !reachable_calls(q, cte_calls).is_empty());
+            found |= e.children().1.is_some_and(|q| !list_reachable_calls(q, cte_calls).is_empty());
         });
     }
     found
 }
 
-fn calls_of_cte<'c>(table: &str, cte_calls: &'c CteCalls) -> &'c [usize] {
+fn find_cte_calls<'c>(table: &str, cte_calls: &'c CteCalls) -> &'c [usize] {
     let named = |(name, _): &&(String, _)| name.eq_ignore_ascii_case(table);
     cte_calls.iter().find(named).map_or(&[], |(_, calls)| calls)
 }
@@ -484,7 +486,7 @@ pub(crate) fn is_legacy_column(column: &Expr, sql: &str) -> bool {
 
 /// Returns the number of predicates of a condition for which `depends_on_call` is true.
 fn count_predicates(expr: &Expr, depends_on_call: &dyn Fn(&Expr) -> bool) -> usize {
-    match &without_parens(expr).kind {
+    match &strip_expr_parens(expr).kind {
         ExprKind::And(all) | ExprKind::Or(all) => {
             all.iter().map(|e| count_predicates(e, depends_on_call)).sum()
         }
@@ -504,7 +506,7 @@ pub(crate) fn find_decisive_select<'e>(
     if matches!(expr.kind, ExprKind::In { .. }) {
         let resolver = analysis.resolver();
         let cte_scope = resolver.cte_scope(query, Some(outer_scope));
-        let scope = resolver.scope_of_select(core, &cte_scope);
+        let scope = resolver.build_select_scope(core, &cte_scope);
         find_candidate_value(analysis, core, &scope)
             .ok_or("the value of its rows is not a column of a table")?;
     }
@@ -518,7 +520,7 @@ pub(crate) fn find_candidate_value<'e>(
     scope: &Scope<'_>,
 ) -> Option<&'e Expr> {
     let [only] = core.columns.as_slice() else { return None };
-    let column = |e: &&Expr| matches!(without_parens(e).kind, ExprKind::Column { .. });
+    let column = |e: &&Expr| matches!(strip_expr_parens(e).kind, ExprKind::Column { .. });
     only.expr.as_ref().filter(column).filter(|e| !analysis.depends_on_call(e, scope))
 }
 
@@ -556,7 +558,7 @@ pub(crate) fn find_compared_count<'e>(
     right: &'e Expr,
     sql: &str,
 ) -> Option<(&'e Expr, u64)> {
-    let (left, right) = (without_parens(left), without_parens(right));
+    let (left, right) = (strip_expr_parens(left), strip_expr_parens(right));
     let is_count = |e: &Expr| match &e.kind {
         ExprKind::Function { name, window: None, .. } => name == "count",
         ExprKind::Scalar(_) => true,
@@ -575,6 +577,6 @@ pub(crate) fn find_compared_count<'e>(
 
 /// Returns true if an expression is `count(*)`.
 pub(crate) fn is_row_count(expr: &Expr) -> bool {
-    matches!(&without_parens(expr).kind, ExprKind::Function { name, args, filter: None, window: None, .. }
+    matches!(&strip_expr_parens(expr).kind, ExprKind::Function { name, args, filter: None, window: None, .. }
         if name == "count" && args.is_empty())
 }

@@ -6,12 +6,12 @@ use crate::blendsql::scope::{Scope, Table};
 
 /// Returns one column from each table in the scope; none of the columns depends on an answer. A
 /// condition that references all of them waits for complete rows of these tables.
-pub(crate) fn join_barrier(scope: &Scope<'_>) -> Vec<ScopeColumn> {
-    join_barrier_for_tables(&scope.tables, scope)
+pub(crate) fn build_join_barrier(scope: &Scope<'_>) -> Vec<ScopeColumn> {
+    build_table_barrier(&scope.tables, scope)
 }
 
-/// Same as [`join_barrier`] for some of the scope's tables.
-pub(crate) fn join_barrier_for_tables(tables: &[Table], scope: &Scope<'_>) -> Vec<ScopeColumn> {
+/// Same as [`build_join_barrier`] for some of the scope's tables.
+pub(crate) fn build_table_barrier(tables: &[Table], scope: &Scope<'_>) -> Vec<ScopeColumn> {
     let column_of = |table: &Table| {
         if table.name.is_some() {
             let field = table.fields.as_ref()?.iter().find(|field| !field.is_from_call)?;

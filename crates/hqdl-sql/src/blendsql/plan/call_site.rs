@@ -21,7 +21,7 @@ pub struct CallSite {
 impl CallSite {
     /// Returns the aggregate that converts the query in argument `n` to one value, or `None` if the
     /// argument is a scalar subquery.
-    pub(crate) fn context_function(&self, n: usize) -> Option<Function> {
+    pub(crate) fn find_context_function(&self, n: usize) -> Option<Function> {
         match self.subject {
             Subject::Rows => Some(Function::Rows),
             // Arguments after the value asked about are context.

@@ -2,7 +2,7 @@
 //! of evaluation.
 
 use crate::blendsql::plan::analysis::Analysis;
-use crate::blendsql::scope::{Scope, without_parens};
+use crate::blendsql::scope::{Scope, strip_expr_parens};
 use crate::blendsql::tree::{Expr, ExprKind, ExprOperator, MatchOperator};
 
 /// A condition with NOT pushed down to the predicates.
@@ -157,7 +157,7 @@ impl Predicate {
 pub(crate) fn split_conjuncts(expr: &Expr) -> Vec<&Expr> {
     match &expr.kind {
         ExprKind::And(all) => all.iter().flat_map(split_conjuncts).collect(),
-        ExprKind::Paren(inner) if matches!(without_parens(inner).kind, ExprKind::And(_)) => {
+        ExprKind::Paren(inner) if matches!(strip_expr_parens(inner).kind, ExprKind::And(_)) => {
             split_conjuncts(inner)
         }
         _ => vec![expr],

@@ -3,7 +3,7 @@
 
 use crate::blendsql::plan::analysis::Analysis;
 use crate::blendsql::plan::condition::split_conjuncts;
-use crate::blendsql::scope::{Scope, without_parens};
+use crate::blendsql::scope::{Scope, strip_expr_parens};
 use crate::blendsql::terms::read_integer;
 use crate::blendsql::tree::{
     Body, Expr, ExprKind, FromItem, JoinKind, Query, SelectCore, WindowSpec,
@@ -45,7 +45,7 @@ pub(crate) fn find_numbered_rows<'s>(
             // A `*` before the number can expand to a column of the same name.
             && found.table.fields.iter().flatten().filter(|f| is_named(&f.name)).count() == 1;
         let number = inner.columns.iter().find(|c| c.alias.as_ref().is_some_and(is_named))?;
-        let function = without_parens(number.expr.as_ref().filter(|_| is_source)?);
+        let function = strip_expr_parens(number.expr.as_ref().filter(|_| is_source)?);
         let ExprKind::Function { name, window: Some(window), filter: None, .. } = &function.kind
         else {
             return None;
@@ -58,7 +58,7 @@ pub(crate) fn find_numbered_rows<'s>(
 
 /// If a condition limits a value to at most a positive number, returns the value and the number.
 fn find_limited_number<'e>(condition: &'e Expr, sql: &str) -> Option<(&'e Expr, u64)> {
-    let ExprKind::Compare(operator, left, right) = &without_parens(condition).kind else {
+    let ExprKind::Compare(operator, left, right) = &strip_expr_parens(condition).kind else {
         return None;
     };
     let (value, number, operator) = match (read_integer(left, sql), read_integer(right, sql)) {
@@ -79,5 +79,5 @@ fn find_limited_number<'e>(condition: &'e Expr, sql: &str) -> Option<(&'e Expr, 
         "<" => number.checked_sub(1)?,
         _ => return None,
     };
-    Some((without_parens(value), u64::try_from(last).ok().filter(|last| *last > 0)?))
+    Some((strip_expr_parens(value), u64::try_from(last).ok().filter(|last| *last > 0)?))
 }

@@ -14,7 +14,7 @@ use crate::blendsql::plan::select_scope::{RowUse, SelectScope};
 use crate::blendsql::plan::{
     ConditionStage, DemandPlan, MemberRows, Membership, RefusalReason, RuleResult,
 };
-use crate::blendsql::scope::without_parens;
+use crate::blendsql::scope::strip_expr_parens;
 use crate::blendsql::tree::{CompoundOperator, Expr, ExprKind, Query, Span};
 
 /// Restricts the SELECT to rows that the other side does not exclude from the result.
@@ -29,7 +29,7 @@ pub(crate) fn restrict_by_other_side(
     if operator.is_union() || planned.conjuncts_at_stage(ConditionStage::Last).next().is_none() {
         return RuleResult::Irrelevant;
     }
-    match check_sides(select, other) {
+    match find_compared_columns(select, other) {
         Ok(columns) => {
             let keeps = !(operator == CompoundOperator::Except && is_left);
             let rows = MemberRows::Query(other.span.clone());
@@ -40,9 +40,12 @@ pub(crate) fn restrict_by_other_side(
     }
 }
 
-fn check_sides(select: &SelectScope<'_>, other: &Query) -> Result<Vec<Span>, RefusalReason> {
+fn find_compared_columns(
+    select: &SelectScope<'_>,
+    other: &Query,
+) -> Result<Vec<Span>, RefusalReason> {
     let SelectScope { analysis, query, core, scope, .. } = *select;
-    if !analysis.reachable_calls(other).is_empty()
+    if !analysis.list_reachable_calls(other).is_empty()
         || analysis.is_volatile(other)
         || !other.with.is_empty()
         || analysis.may_be_correlated(other, scope)
@@ -53,7 +56,9 @@ fn check_sides(select: &SelectScope<'_>, other: &Query) -> Result<Vec<Span>, Ref
         return Err("its rows are groups, or it has a window function");
     }
     let plain_column = |expr: &Expr| {
-        let ExprKind::Column { table, column } = &without_parens(expr).kind else { return false };
+        let ExprKind::Column { table, column } = &strip_expr_parens(expr).kind else {
+            return false;
+        };
         let hit = scope.find_column(table.as_deref(), column);
         hit.is_some_and(|hit| hit.depth == scope.depth && !hit.field.is_from_call)
             && !analysis.resolver().may_have_custom_collation(expr, scope)

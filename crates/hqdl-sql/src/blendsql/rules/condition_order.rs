@@ -15,7 +15,7 @@ use crate::blendsql::plan::{CountCondition, DemandPlan, RuleResult};
 /// Estimated cost of a condition, and the probability that it is true.
 #[derive(Clone, Copy)]
 struct ConditionEstimate {
-    /// Expected cost per row; see [`call_cost`].
+    /// Expected cost per row; see [`estimate_call_cost`].
     cost: f64,
     /// Probability that the condition is true.
     holds: f64,
@@ -78,11 +78,11 @@ fn order_condition(
     let has_hidden = parts.parts.iter().any(Condition::has_hidden_calls);
     let asking = parts.parts.iter().filter(|p| p.call_count() > 0).count();
     report(asking, has_hidden);
-    parts.order = evaluation_order(parts, is_all, has_hidden, analysis);
+    parts.order = choose_evaluation_order(parts, is_all, has_hidden, analysis);
 }
 
 /// Returns the indices of the parts in the order of evaluation.
-fn evaluation_order(
+fn choose_evaluation_order(
     parts: &Parts,
     is_all: bool,
     has_hidden: bool,
@@ -105,7 +105,7 @@ fn evaluation_order(
         if n > first && parts[n].may_fail() {
             -1.0
         } else {
-            decision_priority(&estimates[n], is_all)
+            compute_decision_priority(&estimates[n], is_all)
         }
     };
     order.sort_by(|a, b| rank(*b).total_cmp(&rank(*a)));
@@ -113,14 +113,14 @@ fn evaluation_order(
 }
 
 /// Returns the probability that a condition decides the row, per unit of cost.
-fn decision_priority(estimate: &ConditionEstimate, is_all: bool) -> f64 {
+fn compute_decision_priority(estimate: &ConditionEstimate, is_all: bool) -> f64 {
     let decides = if is_all { 1.0 - estimate.holds } else { estimate.holds };
     if estimate.cost == 0.0 { f64::INFINITY } else { decides / estimate.cost }
 }
 
 /// Returns the relative cost of a call per row: the number of distinct values per row, weighted by
 /// the call's subject.
-fn call_cost(call: usize, analysis: &Analysis<'_>) -> f64 {
+fn estimate_call_cost(call: usize, analysis: &Analysis<'_>) -> f64 {
     let one = match analysis.sites[call].subject {
         Subject::Pair => 5.0,
         // An embedding costs a small fraction of an answer.
@@ -137,7 +137,7 @@ fn estimate_condition(condition: &Condition, analysis: &Analysis<'_>) -> Conditi
             if !predicate.depends_on_call {
                 return ConditionEstimate { cost: 0.0, holds: 0.5 };
             }
-            let cost: f64 = predicate.calls.iter().map(|n| call_cost(*n, analysis)).sum();
+            let cost: f64 = predicate.calls.iter().map(|n| estimate_call_cost(*n, analysis)).sum();
             let selectivities = &analysis.statistics.selectivities;
             let selectivity = selectivities.get(&predicate.expr.span.start);
             let share = selectivity.copied().unwrap_or_default().estimated_share();
@@ -150,7 +150,8 @@ fn estimate_condition(condition: &Condition, analysis: &Analysis<'_>) -> Conditi
             let mut estimates: Vec<ConditionEstimate> =
                 parts.parts.iter().map(|p| estimate_condition(p, analysis)).collect();
             estimates.sort_by(|a, b| {
-                decision_priority(b, is_all).total_cmp(&decision_priority(a, is_all))
+                compute_decision_priority(b, is_all)
+                    .total_cmp(&compute_decision_priority(a, is_all))
             });
             // Share of rows that reach each part.
             let (mut reached_share, mut cost) = (1.0, 0.0);

@@ -13,7 +13,7 @@
 //! inner one.
 
 use crate::blendsql::frame::is_random_function;
-use crate::blendsql::plan::barrier::{join_barrier, join_barrier_for_tables};
+use crate::blendsql::plan::barrier::{build_join_barrier, build_table_barrier};
 use crate::blendsql::plan::condition::{Condition, may_fail, split_conjuncts};
 use crate::blendsql::plan::select_scope::SelectScope;
 use crate::blendsql::plan::{
@@ -43,7 +43,7 @@ pub(crate) fn evaluate_conditions_last(
     }
     if !is_result && !last.is_empty() {
         add_guards(planned, select, is_movable);
-        let barrier = join_barrier(scope);
+        let barrier = build_join_barrier(scope);
         // `SQLite` evaluates a condition that references no table before it reads a row.
         let references_rows = last.iter().any(|c| analysis.references_own_rows(c, scope));
         if barrier.len() > 1 || !references_rows {
@@ -124,7 +124,7 @@ fn plan_outer_joins(select: &SelectScope<'_>, is_movable: bool) -> Vec<OuterJoin
         joins.push(OuterJoin {
             on: on.span.clone(),
             truth: Condition::all_of(&calls, analysis, scope),
-            barrier: is_movable.then(|| join_barrier_for_tables(before, scope)),
+            barrier: is_movable.then(|| build_table_barrier(before, scope)),
             guards: plain.iter().filter(|e| is_cheap_and_stable(e)).map(|e| (*e).clone()).collect(),
             plain: plain.into_iter().cloned().collect(),
         });
@@ -140,7 +140,7 @@ fn find_fences(planned: &SelectPlan, select: &SelectScope<'_>) -> Vec<SourceFenc
     // With a LIMIT plan, the rows are already complete.
     let waits_for_rows = has_calls && planned.limit.as_ref().is_none_or(|f| f.is_grouped)
         || core.from.iter().any(|i| join_depends_on_call(i, select));
-    let conditions = waits_for_rows.then(|| single_table_conditions(planned, select));
+    let conditions = waits_for_rows.then(|| find_single_table_conditions(planned, select));
     let has_own_call = has_own_call(query, core);
     let mut fences = Vec::new();
     for item in &core.from {
@@ -180,7 +180,7 @@ fn add_fences(
 
 /// Returns, for each table, the conditions without calls that reference only that table. Returns an
 /// empty list if a join is RIGHT or FULL.
-fn single_table_conditions(
+fn find_single_table_conditions(
     planned: &SelectPlan,
     select: &SelectScope<'_>,
 ) -> Vec<(String, Vec<Expr>)> {

@@ -40,7 +40,7 @@ pub(crate) fn limit_counted_rows(plan: &mut DemandPlan, select: &SelectScope<'_>
     match check_groups_are_plain(select) {
         Ok(groups) => {
             for (count, needed) in counts {
-                let Some(condition) = counted_condition(count, select) else { continue };
+                let Some(condition) = find_counted_condition(count, select) else { continue };
                 let set = count.span.start;
                 let groups = groups.iter().map(|e| e.span.clone()).collect();
                 let needed = NeededRows { set, groups, count: needed, ..NeededRows::default() };
@@ -65,7 +65,7 @@ fn collect_counts<'e>(
     if let ExprKind::Compare(operator, left, right) = &expr.kind
         && let Some((count, needed)) =
             find_compared_count(operator, left, right, select.analysis.sql)
-        && counted_call(count).is_some_and(|call| reports_own_pending_calls(call, select))
+        && find_counted_call(count).is_some_and(|call| reports_own_pending_calls(call, select))
     {
         counts.push((count, needed));
         return true;
@@ -89,7 +89,7 @@ fn reports_own_pending_calls(call: &Expr, select: &SelectScope<'_>) -> bool {
 
 /// Returns the expression that decides whether a count includes a row: the FILTER condition, or the
 /// only argument.
-fn counted_call(count: &Expr) -> Option<&Expr> {
+fn find_counted_call(count: &Expr) -> Option<&Expr> {
     match &count.kind {
         ExprKind::Function { args, filter: Some(filter), .. } if args.is_empty() => Some(filter),
         ExprKind::Function { args, filter: None, has_modifier: false, .. } => match args.as_slice()
@@ -102,9 +102,9 @@ fn counted_call(count: &Expr) -> Option<&Expr> {
 }
 
 /// Returns the condition under which a count includes a row.
-fn counted_condition(count: &Expr, select: &SelectScope<'_>) -> Option<CountCondition> {
+fn find_counted_condition(count: &Expr, select: &SelectScope<'_>) -> Option<CountCondition> {
     let SelectScope { analysis, scope, .. } = *select;
-    let call = counted_call(count)?;
+    let call = find_counted_call(count)?;
     Some(match &count.kind {
         ExprKind::Function { filter: None, .. } => {
             CountCondition::NotNull(Predicate::new(call, true, analysis, scope))

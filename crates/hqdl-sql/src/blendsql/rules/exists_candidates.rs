@@ -16,7 +16,7 @@ use crate::blendsql::plan::analysis::{
 };
 use crate::blendsql::plan::select_scope::{RowUse, SelectScope};
 use crate::blendsql::plan::{DecisiveRows, DemandPlan, RuleResult};
-use crate::blendsql::scope::{Scope, without_parens};
+use crate::blendsql::scope::{Scope, strip_expr_parens};
 use crate::blendsql::tree::{Expr, ExprKind, Span};
 
 /// Marks the rows of an EXISTS or IN that a single row can decide.
@@ -61,7 +61,7 @@ fn find_byte_comparable_operand(
 ) -> Option<Span> {
     let ExprKind::In { operand, .. } = &expr.kind else { return None };
     let affinity_of = |expr: &Expr, scope: &Scope<'_>| {
-        let ExprKind::Column { table, column } = &without_parens(expr).kind else { return None };
+        let ExprKind::Column { table, column } = &strip_expr_parens(expr).kind else { return None };
         let field = scope.find_column(table.as_deref(), column)?.field;
         let origin = field.origin.as_ref().filter(|_| !field.is_from_call)?;
         let affinity = select.analysis.schema.affinity(&origin.table, &origin.column)?;

@@ -35,8 +35,8 @@ use crate::blendsql::plan::{
     ConditionStage, DemandPlan, NeededPart, NeededRows, OrderKey, RefusalReason, RuleResult,
 };
 use crate::blendsql::rules::limit_pushdown::parse_row_count;
-use crate::blendsql::scope::{Scope, without_parens};
-use crate::blendsql::terms::{Clause, ResolvedTerm, resolve_term, term_expr};
+use crate::blendsql::scope::{Scope, strip_expr_parens};
+use crate::blendsql::terms::{Clause, ResolvedTerm, resolve_term, resolve_term_expr};
 use crate::blendsql::tree::{
     Expr, ExprKind, FromItem, FromSource, JoinKind, OrderTerm, Query, Span,
 };
@@ -96,7 +96,7 @@ pub(crate) fn check_conditions(
     let hidden =
         |e: &Expr| analysis.subquery_has_calls(e) || analysis.references_hidden_calls(e, scope);
     let is_recursive = |n: &usize| analysis.is_recursive_call.get(*n).is_some_and(|r| *r);
-    if analysis.reachable_calls(query).iter().any(is_recursive) {
+    if analysis.list_reachable_calls(query).iter().any(is_recursive) {
         return Err("it is in a recursive query");
     }
     if core.has_outer_join() {
@@ -106,7 +106,7 @@ pub(crate) fn check_conditions(
         || core
             .from
             .iter()
-            .any(|item| !analysis.calls_in_source(item).is_empty() && !is_inner_table(item))
+            .any(|item| !analysis.list_source_calls(item).is_empty() && !is_inner_table(item))
     {
         return Err("a call is in a subquery or in a source");
     }
@@ -119,7 +119,7 @@ pub(crate) fn check_conditions(
     let numbering_count = usize::from(matches!(select.row_use, RowUse::Numbered(_)));
     if count_windows(core, query) > numbering_count
         || analysis.is_volatile(query)
-        || !analysis.outer_aggregates(core, query, scope).is_empty()
+        || !analysis.find_outer_aggregates(core, query, scope).is_empty()
         || !query.with.is_empty()
     {
         return Err("it has a window function, random values, a WITH or an outer aggregate");
@@ -186,7 +186,7 @@ fn require_window_rows(
         return Err("its window is not plain");
     }
     needed.groups = window.partition.iter().map(|e| e.span.clone()).collect();
-    needed.order = window.order.iter().map(|term| order_key(term, &term.expr)).collect();
+    needed.order = window.order.iter().map(|term| build_order_key(term, &term.expr)).collect();
     needed.count = last;
     needed.part = NeededPart::FirstRowsWithTies;
     Ok(())
@@ -221,15 +221,15 @@ fn find_limit_order(
                 ResolvedTerm::Result(n) => core.columns[n].expr.as_ref(),
                 _ => None,
             },
-            _ => term_expr(&term.expr, Clause::Order, core, sql),
+            _ => resolve_term_expr(&term.expr, Clause::Order, core, sql),
         };
         let expr = expr.filter(|e| is_plain(e, select)).ok_or("its order is not plain")?;
-        order.push(order_key(term, expr));
+        order.push(build_order_key(term, expr));
     }
     Ok(order)
 }
 
-fn order_key(term: &OrderTerm, expr: &Expr) -> OrderKey {
+fn build_order_key(term: &OrderTerm, expr: &Expr) -> OrderKey {
     let nulls_first = term.nulls_first.unwrap_or(!term.descending);
     OrderKey { span: expr.span.clone(), descending: term.descending, nulls_first }
 }
@@ -253,9 +253,9 @@ fn require_aggregate_rows(
     }
     let results = core.columns.iter().map(|c| c.expr.as_ref());
     let exprs = results.chain(core.having.iter().map(Some));
-    for expr in exprs
-        .chain(query.order.iter().map(|o| term_expr(&o.expr, Clause::Order, core, analysis.sql)))
-    {
+    for expr in exprs.chain(
+        query.order.iter().map(|o| resolve_term_expr(&o.expr, Clause::Order, core, analysis.sql)),
+    ) {
         require_result_rows(expr.ok_or(ALL_ROWS)?, &groups, select, needed)?;
     }
     Ok(())
@@ -269,7 +269,7 @@ fn require_result_rows(
     needed: &mut NeededRows,
 ) -> Result<(), RefusalReason> {
     let sql = select.analysis.sql;
-    if groups.iter().any(|group| is_same_value(group, without_parens(expr), select)) {
+    if groups.iter().any(|group| is_same_value(group, strip_expr_parens(expr), select)) {
         return Ok(());
     }
     match &expr.kind {
@@ -334,9 +334,9 @@ pub(crate) fn check_groups_are_plain<'s>(
 ) -> Result<Vec<&'s Expr>, RefusalReason> {
     let mut groups = Vec::new();
     for term in &select.core.group {
-        let expr = term_expr(term, Clause::Group, select.core, select.analysis.sql);
+        let expr = resolve_term_expr(term, Clause::Group, select.core, select.analysis.sql);
         let expr = expr.filter(|e| is_plain(e, select)).ok_or("its groups are not plain")?;
-        groups.push(without_parens(expr));
+        groups.push(strip_expr_parens(expr));
     }
     Ok(groups)
 }
@@ -352,7 +352,7 @@ fn is_plain(expr: &Expr, select: &SelectScope<'_>) -> bool {
             ExprKind::Column { table, column } => {
                 let hit = select.scope.find_column(table.as_deref(), column);
                 is_plain &= hit.is_some_and(|hit| hit.depth == select.scope.depth)
-                    || select.scope.row_scope_depth(table.as_deref(), column)
+                    || select.scope.find_row_scope_depth(table.as_deref(), column)
                         == Some(select.scope.depth);
             }
             ExprKind::Function { name, window, .. } => {
@@ -379,7 +379,8 @@ fn outer_columns(select: &SelectScope<'_>) -> Result<Vec<Span>, RefusalReason> {
         }
         let ExprKind::Column { table, column } = &e.kind else { return };
         let hit = at.find_column(table.as_deref(), column);
-        let depth = hit.map(|f| f.depth).or_else(|| at.row_scope_depth(table.as_deref(), column));
+        let depth =
+            hit.map(|f| f.depth).or_else(|| at.find_row_scope_depth(table.as_deref(), column));
         match depth {
             Some(depth) if depth >= scope.depth => {}
             Some(_) if at.depth == scope.depth && !is_legacy_column(e, analysis.sql) => {

@@ -9,7 +9,7 @@
 use crate::blendsql::plan::condition::{Condition, split_conjuncts};
 use crate::blendsql::plan::select_scope::SelectScope;
 use crate::blendsql::plan::{ConditionStage, DemandPlan, RuleResult};
-use crate::blendsql::scope::{Scope, without_parens};
+use crate::blendsql::scope::{Scope, strip_expr_parens};
 use crate::blendsql::tree::{Expr, ExprKind};
 
 /// Moves conditions on grouping columns after the HAVING conditions, and plans HAVING.
@@ -54,7 +54,7 @@ fn depends_only_on_group(expr: &Expr, select: &SelectScope<'_>) -> bool {
         .iter()
         // The model may answer differently about texts that are equal under a custom collation.
         .filter(|g| !resolver.may_have_custom_collation(g, scope))
-        .filter_map(|g| match &without_parens(g).kind {
+        .filter_map(|g| match &strip_expr_parens(g).kind {
             ExprKind::Column { table, column } => resolve(table.as_deref(), column, scope),
             _ => None,
         })
@@ -77,7 +77,7 @@ fn depends_only_on_group(expr: &Expr, select: &SelectScope<'_>) -> bool {
                 .children()
                 .0
                 .iter()
-                .all(|i| !matches!(without_parens(i).kind, ExprKind::Column { .. }));
+                .all(|i| !matches!(strip_expr_parens(i).kind, ExprKind::Column { .. }));
         }
         ExprKind::Call(_, args) => {
             only_group_columns &=

@@ -54,7 +54,7 @@ fn has_aggregated_call(expr: &Expr) -> bool {
 }
 
 fn source_has_calls(item: &FromItem, select: &SelectScope<'_>) -> bool {
-    let mut found = !select.analysis.calls_in_source(item).is_empty();
+    let mut found = !select.analysis.list_source_calls(item).is_empty();
     item.visit_exprs(&mut |e| found |= e.has_call());
     found
 }
@@ -75,7 +75,7 @@ fn check_groups(select: &SelectScope<'_>) -> Result<Vec<Span>, RefusalReason> {
         || !query.with.is_empty()
         || has_window(core, query)
         || analysis.is_volatile(query)
-        || !analysis.outer_aggregates(core, query, scope).is_empty()
+        || !analysis.find_outer_aggregates(core, query, scope).is_empty()
     {
         return Err("it has DISTINCT, OFFSET, WITH, a window function, or random values");
     }

@@ -20,7 +20,7 @@ use crate::blendsql::plan::{
 use crate::blendsql::rules::first_of_group::{
     check_conditions, check_groups_are_plain, count_limited_rows,
 };
-use crate::blendsql::terms::{Clause, term_expr};
+use crate::blendsql::terms::{Clause, resolve_term_expr};
 
 /// Stops asking about a group once it cannot be among the returned groups.
 pub(crate) fn stop_at_decided_groups(
@@ -34,7 +34,7 @@ pub(crate) fn stop_at_decided_groups(
     let Some(first) = first.filter(|_| !core.group.is_empty()) else {
         return RuleResult::Irrelevant;
     };
-    let count = term_expr(&first.expr, Clause::Order, core, analysis.sql);
+    let count = resolve_term_expr(&first.expr, Clause::Order, core, analysis.sql);
     if planned.limit.is_some() || !count.is_some_and(is_row_count) {
         return RuleResult::Irrelevant;
     }

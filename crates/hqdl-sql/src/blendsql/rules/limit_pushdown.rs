@@ -37,15 +37,15 @@ use crate::blendsql::ingredients::Subject;
 use crate::blendsql::plan::analysis::visit_own_calls;
 use crate::blendsql::plan::select_scope::SelectScope;
 use crate::blendsql::plan::{DemandPlan, LimitPushdown, RefusalReason, RuleResult, SubqueryLimit};
-use crate::blendsql::scope::{Table, without_parens};
-use crate::blendsql::terms::{Clause, ResolvedTerm, read_integer, resolve_term, term_expr};
+use crate::blendsql::scope::{Table, strip_expr_parens};
+use crate::blendsql::terms::{Clause, ResolvedTerm, read_integer, resolve_term, resolve_term_expr};
 use crate::blendsql::tree::{Expr, ExprKind, ResultColumn, SelectCore};
 
 /// Plans the number of needed rows, or adds a nested SELECT to the SELECTs that run separately.
 pub(crate) fn push_down_limit(plan: &mut DemandPlan, select: &SelectScope<'_>) -> RuleResult {
     let calls = plan.find_or_add_select(select.offset()).conditions_with_calls();
     let is_nested = select.offset() != select.analysis.root;
-    let found = check_limit(select, &calls).and_then(|limit| {
+    let found = plan_limit(select, &calls).and_then(|limit| {
         if is_nested {
             check_standalone(select, &limit)?;
         }
@@ -60,7 +60,7 @@ pub(crate) fn push_down_limit(plan: &mut DemandPlan, select: &SelectScope<'_>) -
         None => "one of each group of equal rows".to_owned(),
     };
     if is_nested {
-        let calls = select.analysis.reachable_calls(select.query);
+        let calls = select.analysis.list_reachable_calls(select.query);
         plan.subquery_limits.push(SubqueryLimit { at: select.offset(), calls });
     } else {
         for n in &limit.held_columns {
@@ -73,7 +73,7 @@ pub(crate) fn push_down_limit(plan: &mut DemandPlan, select: &SelectScope<'_>) -
     RuleResult::Applied(rows)
 }
 
-fn check_limit(select: &SelectScope<'_>, calls: &[Expr]) -> Result<LimitPushdown, RefusalReason> {
+fn plan_limit(select: &SelectScope<'_>, calls: &[Expr]) -> Result<LimitPushdown, RefusalReason> {
     let SelectScope { analysis, query, core, scope, .. } = *select;
     if core.from.is_empty() {
         return Err("it reads no table");
@@ -97,7 +97,7 @@ fn check_limit(select: &SelectScope<'_>, calls: &[Expr]) -> Result<LimitPushdown
         return Err("it needs all of its rows: there is no LIMIT and no DISTINCT");
     }
     let order_is_plain = query.order.iter().all(|o| {
-        term_expr(&o.expr, Clause::Order, core, analysis.sql)
+        resolve_term_expr(&o.expr, Clause::Order, core, analysis.sql)
             .is_some_and(|e| !select.depends_on_call(e))
     });
     let mut asks_pairs = false;
@@ -116,7 +116,7 @@ fn check_limit(select: &SelectScope<'_>, calls: &[Expr]) -> Result<LimitPushdown
         (has_window(core, query), "it has a window function"),
         (star_columns.len() > 1 && !held_columns.is_empty(), "it has more than one * beside calls"),
         (
-            !analysis.outer_aggregates(core, query, scope).is_empty(),
+            !analysis.find_outer_aggregates(core, query, scope).is_empty(),
             "it is an aggregate of a subquery",
         ),
         (has_alias_in_conditions(select), "a condition names a result by its alias"),
@@ -168,7 +168,7 @@ fn check_groups(select: &SelectScope<'_>) -> Result<(), RefusalReason> {
 fn check_distinct(select: &SelectScope<'_>, has_star: bool) -> Result<(), RefusalReason> {
     let SelectScope { analysis, query, core, scope, .. } = *select;
     let results = || core.columns.iter().filter_map(|c| c.expr.as_ref());
-    let text = |e: &Expr| &analysis.sql[without_parens(e).span.clone()];
+    let text = |e: &Expr| &analysis.sql[strip_expr_parens(e).span.clone()];
     let is_result = |e: &Expr| {
         matches!(resolve_term(e, Clause::Order, core, analysis.sql), ResolvedTerm::Result(_))
             || results().any(|r| text(r) == text(e))
@@ -208,10 +208,10 @@ fn check_standalone(select: &SelectScope<'_>, limit: &LimitPushdown) -> Result<(
     if analysis.cte_scopes.iter().any(|at| *at != own_cte_scope.unwrap_or(outermost)) {
         return Err("common table expressions are declared between it and the outermost query");
     }
-    if core.from.iter().any(|item| !analysis.calls_in_source(item).is_empty()) {
+    if core.from.iter().any(|item| !analysis.list_source_calls(item).is_empty()) {
         return Err("the tables it reads contain calls");
     }
-    let calls = analysis.reachable_calls(query);
+    let calls = analysis.list_reachable_calls(query);
     if calls.iter().any(|n| analysis.is_recursive_call.get(*n).is_some_and(|r| *r)) {
         return Err("it is in a recursive query");
     }

@@ -14,8 +14,8 @@ use crate::blendsql::ingredients::Subject;
 use crate::blendsql::plan::analysis::visit_own_calls;
 use crate::blendsql::plan::select_scope::{RowUse, SelectScope};
 use crate::blendsql::plan::{DemandPlan, RefusalReason, RuleResult, ValueGuard};
-use crate::blendsql::scope::without_parens;
-use crate::blendsql::terms::{Clause, term_expr};
+use crate::blendsql::scope::strip_expr_parens;
+use crate::blendsql::terms::{Clause, resolve_term_expr};
 use crate::blendsql::tree::{Expr, ExprKind, ExprOperator};
 
 /// Restricts the results with calls to the rows that are used.
@@ -48,8 +48,9 @@ fn check_results(select: &SelectScope<'_>) -> Result<(), RefusalReason> {
     let SelectScope { analysis, query, core, .. } = *select;
     let results = core.columns.iter().filter_map(|c| Some((c.alias.as_ref(), c.expr.as_ref()?)));
     let (values, plain): (Vec<_>, Vec<_>) = results.partition(|(_, e)| select.depends_on_call(e));
-    let group = core.group.iter().map(|e| term_expr(e, Clause::Group, core, analysis.sql));
-    let order = query.order.iter().map(|o| term_expr(&o.expr, Clause::Order, core, analysis.sql));
+    let group = core.group.iter().map(|e| resolve_term_expr(e, Clause::Group, core, analysis.sql));
+    let order =
+        query.order.iter().map(|o| resolve_term_expr(&o.expr, Clause::Order, core, analysis.sql));
     let joins = core.from.iter().filter_map(|i| i.on.as_ref());
     let others = core.filter.iter().chain(&core.having).chain(joins).chain(&query.limit);
     let others = others.chain(&query.offset).chain(plain.into_iter().map(|(_, e)| e));
@@ -68,7 +69,7 @@ fn check_results(select: &SelectScope<'_>) -> Result<(), RefusalReason> {
     if core.distinct || analysis.is_volatile(query) || count_windows(core, query) > 1 {
         return Err("it has DISTINCT, random values, or another window function");
     }
-    if core.from.iter().any(|item| !analysis.calls_in_source(item).is_empty()) {
+    if core.from.iter().any(|item| !analysis.list_source_calls(item).is_empty()) {
         return Err("the tables it reads contain calls");
     }
     let mut asks_pairs = false;
@@ -84,7 +85,7 @@ fn check_results(select: &SelectScope<'_>) -> Result<(), RefusalReason> {
 /// Returns true if comparing a value with the expression may convert the value to the expression's
 /// type.
 fn may_have_affinity(expr: &Expr, select: &SelectScope<'_>) -> bool {
-    match &without_parens(expr).kind {
+    match &strip_expr_parens(expr).kind {
         ExprKind::Call(n, _) => {
             let site = &select.analysis.sites[*n];
             !site.sql_before.is_empty() || site.row_width.is_some()

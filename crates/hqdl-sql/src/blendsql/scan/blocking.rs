@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::blendsql::argument::span_of_tokens;
+use crate::blendsql::argument::token_span;
 use crate::blendsql::ingredients::Keyword;
 use crate::blendsql::lexer::Token;
 use crate::blendsql::{SqlError, answer_arguments};
@@ -26,7 +26,7 @@ impl BlockingArguments {
         keyword: Keyword,
         tokens: &[Token],
     ) -> Result<(), SqlError> {
-        let span = span_of_tokens(tokens);
+        let span = token_span(tokens);
         if keyword == Keyword::Exact {
             self.is_exact = answer_arguments::parse_boolean(sql, tokens, "exact")?;
             return Ok(());

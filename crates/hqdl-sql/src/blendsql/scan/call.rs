@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::blendsql::argument::{self, span_of_tokens};
+use crate::blendsql::argument::{self, token_span};
 use crate::blendsql::ingredients::keyword::{KEYWORDS, find_keyword};
 use crate::blendsql::ingredients::{Arguments, IngredientRef, Keyword, SLOT, Subject};
 use crate::blendsql::lexer::{Lexeme, Token};
@@ -66,7 +66,7 @@ pub(in crate::blendsql) fn build_call(sql: &str, scanned: ScannedCall) -> Result
     let instructions_start = question.len();
     let question = collected.appended.iter().fold(question, |q, more| format!("{q} {more}"));
     if let Some(Choices::RowList(span)) = &collected.options {
-        values.push(row_list_value(ingredient, span)?);
+        values.push(build_row_list_value(ingredient, span)?);
     }
     if let (Some(fixed_type), Some(stated)) =
         (ingredient.fixed_return_type(), collected.return_type)
@@ -128,7 +128,10 @@ fn add_named_values(named: Vec<Argument>, question: &mut String, values: &mut Ve
 
 /// Returns the expression that computes each row's options, as a value of the call. Fails if the
 /// ingredient requires one list for all rows.
-fn row_list_value(ingredient: IngredientRef, span: &Range<usize>) -> Result<Argument, SqlError> {
+fn build_row_list_value(
+    ingredient: IngredientRef,
+    span: &Range<usize>,
+) -> Result<Argument, SqlError> {
     if ingredient.subject() == Subject::Value {
         return Ok(Argument::Sql(span.clone()));
     }
@@ -185,7 +188,7 @@ impl CallParts {
         let repeatable = matches!(keyword, Keyword::Context | Keyword::Tuning);
         if !repeatable && self.seen.contains(&keyword) {
             return Err(SqlError::new(
-                keyword_token.start..span_of_tokens(&argument.tokens).end,
+                keyword_token.start..token_span(&argument.tokens).end,
                 format!("`{}` appears twice", keyword_token.text(sql)),
                 "second time",
             )
@@ -207,7 +210,7 @@ impl CallParts {
                     if values.iter().all(|v| *v == Value::Null));
                 if has_no_option {
                     let error = SqlError::new(
-                        span_of_tokens(tokens),
+                        token_span(tokens),
                         "the list of options is empty",
                         "no answer can be an option",
                     );
@@ -230,7 +233,7 @@ impl CallParts {
             Keyword::Narrow => self.narrow = answer_arguments::parse_narrow(sql, tokens)?,
             Keyword::Model => {
                 let model_name = answer_arguments::parse_string(sql, tokens, "the model")?;
-                self.model = model_name.map(|name| (name, span_of_tokens(tokens)));
+                self.model = model_name.map(|name| (name, token_span(tokens)));
             }
             Keyword::Media => {
                 let name = keyword_token.text(sql).to_lowercase();
@@ -359,7 +362,7 @@ impl CallParts {
                 return Ok(());
             }
             return Err(SqlError::new(
-                span_of_tokens(tokens),
+                token_span(tokens),
                 "the question is an expression",
                 "expected one text",
             )
@@ -439,8 +442,7 @@ pub(super) fn skip_question<'t>(sql: &str, tokens: &'t [Token]) -> &'t [Token] {
 
 /// Parses a positional value. Unlike in other arguments, NULL counts as a value.
 fn parse_value(sql: &str, tokens: &[Token]) -> Result<Option<Argument>, SqlError> {
-    Ok(argument::parse_argument(sql, tokens)?
-        .or_else(|| Some(Argument::Sql(span_of_tokens(tokens)))))
+    Ok(argument::parse_argument(sql, tokens)?.or_else(|| Some(Argument::Sql(token_span(tokens)))))
 }
 
 /// Parses an argument's keyword. Fails if the ingredient does not accept it.

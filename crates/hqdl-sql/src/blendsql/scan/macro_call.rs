@@ -1,7 +1,7 @@
 //! Builds the call of a macro: its arguments as written, the arguments that are values, and the
 //! suffix after the braces.
 
-use crate::blendsql::argument::{self, begins_query, span_of_tokens, strip_parens};
+use crate::blendsql::argument::{self, begins_query, strip_parens, token_span};
 use crate::blendsql::ingredients::Keyword;
 use crate::blendsql::ingredients::keyword::find_keyword;
 use crate::blendsql::lexer::{Brackets, Lexeme, Token};
@@ -23,7 +23,7 @@ impl Scanner<'_> {
             span: open.start..scanned.end,
             inner: scanned.inner,
             is_values_row,
-            ..Call::of_ingredient(ingredient)
+            ..Call::for_ingredient(ingredient)
         };
         let is_question = |a: &WrittenArgument| self.find_keyword(a) == Some(Keyword::Question);
         let question_is_named = arguments.iter().any(is_question);
@@ -41,7 +41,7 @@ impl Scanner<'_> {
                 position == Some(literal) || argument.keyword.is_some_and(is_named)
             });
             if !is_literal || argument.query_span(self.sql).is_some() {
-                call.values.extend(self.macro_value(argument, tokens)?);
+                call.values.extend(self.parse_macro_value(argument, tokens)?);
             }
             if is_literal || self.find_keyword(argument) == Some(Keyword::Options) {
                 call.values.extend(self.row_list(argument));
@@ -90,7 +90,7 @@ impl Scanner<'_> {
             return Err(missing());
         }
         for argument in &arguments {
-            call.values.extend(self.macro_value(argument, &argument.tokens)?);
+            call.values.extend(self.parse_macro_value(argument, &argument.tokens)?);
         }
         let end = call.span.end;
         let (field, filter, is_aggregate, question) = (None, None, false, None);
@@ -105,7 +105,7 @@ impl Scanner<'_> {
     }
 
     /// Returns an argument's tokens as a value if they are an SQL expression.
-    fn macro_value(
+    fn parse_macro_value(
         &self,
         argument: &WrittenArgument,
         tokens: &[Token],
@@ -144,7 +144,7 @@ impl Scanner<'_> {
             Some(Keyword::Options) => {
                 let (layers, inside) = strip_parens(tokens);
                 if layers > 0 && begins_query(self.sql, inside) {
-                    call.options = Some(Choices::Query(span_of_tokens(inside)));
+                    call.options = Some(Choices::Query(token_span(inside)));
                 }
             }
             _ => {}
@@ -183,7 +183,7 @@ impl Scanner<'_> {
         inner.extend(calls);
         match parts.concat().as_slice() {
             [keyword, condition @ ..] if keyword.is_word(self.sql, "WHERE") => {
-                Ok(Some(span_of_tokens(condition)))
+                Ok(Some(token_span(condition)))
             }
             _ => Err(SqlError::new(paren.start..end, "FILTER has no condition", "expected WHERE")
                 .with_help("write FILTER (WHERE …)")),

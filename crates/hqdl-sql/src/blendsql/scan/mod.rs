@@ -5,13 +5,13 @@ pub(in crate::blendsql) mod call;
 mod macro_call;
 mod vendor_call;
 
-use crate::blendsql::argument::{span_of_tokens, split_legacy_column};
+use crate::blendsql::argument::{split_legacy_column, token_span};
 use crate::blendsql::ingredients::{self, IngredientRef};
 use crate::blendsql::lexer::{self, Brackets, Lexeme, Token};
 use crate::blendsql::macros::{FindMacro, MacroSignature, WrittenArgument, macro_ingredient};
 use crate::blendsql::vendors::Vendor;
 use crate::blendsql::{Call, SqlError};
-use hqdl_values::format::name_all;
+use hqdl_values::format::format_name_list;
 use hqdl_values::problem::find_nearest;
 
 /// Maximum nesting depth of calls; each level is a recursion level of the scanner.
@@ -345,7 +345,7 @@ impl Scanner<'_> {
                 "expected a value after `=`",
             ));
         }
-        let comma_end = if end.is_symbol(b',') { end.end } else { span_of_tokens(&tokens).end };
+        let comma_end = if end.is_symbol(b',') { end.end } else { token_span(&tokens).end };
         let argument =
             (!tokens.is_empty()).then_some(WrittenArgument { keyword, tokens, end: comma_end });
         Ok((argument, end))
@@ -364,9 +364,9 @@ fn begins_list(sql: &str, token: Token) -> bool {
 
 /// Finds the ingredient that the first word of a call names.
 fn find_ingredient(sql: &str, open: Token, name: Token) -> Result<IngredientRef, SqlError> {
-    let all = ingredients::all_ingredients();
+    let all = ingredients::list_ingredients();
     let names = || all.iter().map(|i| i.name());
-    let known_names = || name_all("ingredient", names());
+    let known_names = || format_name_list("ingredient", names());
     match name.lexeme {
         Lexeme::Word => {}
         Lexeme::Close => {

@@ -63,7 +63,7 @@ impl Scanner<'_> {
             inner,
             values,
             macro_call: Some(Box::new(written)),
-            ..Call::of_ingredient(macro_ingredient(subject))
+            ..Call::for_ingredient(macro_ingredient(subject))
         }))
     }
 

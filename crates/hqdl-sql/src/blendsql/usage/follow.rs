@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crate::blendsql::Call;
 use crate::blendsql::flow::{Flow, FlowColumn};
 use crate::blendsql::lineage::Lineage;
-use crate::blendsql::scope::{ColumnOrigin, Schema, without_parens};
+use crate::blendsql::scope::{ColumnOrigin, Schema, strip_expr_parens};
 use crate::blendsql::terms::{Clause, ResolvedTerm, resolve_term};
 use crate::blendsql::tree::{
     Body, Cte, Expr, ExprKind, ExprOperator, FromItem, FromSource, JoinKind, Query, SelectCore,
@@ -64,7 +64,7 @@ impl<'p> SelectNames<'p> {
         Self { parent: Some(parent), ..Self::default() }
     }
 
-    pub fn self_and_enclosing(&self) -> impl Iterator<Item = &SelectNames<'p>> {
+    pub fn ancestors(&self) -> impl Iterator<Item = &SelectNames<'p>> {
         std::iter::successors(Some(self), |n| n.parent)
     }
 
@@ -82,7 +82,7 @@ impl<'p> SelectNames<'p> {
         table: Option<&str>,
         column: &str,
     ) -> Option<(&SelectNames<'p>, Option<&NamedTable>, &FlowField)> {
-        for current in self.self_and_enclosing() {
+        for current in self.ancestors() {
             let mut named = current.tables.iter().filter(|t| table.is_none_or(|n| t.has_name(n)));
             let hit = named.clone().find_map(|t| Some((t, t.find_field(column)?)));
             if let Some((table, field)) = hit {
@@ -101,7 +101,7 @@ impl<'p> SelectNames<'p> {
 
     /// Returns the instances whose rowid a name can refer to. Only a database table has a rowid, so
     /// all columns of the named table come from one row.
-    fn instances_of_rowid(&self, table: Option<&str>) -> BTreeSet<usize> {
+    fn find_rowid_instances(&self, table: Option<&str>) -> BTreeSet<usize> {
         let named = self.tables.iter().filter(|t| table.is_none_or(|n| t.has_name(n)));
         let named: Vec<&NamedTable> = named.collect();
         let [only] = named.as_slice() else { return BTreeSet::new() };
@@ -131,8 +131,7 @@ impl<'p> SelectNames<'p> {
         let position_in = |n: &'_ SelectNames<'p>| {
             n.ctes.iter().rev().position(|(cte, _)| cte.eq_ignore_ascii_case(name))
         };
-        self.self_and_enclosing()
-            .find_map(|n| position_in(n).map(|at| &n.ctes[n.ctes.len() - 1 - at].1))
+        self.ancestors().find_map(|n| position_in(n).map(|at| &n.ctes[n.ctes.len() - 1 - at].1))
     }
 }
 
@@ -171,19 +170,19 @@ impl<'q> FlowAnalysis<'q> {
     }
 
     pub fn analyze_calls(mut self, query: &Query) -> HashMap<usize, CallUsage> {
-        self.follow_query(query, &SelectNames::default(), None);
+        self.analyze_query(query, &SelectNames::default(), None);
         self.usages
     }
 
     pub fn analyze_outputs(mut self, query: &Query) -> SelectOutputs {
-        let fields = self.follow_query(query, &SelectNames::default(), None).unwrap_or_default();
+        let fields = self.analyze_query(query, &SelectNames::default(), None).unwrap_or_default();
         let columns = fields.into_iter().map(|f| (f.name, f.flow.lineage)).collect();
         SelectOutputs { columns, equalities: self.equalities }
     }
 
     /// Returns the columns of a query. `recursive_cte` is the CTE that the query defines, if that
     /// CTE is recursive.
-    pub fn follow_query(
+    pub fn analyze_query(
         &mut self,
         query: &Query,
         outer_names: &SelectNames<'_>,
@@ -191,13 +190,13 @@ impl<'q> FlowAnalysis<'q> {
     ) -> Option<Vec<FlowField>> {
         let mut names = SelectNames::new_child(outer_names);
         for cte in &query.with {
-            let fields = self.follow_query(&cte.query, &names, Some(cte).filter(|c| c.recursive));
+            let fields = self.analyze_query(&cte.query, &names, Some(cte).filter(|c| c.recursive));
             names.ctes.push((cte.name.clone(), fields.map(|f| rename_fields(f, &cte.columns))));
         }
         match &query.body {
-            Body::Core(core) => self.follow_select(query, core, &names),
+            Body::Core(core) => self.analyze_select(query, core, &names),
             Body::Compound(_, left, right) => {
-                let first = self.follow_query(left, &names, None);
+                let first = self.analyze_query(left, &names, None);
                 let mut fields = first;
                 let runs = if recursive_cte.is_some() && self.recursion_depth < MAX_REPEATED_DEPTH {
                     2
@@ -210,12 +209,12 @@ impl<'q> FlowAnalysis<'q> {
                         let known = fields.clone().map(|f| rename_fields(f, &cte.columns));
                         names.ctes.push((cte.name.clone(), known));
                     }
-                    let other = self.follow_query(right, &names, None);
+                    let other = self.analyze_query(right, &names, None);
                     fields = merge_fields(fields, other);
                 }
                 self.recursion_depth -= 1;
                 names.aliases = fields.clone().unwrap_or_default();
-                self.follow_order_and_limit(query, &names);
+                self.analyze_order_and_limit(query, &names);
                 fields
             }
             Body::Values(exprs, width) => {
@@ -228,13 +227,13 @@ impl<'q> FlowAnalysis<'q> {
                     }
                 }
                 let named = |(n, flow)| FlowField { name: format!("column{}", n + 1), flow };
-                self.follow_order_and_limit(query, &names);
+                self.analyze_order_and_limit(query, &names);
                 Some(columns.into_iter().enumerate().map(named).collect())
             }
         }
     }
 
-    fn follow_order_and_limit(&mut self, query: &Query, names: &SelectNames<'_>) {
+    fn analyze_order_and_limit(&mut self, query: &Query, names: &SelectNames<'_>) {
         for term in &query.order {
             let mut flow = self.follow_expr(&term.expr, names);
             if let Body::Core(core) = &query.body
@@ -259,7 +258,7 @@ impl<'q> FlowAnalysis<'q> {
         }
     }
 
-    fn follow_select(
+    fn analyze_select(
         &mut self,
         query: &Query,
         core: &SelectCore,
@@ -267,10 +266,10 @@ impl<'q> FlowAnalysis<'q> {
     ) -> Option<Vec<FlowField>> {
         let mut names = SelectNames::new_child(outer_names);
         for item in &core.from {
-            self.follow_source(item, outer_names, &mut names);
+            self.analyze_source(item, outer_names, &mut names);
         }
         for item in &core.from {
-            self.follow_join(item, &names);
+            self.analyze_join(item, &names);
         }
         // Conditions do not apply to the rows that a RIGHT or FULL JOIN adds.
         if core.from.iter().all(|i| i.join != JoinKind::Outer) {
@@ -279,19 +278,19 @@ impl<'q> FlowAnalysis<'q> {
                 self.record_equalities(condition, &names);
             }
         }
-        let groups = self.follow_group_terms(core, &names);
+        let groups = self.analyze_group_terms(core, &names);
         names.group_terms.clone_from(&groups.lineages);
         names.groups = picks_arbitrary_rows(query, core).then_some(groups);
-        let fields = self.follow_columns(core, &names);
+        let fields = self.analyze_columns(core, &names);
         names.aliases = fields.iter().flatten().filter(|f| !f.name.is_empty()).cloned().collect();
-        self.follow_order_and_limit(query, &names);
+        self.analyze_order_and_limit(query, &names);
         if let Some(having) = &core.having {
-            self.follow_condition(having, &names);
+            self.analyze_condition(having, &names);
         }
         names.group_terms.clear();
         names.groups = None;
         if let Some(filter) = &core.filter {
-            self.follow_condition(filter, &names);
+            self.analyze_condition(filter, &names);
         }
         for expr in &core.windows {
             self.follow_expr(expr, &names);
@@ -300,7 +299,7 @@ impl<'q> FlowAnalysis<'q> {
     }
 
     /// Follows the GROUP BY terms, and returns the values that are unique within each group.
-    fn follow_group_terms(
+    fn analyze_group_terms(
         &mut self,
         core: &SelectCore,
         names: &SelectNames<'_>,
@@ -310,21 +309,21 @@ impl<'q> FlowAnalysis<'q> {
         for expr in &core.group {
             let flow = self.follow_expr(expr, names);
             let column = match flow.lineage.as_deref() {
-                None | Some(Lineage::Literal(_)) => self.referenced_result_column(core, expr),
+                None | Some(Lineage::Literal(_)) => self.find_referenced_column(core, expr),
                 Some(_) => None,
             };
             let flow = column.map_or(flow, |expr| self.follow_expr(expr, names));
             let sql = self.sql;
-            let term = without_parens(column.unwrap_or(expr));
+            let term = strip_expr_parens(column.unwrap_or(expr));
             groups.terms.push(sql[term.span.clone()].trim());
             groups.lineages.extend(flow.lineage.clone());
             if !flow.is_collated {
                 groups.uncollated.extend(flow.lineage.clone());
             }
-            let ExprKind::Column { table, column } = &without_plus(term).kind else { continue };
+            let ExprKind::Column { table, column } = &strip_plus(term).kind else { continue };
             let Some((Some(of), field)) = names.find_column(table.as_deref(), column) else {
                 if is_rowid(column) {
-                    groups.add_single_rows(names.instances_of_rowid(table.as_deref()));
+                    groups.add_single_rows(names.find_rowid_instances(table.as_deref()));
                 }
                 continue;
             };
@@ -349,7 +348,7 @@ impl<'q> FlowAnalysis<'q> {
     }
 
     /// Returns the result column that a GROUP BY term refers to by number or alias, if any.
-    fn referenced_result_column<'c>(&self, core: &'c SelectCore, term: &Expr) -> Option<&'c Expr> {
+    fn find_referenced_column<'c>(&self, core: &'c SelectCore, term: &Expr) -> Option<&'c Expr> {
         // The caller has found no column of the FROM clause, so aliases resolve as in ORDER BY.
         match resolve_term(term, Clause::Order, core, self.sql) {
             ResolvedTerm::Result(n) => core.columns.get(n)?.expr.as_ref(),
@@ -357,7 +356,7 @@ impl<'q> FlowAnalysis<'q> {
         }
     }
 
-    fn follow_columns(
+    fn analyze_columns(
         &mut self,
         core: &SelectCore,
         names: &SelectNames<'_>,
@@ -366,7 +365,7 @@ impl<'q> FlowAnalysis<'q> {
         for column in &core.columns {
             if let Some(expr) = &column.expr {
                 let flow = self.follow_expr(expr, names);
-                let own = match &without_parens(expr).kind {
+                let own = match &strip_expr_parens(expr).kind {
                     ExprKind::Column { column, .. } => Some(column.clone()),
                     _ => None,
                 };
@@ -401,7 +400,7 @@ impl<'q> FlowAnalysis<'q> {
     }
 
     /// Adds a FROM entry to the visible tables.
-    fn follow_source(
+    fn analyze_source(
         &mut self,
         item: &FromItem,
         outer_names: &SelectNames<'_>,
@@ -412,18 +411,18 @@ impl<'q> FlowAnalysis<'q> {
                 match outer_names.cte_fields(name).filter(|_| schema.is_none()) {
                     Some(fields) => fields.clone().map(|f| self.renumber_instances(f)),
                     None => match self.schema.view_definition(name) {
-                        Some(view) => self.view_fields(name, view),
-                        None => self.base_fields(name),
+                        Some(view) => self.resolve_view_fields(name, view),
+                        None => self.resolve_base_fields(name),
                     },
                 }
             }
             FromSource::Function { name, .. } => self.schema.column_names(name).map(|columns| {
                 columns.into_iter().map(|name| FlowField { name, flow: Flow::default() }).collect()
             }),
-            FromSource::Query(query) => self.follow_query(query, outer_names, None),
+            FromSource::Query(query) => self.analyze_query(query, outer_names, None),
             FromSource::Join(items) => {
                 let at = names.tables.len();
-                items.iter().for_each(|i| self.follow_source(i, outer_names, names));
+                items.iter().for_each(|i| self.analyze_source(i, outer_names, names));
                 if item.name.is_none() {
                     return;
                 }
@@ -462,20 +461,24 @@ impl<'q> FlowAnalysis<'q> {
     }
 
     /// Returns the columns of a view with their lineages in the view's query.
-    fn view_fields(&mut self, name: &str, view: &'q ViewDefinition) -> Option<Vec<FlowField>> {
+    fn resolve_view_fields(
+        &mut self,
+        name: &str,
+        view: &'q ViewDefinition,
+    ) -> Option<Vec<FlowField>> {
         let mut view_analysis =
             Self { instance_count: self.instance_count, ..Self::new(&view.sql, &[], self.schema) };
-        let fields = view_analysis.follow_query(&view.query, &SelectNames::default(), None);
+        let fields = view_analysis.analyze_query(&view.query, &SelectNames::default(), None);
         let columns = self.schema.column_names(name)?;
         let Some(fields) = fields.filter(|fields| fields.len() == columns.len()) else {
-            return self.base_fields(name);
+            return self.resolve_base_fields(name);
         };
         self.instance_count = view_analysis.instance_count;
         self.equalities.extend(view_analysis.equalities);
         Some(rename_fields(fields, &columns))
     }
 
-    fn base_fields(&mut self, table: &str) -> Option<Vec<FlowField>> {
+    fn resolve_base_fields(&mut self, table: &str) -> Option<Vec<FlowField>> {
         let columns = self.schema.column_names(table)?;
         self.instance_count += 1;
         let instance = self.instance_count;
@@ -496,11 +499,11 @@ impl<'q> FlowAnalysis<'q> {
 
     /// Records the column equalities in a condition that every row satisfies.
     fn record_equalities(&mut self, condition: &Expr, names: &SelectNames<'_>) {
-        match &without_parens(condition).kind {
+        match &strip_expr_parens(condition).kind {
             ExprKind::And(parts) => parts.iter().for_each(|p| self.record_equalities(p, names)),
             ExprKind::Compare("=", left, right) => {
                 let column = |side: &Expr| {
-                    let ExprKind::Column { table, column } = &without_parens(side).kind else {
+                    let ExprKind::Column { table, column } = &strip_expr_parens(side).kind else {
                         return None;
                     };
                     let (of, field) = names.find_column(table.as_deref(), column)?;
@@ -527,16 +530,16 @@ impl<'q> FlowAnalysis<'q> {
     }
 
     /// Follows the join conditions of a table.
-    fn follow_join(&mut self, item: &FromItem, names: &SelectNames<'_>) {
+    fn analyze_join(&mut self, item: &FromItem, names: &SelectNames<'_>) {
         match &item.source {
             FromSource::Function { args, .. } => args.iter().for_each(|a| {
                 self.follow_expr(a, names);
             }),
-            FromSource::Join(items) => items.iter().for_each(|i| self.follow_join(i, names)),
+            FromSource::Join(items) => items.iter().for_each(|i| self.analyze_join(i, names)),
             FromSource::Table { .. } | FromSource::Query(_) => {}
         }
         if let Some(on) = &item.on {
-            self.follow_condition(on, names);
+            self.analyze_condition(on, names);
         }
         let Some(at) =
             item.name.as_ref().and_then(|n| names.tables.iter().position(|t| t.has_name(n)))
@@ -572,12 +575,12 @@ fn merge_fields(
 }
 
 /// Removes parentheses and unary `+`, which do not change a value.
-fn without_plus(expr: &Expr) -> &Expr {
-    match &without_parens(expr).kind {
+fn strip_plus(expr: &Expr) -> &Expr {
+    match &strip_expr_parens(expr).kind {
         ExprKind::Operation(ExprOperator::Prefix("+"), parts) if parts.len() == 1 => {
-            without_plus(&parts[0])
+            strip_plus(&parts[0])
         }
-        _ => without_parens(expr),
+        _ => strip_expr_parens(expr),
     }
 }
 

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use crate::blendsql::aggregates::{is_aggregate_call, visit_own_exprs};
 use crate::blendsql::emit::column_sql;
-use crate::blendsql::flow::{Flow, FunctionEffect, function_effect};
+use crate::blendsql::flow::{Flow, FunctionEffect, find_function_effect};
 use crate::blendsql::lineage::Lineage;
-use crate::blendsql::scope::{Affinity, ColumnOrigin, without_parens};
+use crate::blendsql::scope::{Affinity, ColumnOrigin, strip_expr_parens};
 use crate::blendsql::terms::read_integer;
 use crate::blendsql::tree::{Expr, ExprKind, ExprOperator, Query};
 use crate::blendsql::usage::follow::{FlowAnalysis, SelectNames};
@@ -18,7 +18,7 @@ use hqdl_values::Type;
 
 impl FlowAnalysis<'_> {
     /// Follows a condition. Only its truth value matters.
-    pub(in crate::blendsql) fn follow_condition(&mut self, expr: &Expr, names: &SelectNames<'_>) {
+    pub(in crate::blendsql) fn analyze_condition(&mut self, expr: &Expr, names: &SelectNames<'_>) {
         let flow = self.follow_expr(expr, names);
         for call in &flow.calls {
             self.usages.entry(*call).or_default().is_condition = true;
@@ -81,9 +81,9 @@ impl FlowAnalysis<'_> {
     }
 
     /// Returns the flows of a row value, or the single flow of any other expression.
-    fn row_flows(&mut self, expr: &Expr, names: &SelectNames<'_>) -> Vec<Flow> {
-        match &without_parens(expr).kind {
-            ExprKind::Scalar(query) => self.query_flows(query, names),
+    fn analyze_row(&mut self, expr: &Expr, names: &SelectNames<'_>) -> Vec<Flow> {
+        match &strip_expr_parens(expr).kind {
+            ExprKind::Scalar(query) => self.analyze_subquery(query, names),
             ExprKind::Operation(ExprOperator::Row, parts) => {
                 parts.iter().map(|p| self.follow_expr(p, names)).collect()
             }
@@ -92,8 +92,8 @@ impl FlowAnalysis<'_> {
     }
 
     /// Returns the flows of a subquery's columns.
-    fn query_flows(&mut self, query: &Query, names: &SelectNames<'_>) -> Vec<Flow> {
-        let fields = self.follow_query(query, names, None).unwrap_or_default();
+    fn analyze_subquery(&mut self, query: &Query, names: &SelectNames<'_>) -> Vec<Flow> {
+        let fields = self.analyze_query(query, names, None).unwrap_or_default();
         // Remove the lineage: the columns belong to rows of the subquery, not to the current row.
         fields.into_iter().map(|f| Flow { lineage: None, ..f.flow }).collect()
     }
@@ -112,7 +112,7 @@ impl FlowAnalysis<'_> {
     ) -> Flow {
         let before = self.reads_rows_of.len();
         self.record_rows_read(expr, names);
-        let flow = self.follow_expr_kind(expr, names);
+        let flow = self.analyze_expr_kind(expr, names);
         self.reads_rows_of.truncate(before);
         flow
     }
@@ -130,17 +130,16 @@ impl FlowAnalysis<'_> {
                 }
             });
             let is_found = |here: &&SelectNames<'_>| found.iter().any(|f| std::ptr::eq(*f, *here));
-            self.reads_rows_of
-                .push(names_id(names.self_and_enclosing().find(is_found).unwrap_or(names)));
+            self.reads_rows_of.push(names_id(names.ancestors().find(is_found).unwrap_or(names)));
         }
         let text = self.sql.get(expr.span.clone()).unwrap_or_default().trim();
         let is_term = |n: &&SelectNames<'_>| n.groups.as_ref().is_some_and(|g| g.is_term(text));
-        self.reads_rows_of.extend(names.self_and_enclosing().filter(is_term).map(names_id));
+        self.reads_rows_of.extend(names.ancestors().filter(is_term).map(names_id));
     }
 
     /// Returns the flow of a name. If the column has several values per group, records this for the
     /// enclosing calls.
-    fn follow_name(&mut self, table: Option<&str>, column: &str, names: &SelectNames<'_>) -> Flow {
+    fn analyze_name(&mut self, table: Option<&str>, column: &str, names: &SelectNames<'_>) -> Flow {
         if let Some((select, of, field)) = names.find_with_select(table, column)
             && !self.enclosing_calls.is_empty()
             && !self.reads_rows_of.contains(&names_id(select))
@@ -155,30 +154,32 @@ impl FlowAnalysis<'_> {
                     .get_or_insert_with(|| name_text.clone());
             }
         }
-        name_flow(table, column, names)
+        find_name_flow(table, column, names)
     }
 
-    fn follow_expr_kind(&mut self, expr: &Expr, names: &SelectNames<'_>) -> Flow {
+    fn analyze_expr_kind(&mut self, expr: &Expr, names: &SelectNames<'_>) -> Flow {
         match &expr.kind {
             ExprKind::Paren(inner) => self.follow_expr(inner, names),
             ExprKind::And(all) | ExprKind::Or(all) => {
-                all.iter().for_each(|e| self.follow_condition(e, names));
+                all.iter().for_each(|e| self.analyze_condition(e, names));
                 Flow::truth()
             }
             ExprKind::Not(inner) => {
-                self.follow_condition(inner, names);
+                self.analyze_condition(inner, names);
                 Flow::truth()
             }
-            ExprKind::Literal => self.literal_flow(expr),
-            ExprKind::Column { table, column } => self.follow_name(table.as_deref(), column, names),
-            ExprKind::Call(n, args) => self.follow_call(*n, args, names),
+            ExprKind::Literal => self.analyze_literal(expr),
+            ExprKind::Column { table, column } => {
+                self.analyze_name(table.as_deref(), column, names)
+            }
+            ExprKind::Call(n, args) => self.analyze_call(*n, args, names),
             ExprKind::Compare(sign, left, right) => {
                 let (left_flows, right_flows) =
-                    (self.row_flows(left, names), self.row_flows(right, names));
+                    (self.analyze_row(left, names), self.analyze_row(right, names));
                 self.compare_rows(sign, &left_flows, &right_flows);
                 Flow::truth()
             }
-            ExprKind::Cast(inner, type_name) => self.cast_flow(inner, type_name, names),
+            ExprKind::Cast(inner, type_name) => self.analyze_cast(inner, type_name, names),
             ExprKind::Case { operand, whens, otherwise } => {
                 let operand = operand.as_ref().map(|o| self.follow_expr(o, names));
                 let mut value = Flow::default();
@@ -188,7 +189,7 @@ impl FlowAnalysis<'_> {
                             let when = self.follow_expr(when, names);
                             self.record_flow_comparison("=", operand, &when);
                         }
-                        None => self.follow_condition(when, names),
+                        None => self.analyze_condition(when, names),
                     }
                     value = value.union_with(self.follow_expr(then, names).without_affinity());
                 }
@@ -199,30 +200,30 @@ impl FlowAnalysis<'_> {
             }
             ExprKind::Function { name, window, filter, args, .. } => {
                 if let Some(filter) = filter {
-                    self.follow_condition(filter, names);
+                    self.analyze_condition(filter, names);
                 }
                 window.iter().flat_map(|w| w.exprs()).for_each(|e| {
                     self.follow_expr(e, names);
                 });
-                self.follow_function(name, window.is_some(), args, names)
+                self.analyze_function(name, window.is_some(), args, names)
             }
             ExprKind::Exists(query) => {
-                self.follow_query(query, names, None);
+                self.analyze_query(query, names, None);
                 Flow::truth()
             }
             ExprKind::Scalar(query) => {
-                self.query_flows(query, names).into_iter().next().unwrap_or_default()
+                self.analyze_subquery(query, names).into_iter().next().unwrap_or_default()
             }
             ExprKind::In { negated, operand, list, query, is_answer } => {
                 let sign = if *negated { "<>" } else { "=" };
-                self.follow_in(operand, sign, (list, *is_answer), query.as_deref(), names);
+                self.analyze_in(operand, sign, (list, *is_answer), query.as_deref(), names);
                 Flow::truth()
             }
-            ExprKind::Operation(operator, parts) => self.operation_flow(operator, parts, names),
+            ExprKind::Operation(operator, parts) => self.analyze_operation(operator, parts, names),
         }
     }
 
-    fn literal_flow(&self, expr: &Expr) -> Flow {
+    fn analyze_literal(&self, expr: &Expr) -> Flow {
         let text = self.sql[expr.span.clone()].trim();
         let lineage = Some(Arc::new(Lineage::Literal(text.to_owned())));
         let flow = if let Some(inner) = text.strip_prefix('\'').and_then(|t| t.strip_suffix('\'')) {
@@ -243,7 +244,7 @@ impl FlowAnalysis<'_> {
         Flow { lineage, ..flow }
     }
 
-    fn cast_flow(&mut self, inner: &Expr, type_name: &str, names: &SelectNames<'_>) -> Flow {
+    fn analyze_cast(&mut self, inner: &Expr, type_name: &str, names: &SelectNames<'_>) -> Flow {
         let flow = self.follow_expr(inner, names);
         let lower_name = type_name.to_ascii_lowercase();
         let contains_any = |parts: &[&str]| parts.iter().any(|part| lower_name.contains(part));
@@ -276,7 +277,7 @@ impl FlowAnalysis<'_> {
         Flow { lineage, ..result }
     }
 
-    fn follow_function(
+    fn analyze_function(
         &mut self,
         name: &str,
         window: bool,
@@ -296,7 +297,7 @@ impl FlowAnalysis<'_> {
         let union = |flows: Vec<Flow>| {
             flows.into_iter().map(Flow::without_affinity).fold(Flow::default(), Flow::union_with)
         };
-        let result = match function_effect(name) {
+        let result = match find_function_effect(name) {
             FunctionEffect::PassesThrough(count) => union(flows.into_iter().take(count).collect()),
             FunctionEffect::Extremum => {
                 for pair in flows.windows(2) {
@@ -328,7 +329,7 @@ impl FlowAnalysis<'_> {
         Flow { lineage, ..result }
     }
 
-    fn follow_in(
+    fn analyze_in(
         &mut self,
         operand: &Expr,
         sign: &str,
@@ -336,13 +337,13 @@ impl FlowAnalysis<'_> {
         query: Option<&Query>,
         names: &SelectNames<'_>,
     ) {
-        let left = self.row_flows(operand, names);
+        let left = self.analyze_row(operand, names);
         if let Some(query) = query {
-            let right = self.query_flows(query, names);
+            let right = self.analyze_subquery(query, names);
             self.compare_rows(sign, &left, &right);
         }
         for item in list {
-            let right = self.row_flows(item, names);
+            let right = self.analyze_row(item, names);
             if let ExprKind::Call(n, _) = &item.kind {
                 self.usages.entry(*n).or_default().is_in_list = is_answer;
             }
@@ -352,7 +353,7 @@ impl FlowAnalysis<'_> {
         }
     }
 
-    fn operation_flow(
+    fn analyze_operation(
         &mut self,
         operator: &ExprOperator,
         parts: &[Expr],
@@ -401,13 +402,13 @@ impl FlowAnalysis<'_> {
 
     /// Records the arguments of a call and the names that are visible to it. Returns the flow of
     /// the call's answer.
-    fn follow_call(&mut self, n: usize, args: &[Expr], names: &SelectNames<'_>) -> Flow {
+    fn analyze_call(&mut self, n: usize, args: &[Expr], names: &SelectNames<'_>) -> Flow {
         let mut keys = Vec::new();
         self.enclosing_calls.push(n);
         let flows: Vec<Flow> = args.iter().map(|arg| self.follow_expr(arg, names)).collect();
         self.enclosing_calls.pop();
         for (arg, flow) in args.iter().zip(flows) {
-            let name = match &without_parens(arg).kind {
+            let name = match &strip_expr_parens(arg).kind {
                 ExprKind::Column { column, .. } => Some(column.clone()),
                 _ => None,
             };
@@ -421,19 +422,18 @@ impl FlowAnalysis<'_> {
             keys.push(Key { text: column_sql(arg, self.sql), name, origin, base: None, lineage });
         }
         let group_terms = match self.aggregate_depth {
-            0 => names.self_and_enclosing().flat_map(|n| n.group_terms.iter().cloned()).collect(),
+            0 => names.ancestors().flat_map(|n| n.group_terms.iter().cloned()).collect(),
             _ => Vec::new(),
         };
-        let tables =
-            names.self_and_enclosing().flat_map(|n| &n.tables).filter_map(|t| t.name.clone());
-        let instances = self.reachable_instances(&keys);
+        let tables = names.ancestors().flat_map(|n| &n.tables).filter_map(|t| t.name.clone());
+        let instances = self.list_reachable_instances(&keys);
         let connects_instances = |j: &&ColumnEquality| {
             [&j.left, &j.right].iter().all(|(instance, _)| instances.contains(instance))
         };
         let usage = CallUsage {
             available_columns: find_visible_columns(&instances, names),
             equalities: self.equalities.iter().filter(connects_instances).cloned().collect(),
-            options: options_column(&self.calls[n], names),
+            options: find_options_column(&self.calls[n], names),
             tables: tables.collect(),
             keys,
             group_terms,
@@ -444,7 +444,7 @@ impl FlowAnalysis<'_> {
     }
 
     /// Returns the instances that the keys depend on, and the instances joined to them.
-    fn reachable_instances(&self, keys: &[Key]) -> Vec<usize> {
+    fn list_reachable_instances(&self, keys: &[Key]) -> Vec<usize> {
         let of_key = |k: &Key| -> Vec<usize> {
             let lineage = k.lineage.as_deref();
             lineage.map_or(Vec::new(), |l| l.instances().iter().map(|(n, _)| *n).collect())
@@ -471,7 +471,7 @@ fn find_visible_columns(instances: &[usize], names: &SelectNames<'_>) -> Vec<Ava
         return Vec::new();
     }
     let mut found: Vec<AvailableColumn> = Vec::new();
-    for table in names.self_and_enclosing().flat_map(|n| &n.tables) {
+    for table in names.ancestors().flat_map(|n| &n.tables) {
         for field in table.fields.iter().flatten() {
             let Some(Lineage::Column { instance, table: of, column }) =
                 field.flow.lineage.as_deref()
@@ -494,7 +494,7 @@ fn find_visible_columns(instances: &[usize], names: &SelectNames<'_>) -> Vec<Ava
 }
 
 /// Returns the column that provides a call's options, if there is one.
-fn options_column(call: &Call, names: &SelectNames<'_>) -> Option<OptionsColumn> {
+fn find_options_column(call: &Call, names: &SelectNames<'_>) -> Option<OptionsColumn> {
     let Some(Choices::Column { table, column, .. }) = &call.options else { return None };
     if let Some((of, field)) = names.find_column(table.as_deref(), column) {
         if let Some(name) = of.and_then(|t| t.name.as_ref())
@@ -515,7 +515,7 @@ fn names_id(names: &SelectNames<'_>) -> *const () {
     std::ptr::from_ref(names).cast()
 }
 
-fn name_flow(table: Option<&str>, column: &str, names: &SelectNames<'_>) -> Flow {
+fn find_name_flow(table: Option<&str>, column: &str, names: &SelectNames<'_>) -> Flow {
     match names.find_column(table, column) {
         Some((_, field)) => field.flow.clone(),
         None if ["true", "false"].iter().any(|w| column.eq_ignore_ascii_case(w)) => Flow::truth(),

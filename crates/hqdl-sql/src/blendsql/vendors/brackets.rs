@@ -4,7 +4,7 @@ use crate::blendsql::lexer::{Lexeme, Token};
 
 /// Returns the index of the bracket that closes the bracket at the first token; 0 if the first
 /// token is not a bracket, and `None` if the bracket is not closed.
-fn find_close(tokens: &[Token]) -> Option<usize> {
+fn find_closing_bracket(tokens: &[Token]) -> Option<usize> {
     let mut depth = 0_usize;
     tokens.iter().position(|token| {
         match token.lexeme {
@@ -24,7 +24,7 @@ pub(super) fn split_at_commas(tokens: &[Token]) -> Vec<&[Token]> {
             parts.push(&tokens[begin..n]);
             begin = n + 1;
         }
-        n += find_close(&tokens[n..]).unwrap_or(0) + 1;
+        n += find_closing_bracket(&tokens[n..]).unwrap_or(0) + 1;
     }
     parts.push(&tokens[begin..]);
     parts.retain(|part| !part.is_empty());
@@ -44,7 +44,7 @@ pub(super) fn strip_brackets<'t>(
         None => tokens,
     };
     rest.first().filter(|first| first.is_symbol(open))?;
-    let close = find_close(rest)?;
+    let close = find_closing_bracket(rest)?;
     (close + 1 == rest.len()).then(|| &rest[1..close])
 }
 
@@ -58,7 +58,7 @@ pub(super) fn split_at_pipes(tokens: &[Token]) -> Vec<&[Token]> {
             begin = n + 2;
             n += 1;
         }
-        n += find_close(&tokens[n..]).unwrap_or(0) + 1;
+        n += find_closing_bracket(&tokens[n..]).unwrap_or(0) + 1;
     }
     parts.push(&tokens[begin..]);
     parts.retain(|part| !part.is_empty());

@@ -215,7 +215,7 @@ impl VendorText<'_> {
         let is_comparison = matches!(tokens, [word, sign, ..]
             if word.lexeme == Lexeme::Word && sign.is_symbol(b'='));
         Ok(NamedValue {
-            span: argument::span_of_tokens(tokens),
+            span: argument::token_span(tokens),
             argument: argument::parse_argument(self.sql, tokens)?,
             name: self.column_name(tokens).unwrap_or_default(),
             is_comparison,

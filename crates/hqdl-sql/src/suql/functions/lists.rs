@@ -27,10 +27,10 @@ pub(super) fn register(connection: &Connection) -> Result<()> {
         })
     };
     make("suql_append", 2, |v| {
-        Ok(array_value(elements_or_empty(v[0]).into_iter().chain([to_json(v[1])]).collect()))
+        Ok(array_value(parse_elements(v[0]).into_iter().chain([to_json(v[1])]).collect()))
     })?;
     make("suql_prepend", 2, |v| {
-        Ok(array_value([to_json(v[0])].into_iter().chain(elements_or_empty(v[1])).collect()))
+        Ok(array_value([to_json(v[0])].into_iter().chain(parse_elements(v[1])).collect()))
     })?;
     make("suql_remove", 2, |v| {
         if v[0] == ValueRef::Null {
@@ -43,7 +43,7 @@ pub(super) fn register(connection: &Connection) -> Result<()> {
     })?;
     make("suql_position", 2, |v| {
         let wanted = to_json(v[1]);
-        let at = elements_or_empty(v[0]).iter().position(|e| elements_match(e, &wanted));
+        let at = parse_elements(v[0]).iter().position(|e| elements_match(e, &wanted));
         Ok(at.and_then(|at| i64::try_from(at + 1).ok()).map_or(Sql::Null, Sql::Integer))
     })?;
     // A NULL delimiter splits a text into its characters.
@@ -73,7 +73,7 @@ fn array_value(all: Vec<Json>) -> Sql {
     Sql::Text(Json::from(all).to_string())
 }
 
-fn elements_or_empty(value: ValueRef<'_>) -> Vec<Json> {
+fn parse_elements(value: ValueRef<'_>) -> Vec<Json> {
     if value == ValueRef::Null { Vec::new() } else { array_elements(value) }
 }
 

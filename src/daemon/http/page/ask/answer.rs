@@ -16,7 +16,7 @@ use crate::daemon::active_spec::ActiveSpec;
 use crate::daemon::context::DaemonContext;
 use crate::database::Database;
 use crate::failure::Failure;
-use crate::format::{count_noun, format_usd, format_usd_bound};
+use crate::format::{format_count, format_usd, format_usd_bound};
 use crate::model;
 use crate::problem::Problems;
 use crate::query::{Dialect, Meta, QueryError, Request};
@@ -97,7 +97,7 @@ pub(super) fn describe_max_writing_cost(active: &ActiveSpec) -> Result<String, F
     Ok(match ask::limit_sql_generation_cost(&active.spec)?.1 {
         SqlGenerationLimit::Usd(usd) => format!("for at most {}", format_usd(usd)),
         SqlGenerationLimit::Tokens(tokens) => {
-            format!("for at most {}, price unknown", count_noun(tokens, "token"))
+            format!("for at most {}, price unknown", format_count(tokens, "token"))
         }
     })
 }
@@ -165,10 +165,10 @@ impl AskJob {
             reason = "the method does not have the lifetime that the function needs"
         )]
         let (written, repairs, usd) =
-            self.with_asker(rewrites, |asker| asker.plan_likelier_reading())?;
+            self.with_asker(rewrites, |asker| asker.write_likelier_query())?;
         let plan = match written {
             Written::Plan(mut plan) => {
-                self.identify_plan(&mut plan)?;
+                self.set_plan_id(&mut plan)?;
                 *plan
             }
             Written::Declined(reason) => return Ok(AskResult::Declined(reason)),
@@ -207,7 +207,7 @@ impl AskJob {
             let note = Some("The model found no condition that can be relaxed.".to_owned());
             return Ok(AskResult::Planned(Box::new(Planned { note, ..before })));
         };
-        self.identify_plan(&mut plan)?;
+        self.set_plan_id(&mut plan)?;
         let note = Some(ask::describe_relaxation(&shown.sql, &plan.sql));
         let planned = Planned { plan, repairs, note, is_relaxed: true, writing_usd: Some(usd) };
         if planned.plan.max_cost == MaxCost::Nothing && !is_server(&self.target) {
@@ -249,14 +249,14 @@ impl AskJob {
         let mut plan = ask::plan_query(&request, &planning_model, "", limits)
             .map_err(|error| self.to_query_failure(error, &shown.sql))?;
         plan.assumptions.clone_from(&shown.assumptions);
-        self.identify_plan(&mut plan)?;
+        self.set_plan_id(&mut plan)?;
         let is_relaxed = shown.is_relaxed;
         Ok(Planned { plan, repairs: Vec::new(), note: None, is_relaxed, writing_usd: None })
     }
 
     /// Sets the identity of a plan. The identity does not depend on how the query was created, or
     /// on white space that an HTML form changes.
-    fn identify_plan(&self, plan: &mut AskPlan) -> Result<(), Failure> {
+    fn set_plan_id(&self, plan: &mut AskPlan) -> Result<(), Failure> {
         let (_, schema_hash) = ask::describe_tables(&self.target, &self.active.spec, false)?;
         let sql = plan.sql.trim().replace("\r\n", "\n");
         let request = self.build_request(&sql, plan.dialect);
@@ -346,7 +346,7 @@ pub(super) fn describe_writing_cost(planned: &Planned) -> Option<String> {
     let cost = if usd > 0.0 { format_usd(usd) } else { "nothing".to_owned() };
     let repairs = planned.repairs.len() as u64;
     let repaired = if repairs > 0 {
-        format!(", with {}", count_noun(repairs, "repair"))
+        format!(", with {}", format_count(repairs, "repair"))
     } else {
         String::new()
     };

@@ -29,7 +29,7 @@ use super::{ErrorPage, HttpState, Page, percent_encode, read_form, render_failur
 use crate::ask::{AskPlan, MaxCost, Turn};
 use crate::daemon::active_spec::ActiveSpec;
 use crate::failure::Failure;
-use crate::format::count_noun;
+use crate::format::format_count;
 use crate::query::Dialect;
 use crate::spec::file::ExampleTable;
 
@@ -134,7 +134,7 @@ pub(super) async fn submit_ask(
     form.sql = form.sql.replace("\r\n", "\n");
     let mut page = AskPage::open(&state, &form)?;
     if form.action == "keep" {
-        return keep_answer(&state, page).await;
+        return add_answer_as_example(&state, page).await;
     }
     let Some(active) = page.active.clone() else { return Ok(page.render(None).into_response()) };
     let action = match form.to_action(&page.writing_cost) {
@@ -183,7 +183,10 @@ pub(super) async fn submit_ask(
 }
 
 /// Adds an answered question with its query to the spec as an example.
-async fn keep_answer(state: &HttpState, mut page: AskPage<'_>) -> Result<Response, ErrorPage> {
+async fn add_answer_as_example(
+    state: &HttpState,
+    mut page: AskPage<'_>,
+) -> Result<Response, ErrorPage> {
     let refuse = |message: &str, hint: &str| {
         ErrorPage::from(HttpRefusal::new(StatusCode::FORBIDDEN, message.to_owned(), hint))
     };
@@ -349,7 +352,7 @@ impl<'f> AskPage<'f> {
         html! { @if !self.turns.is_empty() {
             ol.turns aria-label="Earlier questions" { @for turn in &self.turns { li {
                 details {
-                    summary { (turn.question) " " span.quiet { (count_noun(turn.rows, "row")) } }
+                    summary { (turn.question) " " span.quiet { (format_count(turn.rows, "row")) } }
                     pre tabindex="0" { (turn.sql) }
                     p { a href=(self.query_link(&turn.sql)) { "Open in Query" } }
                 }
@@ -448,8 +451,8 @@ impl<'f> AskPage<'f> {
             p {
                 @if meta.values_asked == 0 && meta.unbounded.is_empty() { "The query sends no request." }
                 @else {
-                    "The query asks the model about at most " strong { (count_noun(meta.values_asked, "value")) }
-                    " (" (meta.values_reused) " known) in " (count_noun(meta.requests, "request")) (format_cost_notes(meta)) "."
+                    "The query asks the model about at most " strong { (format_count(meta.values_asked, "value")) }
+                    " (" (meta.values_reused) " known) in " (format_count(meta.requests, "request")) (format_cost_notes(meta)) "."
                 }
             }
             @if let MaxCost::Unknown(why) = &plan.max_cost { p.note.wait { "The cost is not known: " (why) "." } }
@@ -466,7 +469,7 @@ impl<'f> AskPage<'f> {
         let AskAnswer { planned, rows, meta, searched, turn } = answered;
         html! {
             @if let Some(note) = &planned.note { p.note.wait { (note) } }
-            p { strong { (count_noun(turn.rows, "row")) } ": " (searched) "." }
+            p { strong { (format_count(turn.rows, "row")) } ": " (searched) "." }
             (render_assumptions(planned))
             @if rows.count == 0 {
                 (self.render_hidden_query_form(answered, &html! {
@@ -483,7 +486,7 @@ impl<'f> AskPage<'f> {
                 p { a href=(self.query_link(&turn.sql)) { "Open in Query" } " to draw charts and download all rows" }
                 (render_usage_section(meta))
             }
-            @if turn.rows > 0 && turn.can_be_example { (self.render_keep_form(turn)) }
+            @if turn.rows > 0 && turn.can_be_example { (self.render_add_example_form(turn)) }
         }
     }
 
@@ -500,7 +503,7 @@ impl<'f> AskPage<'f> {
 
     /// Renders the form that keeps the query as an example. A follow-up question must be written
     /// out in full, because it cannot be understood without the earlier ones.
-    fn render_keep_form(&self, turn: &Turn) -> Markup {
+    fn render_add_example_form(&self, turn: &Turn) -> Markup {
         let question = if self.turns.is_empty() { turn.question.as_str() } else { "" };
         html! { details { summary { "Keep as an example" }
             p.small.quiet { "An example is a part of the spec: its question is answered without a request, and the model sees it with similar questions." }

@@ -66,7 +66,7 @@ impl<T: Send + Sync + 'static> Presses<T> {
     where
         W: Future<Output = T> + Send + 'static,
     {
-        let (mut result, _presence) = match self.find_press(key) {
+        let (mut result, _presence) = match self.find_submission(key) {
             Some(press) => press,
             None => self.start_work(key, clients, start),
         };
@@ -76,11 +76,11 @@ impl<T: Send + Sync + 'static> Presses<T> {
 
     /// Returns the result of a form, if its work has ended.
     pub(super) fn find_result(&self, key: &str) -> Option<Arc<T>> {
-        let (result, _) = self.find_press(key)?;
+        let (result, _) = self.find_submission(key)?;
         result.borrow().clone()
     }
 
-    fn find_press(&self, key: &str) -> Option<(PressResult<T>, Arc<()>)> {
+    fn find_submission(&self, key: &str) -> Option<(PressResult<T>, Arc<()>)> {
         let presses = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let press = presses.iter().find(|press| press.key == key)?;
         Some((press.result.clone(), Arc::clone(&press.presence)))

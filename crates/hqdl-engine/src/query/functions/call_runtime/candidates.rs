@@ -141,7 +141,7 @@ impl CallRuntime {
         let documents = || {
             let read = |pair: &[ValueRef<'_>]| {
                 let call = usize::try_from(integer_argument(pair, 0)).ok()?;
-                let value = pair.get(1).map(|v| comparison_prefix(*v))?;
+                let value = pair.get(1).map(|v| shorten_for_comparison(*v))?;
                 let value = match &value {
                     Cow::Borrowed(text) => ValueRef::Text(text.as_bytes()),
                     Cow::Owned(text) => ValueRef::Text(text.as_bytes()),
@@ -156,7 +156,7 @@ impl CallRuntime {
 
 /// Returns the prefix of a text that the comparison uses. In an array, each element is shortened,
 /// so that the text remains an array.
-fn comparison_prefix(value: ValueRef<'_>) -> Cow<'_, str> {
+fn shorten_for_comparison(value: ValueRef<'_>) -> Cow<'_, str> {
     let ValueRef::Text(bytes) = value else { return Cow::Borrowed("") };
     let Ok(text) = std::str::from_utf8(bytes) else { return Cow::Borrowed("") };
     if text.len() <= MAX_COMPARED_BYTES {

@@ -5,8 +5,8 @@ use rusqlite::types::{Value as Sql, ValueRef};
 
 use crate::query::cells::targets::{Cell, Demand, TargetExpansion};
 use crate::query::functions::call_runtime::{CallRuntime, function_error};
-use crate::retrieval::vectors::cosine_of_bytes;
-use hqdl_values::format::count_noun;
+use crate::retrieval::vectors::cosine_similarity_of_bytes;
+use hqdl_values::format::format_count;
 
 /// An argument of `embed` or `similarity`.
 enum Operand<'v> {
@@ -73,7 +73,7 @@ impl CallRuntime {
                         b.len() / 4
                     )));
                 }
-                Ok(cosine_of_bytes(a, b).map_or(Sql::Null, Sql::Real))
+                Ok(cosine_similarity_of_bytes(a, b).map_or(Sql::Null, Sql::Real))
             }
             _ => Err(function_error("internal error: an embedding has the wrong arguments")),
         }
@@ -89,7 +89,7 @@ impl CallRuntime {
             ValueRef::Blob(bytes) if bytes.is_empty() || bytes.len() % 4 != 0 => {
                 Err(function_error(&format!(
                     "a BLOB of {} is not an embedding, which consists of 32-bit floats",
-                    count_noun(bytes.len() as u64, "byte")
+                    format_count(bytes.len() as u64, "byte")
                 )))
             }
             ValueRef::Blob(bytes) => Ok(Some(Operand::Embedding(bytes))),

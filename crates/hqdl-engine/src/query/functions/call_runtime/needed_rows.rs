@@ -12,7 +12,7 @@ use indexmap::IndexMap;
 use rusqlite::types::{Value as Sql, ValueRef};
 
 use crate::query::cells::targets::Demand;
-use crate::query::functions::call_runtime::pending_set::{Distinct, comparable_bytes};
+use crate::query::functions::call_runtime::pending_set::{Distinct, encode_comparable};
 use crate::query::functions::call_runtime::whole_groups::WholeGroups;
 use crate::query::result::query_result::to_owned_value;
 use hqdl_sql::blendsql::plan::{NeededPart, NeededRows, OrderKey};
@@ -56,7 +56,7 @@ impl NeededGroups {
         demands: Vec<Demand>,
     ) {
         let (group_values, order_values) = values.split_at(needed.groups.len().min(values.len()));
-        let group = comparable_bytes(group_values);
+        let group = encode_comparable(group_values);
         if let NeededPart::WholeGroups { largest } = needed.part {
             return self.whole_groups.add_row((needed.count, largest), group, state, demands);
         }

@@ -248,7 +248,7 @@ impl CallRuntime {
             Some(subquery)
                 if subquery.is_subquery && subquery.group == frame.group && !no_short_circuit =>
             {
-                let value = comparable_bytes(values.get(2..).unwrap_or_default());
+                let value = encode_comparable(values.get(2..).unwrap_or_default());
                 subquery.pending_in_rows += pending_in_frame;
                 subquery.rows.entry(value).or_default().add_row(state, frame.demands);
             }
@@ -275,7 +275,7 @@ impl CallRuntime {
         let value = values.get(3).map_or(Sql::Null, |v| to_owned_value(*v));
         let (mut frame, operand) = (frame, values.get(4));
         if let Some(operand) = operand.filter(|_| !self.settings.no_short_circuit)
-            && self.wait_for_operand(&mut frame, *operand)
+            && self.demand_rows_equal_to(&mut frame, *operand)
         {
             return Ok(value);
         }
@@ -319,7 +319,7 @@ impl CallRuntime {
 
     /// If `SQLite` runs the subquery only once, records the demands of the subquery's rows that
     /// equal the operand. Returns false if the outer row must wait for all rows.
-    fn wait_for_operand(&mut self, frame: &mut PendingFrame, operand: ValueRef<'_>) -> bool {
+    fn demand_rows_equal_to(&mut self, frame: &mut PendingFrame, operand: ValueRef<'_>) -> bool {
         let pending_in_frame = self.pass.pending_count - frame.pending_count;
         let pending = &mut self.pass.pending;
         let is_by_value = frame.demands.is_empty() && pending_in_frame == frame.pending_in_rows;
@@ -332,7 +332,7 @@ impl CallRuntime {
         if operand == ValueRef::Null {
             return true;
         }
-        if let Some(candidates) = rows.get(&comparable_bytes(&[operand]))
+        if let Some(candidates) = rows.get(&encode_comparable(&[operand]))
             && candidates.has_pending
             && !candidates.is_certain
         {
@@ -360,7 +360,7 @@ impl CallRuntime {
     }
 
     /// Implements [`Function::NumberRow`].
-    pub(in crate::query) fn close_candidate(
+    pub(in crate::query) fn number_row(
         &mut self,
         values: &[ValueRef<'_>],
     ) -> rusqlite::Result<Sql> {
@@ -392,7 +392,7 @@ impl CallRuntime {
 
 /// Encodes values as bytes. Values that `SQLite` compares as equal, without a collation, have the
 /// same bytes.
-pub(super) fn comparable_bytes(values: &[ValueRef<'_>]) -> Vec<u8> {
+pub(super) fn encode_comparable(values: &[ValueRef<'_>]) -> Vec<u8> {
     let values: Vec<ValueRef<'_>> =
         values.iter().map(|value| normalize_whole_number(*value)).collect();
     let mut bytes = Vec::new();

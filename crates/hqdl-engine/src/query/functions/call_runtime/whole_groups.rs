@@ -86,7 +86,7 @@ impl WholeGroups {
             .filter(|(_, g)| g.max_passing_rows() > 0)
             .collect();
         let all_decided: u64 = groups.iter().map(|(_, g)| g.decided_row_count()).sum();
-        let bound = self.find_bound(&groups);
+        let bound = self.compute_bound(&groups);
         groups.retain(|(_, g)| self.count_rows_to_exclude(g, bound) > 0);
         if groups.iter().all(|(_, g)| g.undecided == 0) {
             return None;
@@ -112,7 +112,7 @@ impl WholeGroups {
 
     /// Returns a bound on the row count of the last needed group: a lower bound, or an upper bound
     /// if the groups with the fewest rows are needed.
-    fn find_bound(&self, groups: &[(Vec<u8>, GroupCounts)]) -> u64 {
+    fn compute_bound(&self, groups: &[(Vec<u8>, GroupCounts)]) -> u64 {
         let last = self.needed.saturating_sub(1);
         if self.largest {
             let mut least: Vec<u64> = groups.iter().map(|(_, g)| g.passed).collect();

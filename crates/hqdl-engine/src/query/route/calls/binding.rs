@@ -4,7 +4,9 @@
 use crate::query::cells::call_target::{CallTarget, ValueConversion};
 use crate::query::request::error::QueryError;
 use crate::query::result::query_result::{Route, RouteKind};
-use crate::query::route::answer_parsing::{answer_regex, required_item_count, yes_no_words};
+use crate::query::route::answer_parsing::{
+    compile_answer_regex, required_item_count, yes_no_words,
+};
 use crate::query::route::call_options::{ValueListProvider, mentions_name};
 use crate::query::route::calls::views::StoredCall;
 use crate::query::route::calls::{Calls, PlannedExpansion};
@@ -35,13 +37,13 @@ impl Calls {
         let target = self.find_or_add_spec_target(bound.expansion, expansion);
         let column = &expansion.columns[bound.column];
         let conversion = ValueConversion {
-            regex: answer_regex(call)?,
+            regex: compile_answer_regex(call)?,
             item_count: required_item_count(call),
             yes_no_words: yes_no_words(call, usage).filter(|_| column.kind == Type::Boolean),
             ..ValueConversion::default()
         };
         let is_plain = conversion.regex.is_none() && conversion.yes_no_words.is_none();
-        let mut stored = bound.stored_call(column).filter(|_| is_plain);
+        let mut stored = bound.build_stored_call(column).filter(|_| is_plain);
         self.call_targets[n] = CallTarget::Cell { target, column: bound.column, conversion };
         self.sites[n].argument_sql = Some(bound.keys.texts.clone());
         if let Some(binding) = &bound.binding.sql {
@@ -168,7 +170,7 @@ impl BoundColumn {
 
     /// Returns how a published table answers the call; `None` if the call does not have the key of
     /// the table's source.
-    fn stored_call(&self, column: &Column) -> Option<StoredCall> {
+    fn build_stored_call(&self, column: &Column) -> Option<StoredCall> {
         let (source, keys, table) = self.keys.stored.clone().filter(|_| column.many.is_none())?;
         Some(StoredCall {
             expansion: self.expansion,

@@ -16,8 +16,9 @@ use crate::query::request::Request;
 use crate::query::request::error::QueryError;
 use crate::query::result::query_result::{Route, RouteKind};
 use crate::query::route::answer_parsing::{
-    answer_regex, answer_type, build_ad_hoc_column, fill_call_question, format_item_count,
-    is_ordered_number, is_untyped, merge_usages, required_item_count, returns_list,
+    build_ad_hoc_column, compile_answer_regex, fill_call_question, format_item_count,
+    infer_answer_type, is_ordered_number, is_untyped, merge_usages, required_item_count,
+    returns_list,
 };
 use crate::query::route::call_options::{ValueListProvider, read_options};
 use crate::query::route::calls::binding::BoundColumn;
@@ -138,7 +139,7 @@ impl Calls {
     ) -> Result<Self, QueryError> {
         let calls = Self {
             call_targets: vec![CallTarget::Pair { join: usize::MAX }; parsed.calls.len()],
-            models: parsed.calls.iter().map(|call| model_name_in_spec(call, spec)).collect(),
+            models: parsed.calls.iter().map(|call| find_model_name(call, spec)).collect(),
             kinds: usages.kinds.clone(),
             sites: parsed
                 .calls
@@ -178,7 +179,7 @@ impl Calls {
         let expansion = &spec.expansions[bound.expansion];
         bound
             .read_columns(expansion)
-            .any(|column| self.models[n].as_deref() != spec.column_model(expansion, column))
+            .any(|column| self.models[n].as_deref() != spec.find_column_model(expansion, column))
             .then(|| format!("its column uses another model than `{model}`"))
     }
 
@@ -225,7 +226,7 @@ impl Calls {
     ) -> Result<(), QueryError> {
         let call = &parsed.calls[n];
         let values = read_options(sql, parsed, call, usage, value_provider, false)?;
-        let data_type = answer_type(call, usage, values.as_deref());
+        let data_type = infer_answer_type(call, usage, values.as_deref());
         check_options(call, data_type, values.as_deref(), parsed)?;
         // The names do not depend on the query, so that the same question about a value always has
         // the same identity.
@@ -277,7 +278,7 @@ impl Calls {
             prefers_integer: stated_type.is_none() && (row_list || data_type == Type::Real),
             is_untyped,
             is_text: row_list && stated_type.is_some_and(|stated| stated.scalar == Type::Text),
-            regex: answer_regex(call)?,
+            regex: compile_answer_regex(call)?,
             item_count: required_item_count(call),
             yes_no_words: None,
         };
@@ -297,7 +298,7 @@ impl Calls {
     ) -> Result<(), QueryError> {
         let call = &parsed.calls[n];
         let values = read_options(sql, parsed, call, usage, value_provider, true)?;
-        let data_type = answer_type(call, usage, values.as_deref());
+        let data_type = infer_answer_type(call, usage, values.as_deref());
         check_options(call, data_type, values.as_deref(), parsed)?;
         let contexts: Vec<String> =
             (1..=call.values.len()).map(|n| format!("context_{n}")).collect();
@@ -325,7 +326,7 @@ impl Calls {
             prefers_integer,
             is_untyped,
             is_text: false,
-            regex: answer_regex(call)?,
+            regex: compile_answer_regex(call)?,
             item_count: required_item_count(call),
             yes_no_words: None,
         };
@@ -527,7 +528,7 @@ fn explain_media_mismatch(call: &Call, expansion: &Expansion) -> Option<String> 
 }
 
 /// Returns the spec's name for the model of a call, or `None` for the default model.
-fn model_name_in_spec(call: &Call, spec: &Spec) -> Option<String> {
+fn find_model_name(call: &Call, spec: &Spec) -> Option<String> {
     let (name, _) = call.model.as_ref()?;
     spec.resolve_model(name).flatten().map(str::to_owned)
 }

@@ -9,7 +9,7 @@ use crate::query::connection::guard::Guard;
 use crate::query::request::Request;
 use crate::query::request::error::QueryError;
 use crate::query::route::calls::Calls;
-use hqdl_database::publish::column_affinity;
+use hqdl_database::publish::find_column_affinity;
 use hqdl_database::published_state::PublishedState;
 use hqdl_spec::Catalog;
 use hqdl_spec::overrides::Overrides;
@@ -81,8 +81,8 @@ pub(in crate::query) fn find_published_columns(
             let last_changed_at = target
                 .requirements
                 .identity_id(*at)
-                .map_or(Ok(i64::MAX), |m| history.last_changed_row(m))?;
-            if !published.has_same_column(column) || last_changed_at > published.head {
+                .map_or(Ok(i64::MAX), |m| history.find_last_changed_row(m))?;
+            if !published.has_unchanged_column(column) || last_changed_at > published.head {
                 return Ok(None);
             }
         }
@@ -127,7 +127,7 @@ fn has_matching_affinities(stored: &StoredCall, request: &Request<'_>, guard: &G
     expansion.key.names().iter().all(|key| {
         let affinity_in = |columns: &[(String, Option<String>)]| {
             let found = columns.iter().find(|(name, _)| name.eq_ignore_ascii_case(key))?;
-            Some(column_affinity(found.1.as_deref()))
+            Some(find_column_affinity(found.1.as_deref()))
         };
         affinity_in(&published_types).is_some()
             && affinity_in(&published_types) == affinity_in(&source_types)

@@ -55,7 +55,7 @@ impl PossibleRowsBuilder<'_> {
         open.exact = open.exact_from;
         if let Some(filter) = &core.filter {
             open.exact &= self.is_certain(filter, &open.frame, false);
-            open.condition = self.possible_condition(filter, &open.frame);
+            open.condition = self.build_possible_condition(filter, &open.frame);
         }
         Some(open)
     }
@@ -75,7 +75,7 @@ impl PossibleRowsBuilder<'_> {
                 FromSource::Table { schema, name, .. } => {
                     match around.scope.cte_fields(name).filter(|_| schema.is_none()) {
                         Some(fields) => (fields.clone(), around.is_exact(name)),
-                        None => (self.resolver().base_fields(name), true),
+                        None => (self.resolver().resolve_base_fields(name), true),
                     }
                 }
                 FromSource::Function { name, args } => {
@@ -92,7 +92,7 @@ impl PossibleRowsBuilder<'_> {
                     (columns.map(|all| all.into_iter().map(field).collect()), true)
                 }
                 FromSource::Query(query) => {
-                    let rows = self.possible_rows(query, around);
+                    let rows = self.build_possible_rows(query, around);
                     if !rows.exact || rows.fields.iter().flatten().any(|f| f.is_from_call) {
                         open.parts.push((query.span.clone(), rows.text));
                     }
@@ -157,7 +157,7 @@ impl PossibleRowsBuilder<'_> {
             if let Some(condition) = &item.on {
                 on = self.is_certain(condition, &open.frame, false);
                 if !on {
-                    let text = self.possible_condition(condition, &open.frame);
+                    let text = self.build_possible_condition(condition, &open.frame);
                     open.parts.push((condition.span.clone(), text));
                 }
             }

@@ -20,12 +20,12 @@ use crate::blendsql::emit::find_result_column;
 use crate::blendsql::frame::{Frame, is_random_function, reads_table};
 use crate::blendsql::plan::DemandPlan;
 use crate::blendsql::plan::analysis::Analysis;
-use crate::blendsql::plan::barrier::{join_barrier, join_barrier_for_tables};
+use crate::blendsql::plan::barrier::{build_join_barrier, build_table_barrier};
 use crate::blendsql::plan::call_site::CallSite;
 use crate::blendsql::plan::condition::split_conjuncts;
 use crate::blendsql::plan::statistics::Statistics;
 use crate::blendsql::scope::{Field, Schema, Scope, Table};
-use crate::blendsql::terms::{Clause, ResolvedTerm, resolve_term, term_expr};
+use crate::blendsql::terms::{Clause, ResolvedTerm, resolve_term, resolve_term_expr};
 use crate::blendsql::tree::{
     Body, Expr, ExprKind, ExprOperator, FromItem, FromSource, JoinKind, Query, SelectCore, Span,
 };
@@ -308,7 +308,7 @@ impl Probing<'_, '_> {
         core.from.iter().for_each(|i| visit_join_conditions(i, 0, &mut |on, _| early.push(on)));
         let unnamed = self.find_unawaited_tables(&early, &open.frame.scope);
         let replacements: Option<Vec<(Span, String)>> =
-            unnamed.iter().map(|t| null_row(t, core)).collect();
+            unnamed.iter().map(|t| build_null_row(t, core)).collect();
         if outer || core.from.iter().any(can_be_flattened) || replacements.is_none() {
             let why = match (outer, &replacements) {
                 (true, _) => OUTER_JOIN_ROWS,
@@ -336,7 +336,7 @@ impl Probing<'_, '_> {
             });
         }
         for (on, depth) in kept {
-            let aliases = Self::aliased_results_with_calls(on, &open);
+            let aliases = Self::find_aliased_results(on, &open);
             let mut parts: Vec<String> =
                 aliases.iter().filter_map(|e| self.probe_expr(e, at)).collect();
             parts.extend(self.probe_expr(on, at));
@@ -358,7 +358,7 @@ impl Probing<'_, '_> {
             }
         }
         // Without a column to wait for, `SQLite` evaluates a condition without columns first.
-        if !core.from.is_empty() && join_barrier(&open.frame.scope).is_empty() {
+        if !core.from.is_empty() && build_join_barrier(&open.frame.scope).is_empty() {
             let all = core.filter.iter().chain(moved.iter().copied()).flat_map(split_conjuncts);
             let scope = &open.frame.scope;
             let first: Vec<&Expr> = all
@@ -371,7 +371,7 @@ impl Probing<'_, '_> {
         }
         // An aggregate in a subquery can belong to this SELECT.
         let analysis = &self.rows.analysis;
-        let within = analysis.outer_aggregates(core, query, &open.frame.scope);
+        let within = analysis.find_outer_aggregates(core, query, &open.frame.scope);
         let rows = core.filter.iter().chain(moved).chain(values()).chain(&core.having);
         let rows = rows.chain(&within);
         let parts = rows.filter_map(|e| self.probe_expr(e, at)).collect();
@@ -475,7 +475,7 @@ impl Probing<'_, '_> {
     }
 
     /// Returns the result columns that contain calls and that a condition references by alias.
-    fn aliased_results_with_calls(condition: &Expr, open: &OpenFrom<'_>) -> Vec<Expr> {
+    fn find_aliased_results(condition: &Expr, open: &OpenFrom<'_>) -> Vec<Expr> {
         let mut named = Vec::new();
         visit_own_exprs(condition, &mut |e| {
             if let ExprKind::Column { table: None, column } = &e.kind
@@ -498,7 +498,9 @@ impl Probing<'_, '_> {
             });
             drawn || self.rows.analysis.depends_on_call(e, &open.frame.scope)
         };
-        let Some(expr) = term_expr(term, Clause::Order, core, self.rows.sql) else { return true };
+        let Some(expr) = resolve_term_expr(term, Clause::Order, core, self.rows.sql) else {
+            return true;
+        };
         let mut named = false;
         visit_own_exprs(expr, &mut |e| {
             if let ExprKind::Column { table: None, column } = &e.kind {
@@ -528,7 +530,7 @@ impl Probing<'_, '_> {
         }
         let waits = |t: &&Table| {
             named.contains(&std::ptr::from_ref(*t))
-                || !join_barrier_for_tables(std::slice::from_ref(*t), scope).is_empty()
+                || !build_table_barrier(std::slice::from_ref(*t), scope).is_empty()
         };
         let has_calls = conditions.iter().any(|c| c.has_call());
         let tables = scope.tables.iter().filter(|_| has_calls && scope.tables.len() > 1);
@@ -608,7 +610,7 @@ fn can_be_flattened(item: &FromItem) -> bool {
 
 /// Returns a row of NULLs that replaces a table of the FROM clause, with the byte range to replace.
 /// Returns `None` if the table cannot be replaced.
-fn null_row(table: &Table, core: &SelectCore) -> Option<(Span, String)> {
+fn build_null_row(table: &Table, core: &SelectCore) -> Option<(Span, String)> {
     let nulls = |f: &Field| format!("NULL AS {}", quote_name(&f.name));
     let row: Vec<String> = table.fields.as_ref()?.iter().map(nulls).collect();
     let row = format!("SELECT {}", row.join(", "));

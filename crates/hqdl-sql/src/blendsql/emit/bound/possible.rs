@@ -15,8 +15,8 @@ use crate::blendsql::frame::{Frame, is_random_function, joins_by_name, reads_tab
 use crate::blendsql::plan::analysis::Analysis;
 use crate::blendsql::plan::call_site::CallSite;
 use crate::blendsql::plan::condition::{may_fail, split_conjuncts};
-use crate::blendsql::scope::{Field, Resolver, rename_fields, without_parens};
-use crate::blendsql::terms::{Clause, term_expr};
+use crate::blendsql::scope::{Field, Resolver, rename_fields, strip_expr_parens};
+use crate::blendsql::terms::{Clause, resolve_term_expr};
 use crate::blendsql::tree::{Body, CompoundOperator, Cte, Expr, ExprKind, Query, SelectCore};
 use hqdl_values::sql;
 
@@ -42,28 +42,28 @@ impl PossibleRowsBuilder<'_> {
     }
 
     /// Returns the possible rows of a query.
-    pub fn possible_rows(&self, query: &Query, around: &Frame<'_>) -> PossibleRows {
+    pub fn build_possible_rows(&self, query: &Query, around: &Frame<'_>) -> PossibleRows {
         if self.is_certain_query(query, around) {
             let text = self.sql[query.span.clone()].to_owned();
             return PossibleRows {
                 text,
-                fields: self.resolver().output_fields(query, &around.scope),
+                fields: self.resolver().resolve_output_fields(query, &around.scope),
                 exact: true,
             };
         }
         let frame = self.declare_ctes(query, around);
         let rows = match &query.body {
-            Body::Core(core) => self.rows_of_select(query, core, &frame),
+            Body::Core(core) => self.build_select_rows(query, core, &frame),
             Body::Compound(operator, left, right) => {
-                self.rows_of_compound(query, *operator, (left, right), &frame)
+                self.build_compound_rows(query, *operator, (left, right), &frame)
             }
-            Body::Values(exprs, width) => self.rows_of_values(query, exprs, *width, &frame),
+            Body::Values(exprs, width) => self.build_values_rows(query, exprs, *width, &frame),
         };
         PossibleRows { text: format!("{}{}", frame.with_clause(), rows.text), ..rows }
     }
 
     /// Returns a single row of NULLs, for a query all of whose columns may depend on answers.
-    fn null_row(fields: Option<Vec<Field>>) -> PossibleRows {
+    fn build_null_row(fields: Option<Vec<Field>>) -> PossibleRows {
         let fields: Option<Vec<Field>> = fields.map(|all| {
             all.into_iter().map(|f| Field { origin: None, is_from_call: true, ..f }).collect()
         });
@@ -80,9 +80,9 @@ impl PossibleRowsBuilder<'_> {
             let rows = if reads_table(&cte.query, &cte.name)
                 && !self.is_certain_query(&cte.query, &frame)
             {
-                Self::null_row(self.recursive_cte_fields(cte, &frame))
+                Self::build_null_row(self.find_recursive_cte_fields(cte, &frame))
             } else {
-                self.possible_rows(&cte.query, &frame)
+                self.build_possible_rows(&cte.query, &frame)
             };
             let columns: Vec<String> = cte.columns.iter().map(|c| sql::quote_name(c)).collect();
             let columns = if columns.is_empty() {
@@ -103,12 +103,12 @@ impl PossibleRowsBuilder<'_> {
     }
 
     /// Returns the columns of a recursive common table expression, if they are known.
-    fn recursive_cte_fields(&self, cte: &Cte, frame: &Frame<'_>) -> Option<Vec<Field>> {
+    fn find_recursive_cte_fields(&self, cte: &Cte, frame: &Frame<'_>) -> Option<Vec<Field>> {
         let first = match &cte.query.body {
             Body::Compound(_, left, _) => left,
             _ => &cte.query,
         };
-        self.resolver().output_fields(first, &frame.scope)
+        self.resolver().resolve_output_fields(first, &frame.scope)
     }
 
     /// Returns true if neither the rows nor the values of a query depend on an answer.
@@ -127,16 +127,13 @@ impl PossibleRowsBuilder<'_> {
         query.visit_tables(&mut |name| {
             settled &= around.is_exact(name) && !(by_name && live(name));
         });
-        let opaque = around.self_and_enclosing().any(|f| f.is_opaque);
+        let opaque = around.ancestors().any(|f| f.is_opaque);
         self.resolver().visit_exprs(query, &around.scope, &mut |e, at, _| match &e.kind {
             ExprKind::Column { table, column } => {
                 settled &= match at.find_column(table.as_deref(), column) {
                     Some(hit) => !hit.field.is_from_call,
                     // The name can be the alias of an outer SELECT's result column.
-                    None => {
-                        !opaque
-                            && !around.self_and_enclosing().any(|f| f.find_alias(column).is_some())
-                    }
+                    None => !opaque && !around.ancestors().any(|f| f.find_alias(column).is_some()),
                 };
             }
             ExprKind::Function { name, args, window: None, .. }
@@ -183,7 +180,7 @@ impl PossibleRowsBuilder<'_> {
         let (exprs, query) = expr.children();
         exprs.into_iter().all(|e| self.is_certain(e, frame, exact_rows))
             && query.is_none_or(|q| {
-                self.analysis.reachable_calls(q).is_empty() && self.is_certain_query(q, frame)
+                self.analysis.list_reachable_calls(q).is_empty() && self.is_certain_query(q, frame)
             })
     }
 
@@ -203,8 +200,8 @@ impl PossibleRowsBuilder<'_> {
             }
             (None, None) => {
                 let truth = ["true", "false"].iter().any(|t| column.eq_ignore_ascii_case(t));
-                let row = frame.scope.row_scope_depth(table, column).is_some();
-                row && !frame.self_and_enclosing().any(|f| f.is_opaque) || truth && table.is_none()
+                let row = frame.scope.find_row_scope_depth(table, column).is_some();
+                row && !frame.ancestors().any(|f| f.is_opaque) || truth && table.is_none()
             }
         }
     }
@@ -224,7 +221,7 @@ impl PossibleRowsBuilder<'_> {
     }
 
     /// Returns a condition in which each part that depends on an answer is assumed to hold.
-    pub fn possible_condition(&self, condition: &Expr, frame: &Frame<'_>) -> String {
+    pub fn build_possible_condition(&self, condition: &Expr, frame: &Frame<'_>) -> String {
         let open = split_conjuncts(condition);
         let open = open.into_iter().filter(|c| !self.is_certain(c, frame, false));
         let first = open.map(|c| c.span.start).min().unwrap_or(usize::MAX);
@@ -264,38 +261,45 @@ impl PossibleRowsBuilder<'_> {
     pub fn is_grouped(&self, query: &Query, core: &SelectCore, frame: &Frame<'_>) -> bool {
         !core.group.is_empty()
             || is_aggregate(core, query)
-            || !self.analysis.outer_aggregates(core, query, &frame.scope).is_empty()
+            || !self.analysis.find_outer_aggregates(core, query, &frame.scope).is_empty()
     }
 
-    fn rows_of_select(&self, query: &Query, core: &SelectCore, frame: &Frame<'_>) -> PossibleRows {
+    fn build_select_rows(
+        &self,
+        query: &Query,
+        core: &SelectCore,
+        frame: &Frame<'_>,
+    ) -> PossibleRows {
         let named = || {
-            self.resolver().fields_of_select(
+            self.resolver().resolve_select_fields(
                 core,
-                &self.resolver().scope_of_select(core, &frame.scope),
+                &self.resolver().build_select_scope(core, &frame.scope),
                 &mut |_| true,
             )
         };
-        let Some(open) = self.build_open_from(core, frame) else { return Self::null_row(named()) };
+        let Some(open) = self.build_open_from(core, frame) else {
+            return Self::build_null_row(named());
+        };
         let grouped = self.is_grouped(query, core, &open.frame);
         let fine = |e: &Expr| self.is_certain(e, &open.frame, false);
         let having = core.having.iter().all(|e| self.is_certain(e, &open.frame, true));
-        let of_term = |g| term_expr(g, Clause::Group, core, self.sql).is_some_and(fine);
+        let of_term = |g| resolve_term_expr(g, Clause::Group, core, self.sql).is_some_and(fine);
         let by_groups = open.exact && core.group.iter().all(of_term) && having;
         let windows = open.exact && core.windows.is_empty();
         let of_rows = if grouped { by_groups } else { windows };
         let certain = |e: &Expr| self.is_certain(e, &open.frame, of_rows);
         let fields =
-            self.resolver().fields_of_select(core, &open.frame.scope, &mut |e| !certain(e));
+            self.resolver().resolve_select_fields(core, &open.frame.scope, &mut |e| !certain(e));
         let exprs = || core.columns.iter().filter_map(|c| c.expr.as_ref());
         if grouped && core.group.is_empty() && !(by_groups && exprs().all(certain)) {
-            return Self::null_row(fields);
+            return Self::build_null_row(fields);
         }
         let columns: Vec<String> = core
             .columns
             .iter()
             .map(|c| match &c.expr {
                 Some(e) if !certain(e) => {
-                    let own = match &without_parens(e).kind {
+                    let own = match &strip_expr_parens(e).kind {
                         ExprKind::Column { column, .. } => Some(column),
                         _ => None,
                     };
@@ -331,14 +335,15 @@ impl PossibleRowsBuilder<'_> {
         PossibleRows { text: each.join(" UNION ALL "), fields, exact }
     }
 
-    fn rows_of_compound(
+    fn build_compound_rows(
         &self,
         query: &Query,
         operator: CompoundOperator,
         (left, right): (&Query, &Query),
         frame: &Frame<'_>,
     ) -> PossibleRows {
-        let (a, b) = (self.possible_rows(left, frame), self.possible_rows(right, frame));
+        let (a, b) =
+            (self.build_possible_rows(left, frame), self.build_possible_rows(right, frame));
         let live = |rows: &PossibleRows| {
             rows.fields.as_ref().is_none_or(|all| all.iter().any(|f| f.is_from_call))
         };
@@ -369,20 +374,20 @@ impl PossibleRowsBuilder<'_> {
         }
     }
 
-    fn rows_of_values(
+    fn build_values_rows(
         &self,
         query: &Query,
         exprs: &[Expr],
         width: usize,
         frame: &Frame<'_>,
     ) -> PossibleRows {
-        let fields = self.resolver().output_fields(query, &frame.scope);
+        let fields = self.resolver().resolve_output_fields(query, &frame.scope);
         let is_row = |e: &Expr| match &e.kind {
             ExprKind::Call(n, _) => self.sites[*n].row_width.is_some(),
             _ => false,
         };
         if width == 0 || exprs.iter().any(is_row) {
-            return Self::null_row(fields);
+            return Self::build_null_row(fields);
         }
         let mut live = vec![false; width];
         let mut rows = Vec::new();

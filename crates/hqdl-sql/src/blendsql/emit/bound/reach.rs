@@ -200,7 +200,9 @@ impl Probing<'_, '_> {
             Some(keys) => keys.clone(),
             None => {
                 let forms = args.iter().enumerate();
-                forms.map(|(n, a)| self.argument_sql(a, site.context_function(n), at)).collect()
+                forms
+                    .map(|(n, a)| self.argument_sql(a, site.find_context_function(n), at))
+                    .collect()
             }
         };
         let text = sql::call_answer_sql(n, false, &keys);
@@ -229,7 +231,7 @@ impl Probing<'_, '_> {
             }
             ExprKind::Scalar(query) => {
                 let (fields, text) = (
-                    self.rows.resolver().output_fields(query, &at.frame.scope),
+                    self.rows.resolver().resolve_output_fields(query, &at.frame.scope),
                     &self.rows.sql[query.span.clone()],
                 );
                 let titles = fields.map(|all| all.into_iter().map(|f| f.name).collect::<Vec<_>>());
