@@ -59,7 +59,7 @@ impl Database {
     ) -> rusqlite::Result<MatchingRows> {
         let (from, table) = (format_from_clause(&source.rows), find_source_qualifier(&source.rows));
         let all = self.connection().prepare(&format!("SELECT * FROM {from}"))?;
-        let columns: Vec<String> = all.column_names().into_iter().map(str::to_owned).collect();
+        let columns: Vec<String> = all.column_names().map(str::to_owned).collect();
         drop(all);
         let mut params = Vec::new();
         let parts = key_columns(expansion, n, &table);

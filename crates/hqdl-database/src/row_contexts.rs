@@ -1,7 +1,7 @@
 //! The contexts of an expansion's rows. Queries use them to find the facts that a run has stored,
 //! and to show the model the same rows.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::path::Path;
 use std::time::Duration;
 
@@ -20,14 +20,14 @@ use hqdl_values::value::Value;
 pub fn find_fact_entities(
     db: &Database,
     expansion: &Expansion,
-    entities: HashSet<Entity>,
+    entities: impl IntoIterator<Item = Entity>,
     timeout: Duration,
 ) -> Result<HashMap<Entity, Entity>, StoreError> {
     let mut found = HashMap::new();
     if !expansion.has_row_context() {
         return Ok(found);
     }
-    Keys::collect_entities(db, expansion, entities, timeout)?
+    Keys::collect_entities(db, expansion, entities.into_iter().collect(), timeout)?
         .for_each(&mut |key: &KeyRow| {
             found.insert(key.entity.clone(), key.fact_entity().clone());
             Ok::<_, rusqlite::Error>(())

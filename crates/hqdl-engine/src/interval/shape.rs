@@ -461,13 +461,10 @@ fn combine_parts(span: &Span, operator: &str, left: Part, right: Part) -> Result
         ("/", Some(_), _) if !is_real => {
             interval_refusal(span, "the division is between whole numbers; multiply by 1.0 first")
         }
-        ("/", Some(_), None) if right.scale == 0.0 => {
+        ("/", Some(_), _) if right.scale == 0.0 => {
             interval_refusal(span, "the aggregate is divided by 0")
         }
         ("/", Some(_), None) => Ok(Part { scale: left.scale / right.scale, is_real, ..left }),
-        ("/", Some(_), Some(_)) if right.scale == 0.0 => {
-            interval_refusal(span, "the aggregate is divided by 0")
-        }
         ("/", Some(_), Some(denominator))
             if left.denominator.is_none() && right.denominator.is_none() =>
         {

@@ -184,7 +184,7 @@ fn measure_wav(bytes: &[u8]) -> Result<f64, &'static str> {
         let size = u32::from_le_bytes([header[4], header[5], header[6], header[7]]) as usize;
         match &header[..4] {
             b"fmt " => {
-                bytes_per_second = Some(read_wav_rate(content.get(..size).ok_or(TRUNCATED)?)?)
+                bytes_per_second = Some(read_wav_rate(content.get(..size).ok_or(TRUNCATED)?)?);
             }
             b"data" => {
                 let rate = bytes_per_second.ok_or(TRUNCATED)?;

@@ -30,6 +30,9 @@ const MAX_ALIAS_DEPTH: usize = 16;
 /// Arguments of `LLMJoin` that a join by a function accepts, too.
 const JOIN_ARGUMENTS: [&str; 4] = ["block", "threshold", "exact", "narrow"];
 
+/// An argument of a function with its name.
+type NamedArgument<'o, 't> = (&'o str, &'t WrittenArgument);
+
 impl<'t> MacroNode<'t> {
     /// Returns the edits for a call of a function about values, rows or pairs.
     pub(super) fn rewrite_function_call(
@@ -82,7 +85,7 @@ impl<'t> MacroNode<'t> {
         &self,
         own: &'o IngredientTable,
         function: &FunctionIngredient,
-    ) -> Result<(Vec<(&'o str, &'t WrittenArgument)>, Vec<&'t WrittenArgument>), QueryError> {
+    ) -> Result<(Vec<NamedArgument<'o, 't>>, Vec<&'t WrittenArgument>), QueryError> {
         let names: Vec<[&str; 1]> = own.arguments.iter().map(|name| [name.as_str()]).collect();
         let names: Vec<&[&str]> = names.iter().map(<[&str; 1]>::as_slice).collect();
         let (given, others) = self.match_arguments(&names)?;
