@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use rusqlite::types::{Value as Sqlite, ValueRef};
 
-use super::keys::{find_source_qualifier, format_from_clause, key_columns};
+use super::source_sql::{find_source_qualifier, format_from_clause, key_columns};
 use super::{Database, StoreError};
 use hqdl_spec::{Expansion, Source, SourceRows};
 use hqdl_values::sql;

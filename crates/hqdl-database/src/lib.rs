@@ -22,6 +22,7 @@ mod refresh;
 pub mod row_contexts;
 pub mod rows;
 pub mod schema;
+mod source_sql;
 mod sqlite_file;
 mod target;
 pub mod tls;

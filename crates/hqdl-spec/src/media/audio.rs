@@ -221,13 +221,13 @@ fn read_wav_rate(chunk: &[u8]) -> Result<f64, &'static str> {
 }
 
 /// A frame of an MP3 file.
-struct Frame {
+struct Mp3Frame {
     /// Length in bytes, with its header.
     length: usize,
     seconds: f64,
 }
 
-impl Frame {
+impl Mp3Frame {
     /// Parses the header of a frame; `None` if the bytes are no header.
     fn parse(bytes: &[u8]) -> Option<Self> {
         const BITRATES: [[u32; 14]; 2] = [
@@ -255,8 +255,8 @@ impl Frame {
 }
 
 fn starts_with_two_frames(bytes: &[u8]) -> bool {
-    let second = |frame: Frame| bytes.get(frame.length..).and_then(Frame::parse);
-    Frame::parse(bytes).and_then(second).is_some()
+    let second = |frame: Mp3Frame| bytes.get(frame.length..).and_then(Mp3Frame::parse);
+    Mp3Frame::parse(bytes).and_then(second).is_some()
 }
 
 /// Returns the duration of an MP3 file: that of its frames, since their bitrates can differ.
@@ -264,7 +264,7 @@ fn measure_mp3(bytes: &[u8]) -> Result<f64, &'static str> {
     let mut rest = skip_id3(bytes);
     let mut seconds = 0.0;
     while !rest.is_empty() {
-        match Frame::parse(rest) {
+        match Mp3Frame::parse(rest) {
             // Outside of frames are tags, whose bytes can look like one header, but not like two.
             Some(frame) if seconds > 0.0 || starts_with_two_frames(rest) => {
                 seconds += frame.seconds;
