@@ -30,11 +30,7 @@ const TYPES: [(TryCastType, &str, &[&str]); 6] = [
         "INTEGER",
         &["integer", "int", "bigint", "smallint", "tinyint", "int64", "int32", "long", "short"],
     ),
-    (
-        TryCastType::Real,
-        "REAL",
-        &["real", "float", "double", "double precision", "float64", "numeric", "decimal", "number"],
-    ),
+    (TryCastType::Real, "REAL", &["real", "float", "double", "double precision", "float64"]),
     (TryCastType::Boolean, "BOOLEAN", &["boolean", "bool", "logical"]),
     (TryCastType::Date, "TEXT", &["date"]),
     (TryCastType::Timestamp, "TEXT", &["timestamp", "datetime"]),

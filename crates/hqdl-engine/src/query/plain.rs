@@ -88,7 +88,7 @@ impl PlainQuery<'_> {
             None => self.dialect.with_translated_query(self.sql, self.database, run),
             Some(vendor) => {
                 let written = requote_strings(self.sql, vendor)?;
-                let result = run(&written.sql);
+                let result = self.dialect.with_translated_query(&written.sql, self.database, run);
                 result.map_err(|error| error.map_span(|span| written.map_span_to_original(&span)))
             }
         }

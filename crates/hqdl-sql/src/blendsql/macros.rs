@@ -123,7 +123,7 @@ pub struct NamedValue {
     /// Name by which the question refers to the value.
     pub name: String,
     /// Whether the value begins like a named argument: `a = b`.
-    pub is_comparison: bool,
+    pub needs_parens: bool,
 }
 
 /// An argument of a call; it has at least one token.

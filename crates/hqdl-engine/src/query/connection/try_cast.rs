@@ -1,6 +1,6 @@
 //! The function `hq_try_cast(value, type)`, by which `TRY_CAST` is rewritten.
 
-use jiff::civil::{Date, DateTime};
+use jiff::civil::{Date, DateTime, Time};
 use rusqlite::functions::FunctionFlags;
 use rusqlite::types::{Value, ValueRef};
 use rusqlite::{Connection, Error};
@@ -8,9 +8,8 @@ use rusqlite::{Connection, Error};
 use hqdl_sql::blendsql::runtime::TRY_CAST_FUNCTION;
 use hqdl_sql::try_cast::TryCastType;
 
-/// Words for true and false, in lower case.
-const BOOLEANS: [(&str, &str); 6] =
-    [("true", "false"), ("t", "f"), ("yes", "no"), ("y", "n"), ("on", "off"), ("1", "0")];
+/// Words for true and false, in lower case, in all engines that have `TRY_CAST`.
+const BOOLEANS: [(&str, &str); 3] = [("true", "false"), ("t", "f"), ("1", "0")];
 
 /// Registers the function with a connection.
 ///
@@ -55,7 +54,9 @@ fn cast_text(text: &str, cast_type: TryCastType) -> Option<Value> {
     match cast_type {
         TryCastType::Text => Some(Value::Text(text.to_owned())),
         TryCastType::Integer => {
-            let number = || parse_real(trimmed).and_then(to_whole_number);
+            // Engines disagree about numbers with an exponent.
+            let plain = Some(trimmed).filter(|text| !text.contains(['e', 'E']));
+            let number = || plain.and_then(parse_real).and_then(to_whole_number);
             trimmed.parse().ok().or_else(number).map(Value::Integer)
         }
         TryCastType::Real => parse_real(trimmed).map(Value::Real),
@@ -66,7 +67,7 @@ fn cast_text(text: &str, cast_type: TryCastType) -> Option<Value> {
         }
         TryCastType::Date => parse_time(trimmed).map(|time| Value::Text(time.date().to_string())),
         TryCastType::Timestamp => parse_time(trimmed)
-            .map(|time| Value::Text(time.strftime("%Y-%m-%d %H:%M:%S").to_string())),
+            .map(|time| Value::Text(time.strftime("%Y-%m-%d %H:%M:%S%.f").to_string())),
     }
 }
 
@@ -90,6 +91,11 @@ fn parse_time(text: &str) -> Option<DateTime> {
     if text.len() == 10 {
         return Some(date.at(0, 0, 0, 0));
     }
-    let has_separator = matches!(text.as_bytes()[10], b' ' | b'T');
-    text.parse().ok().filter(|_| has_separator)
+    let time = text[10..].strip_prefix([' ', 'T'])?;
+    // jiff ignores the offset of a time, and reads a leap second as the second before.
+    let is_plain =
+        time.len() >= 5 && time.bytes().all(|b| b.is_ascii_digit() || b":.".contains(&b));
+    let is_leap_second = time.get(6..8) == Some("60");
+    let time: Time = time.parse().ok().filter(|_| is_plain && !is_leap_second)?;
+    Some(date.to_datetime(time))
 }

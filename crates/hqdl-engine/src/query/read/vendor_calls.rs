@@ -93,5 +93,5 @@ fn join_values(values: &[NamedValue]) -> EditText {
 /// Returns a value as an argument of an ingredient, which reads `a = b` as a named argument.
 fn value_sql(value: &NamedValue) -> EditText {
     let span = EditText::from(value.span.clone());
-    if value.is_comparison { EditText::concat(["(".into(), span, ")".into()]) } else { span }
+    if value.needs_parens { EditText::concat(["(".into(), span, ")".into()]) } else { span }
 }

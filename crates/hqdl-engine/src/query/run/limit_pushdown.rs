@@ -275,9 +275,12 @@ impl<'r> CandidateReader<'r> {
 
 /// Returns a value in the form that DISTINCT compares.
 fn distinct_value(value: &Sql) -> ValueRef<'_> {
-    // A whole number of less than 2^63 is exact as an integer.
+    // A whole number of 64 bits is exact as an integer.
+    let limit = 63_f64.exp2();
     match value {
-        Sql::Real(r) if r.fract() == 0.0 && r.abs() < 63_f64.exp2() => ValueRef::Integer(*r as i64),
+        Sql::Real(r) if r.fract() == 0.0 && (-limit..limit).contains(r) => {
+            ValueRef::Integer(*r as i64)
+        }
         other => ValueRef::from(other),
     }
 }

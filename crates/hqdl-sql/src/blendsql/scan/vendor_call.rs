@@ -1,7 +1,7 @@
 //! Reads the calls of another engine's AI functions, and the syntax that only their arguments have:
 //! objects and lists.
 
-use crate::blendsql::lexer::{Brackets, Lexeme, Token};
+use crate::blendsql::lexer::{self, Brackets, Lexeme, Token};
 use crate::blendsql::macros::{MacroCall, VendorIngredient, VendorQuestion, macro_ingredient};
 use crate::blendsql::scan::Scanner;
 use crate::blendsql::vendors::{Vendor, read_question};
@@ -35,11 +35,16 @@ impl Scanner<'_> {
         self.check_parameters(first, &question)?;
         self.leave_call();
         let (mut filter, is_aggregate) = (None, question.ingredient == VendorIngredient::Reduce);
+        let is_many =
+            matches!(question.ingredient, VendorIngredient::Classify { is_many: true, .. });
         if is_aggregate {
-            filter = self.read_filter(&mut inner)?;
+            // The condition has PostgreSQL's syntax in AlloyDB, and would not be translated.
+            if vendor != Vendor::AlloyDb {
+                filter = self.read_filter(&mut inner)?;
+            }
             self.reject_window(name)?;
         } else {
-            self.skip_answer_field();
+            self.skip_answer_field(is_many)?;
         }
         let values = question.values.iter().filter_map(|value| value.argument.clone()).collect();
         let subject = match &question.ingredient {
@@ -152,20 +157,27 @@ impl Scanner<'_> {
     /// Reads the next token of the arguments. `[` begins a list, or a name in the SQL of most
     /// engines.
     fn next_vendor_token(&mut self, vendor: Vendor) -> Result<Option<Token>, SqlError> {
-        let start = self.at;
-        if self.sql[start..].trim_start().starts_with('[') {
-            let token = match vendor.brackets() {
-                Brackets::Name => self.peek_token(),
-                Brackets::List => None,
-            };
-            let is_list = token.is_none_or(|token| {
-                super::begins_list(self.sql, token)
-                    || self.sql.as_bytes().get(token.start + 1) == Some(&b'(')
-            });
-            self.at = start;
-            return self.next_token(if is_list { Brackets::List } else { Brackets::Name });
+        let brackets = if self.begins_vendor_list() { Brackets::List } else { vendor.brackets() };
+        self.next_token(brackets)
+    }
+
+    /// Returns true if the next token is the `[` of a list: a text, a brace or a parenthesis follows
+    /// it, or the brackets contain only numbers.
+    fn begins_vendor_list(&self) -> bool {
+        let read = |at: usize, brackets| lexer::next_token(self.sql, at, brackets).ok().flatten();
+        let Some(open) = read(self.at, Brackets::List).filter(|t| t.is_symbol(b'[')) else {
+            return false;
+        };
+        let is_name = || {
+            let name = read(self.at, Brackets::Name);
+            name.is_some_and(|name| !super::begins_list(self.sql, name))
+        };
+        match read(open.end, Brackets::List).map(|first| first.lexeme) {
+            Some(
+                Lexeme::Text | Lexeme::Quoted | Lexeme::Open | Lexeme::Symbol(b'{' | b'(' | b']'),
+            ) => true,
+            _ => !is_name(),
         }
-        self.next_token(vendor.brackets())
     }
 
     /// Replaces the last token with its first byte. The rest is read again.
@@ -178,14 +190,19 @@ impl Scanner<'_> {
     }
 
     /// Skips `.result` of `BigQuery` and `:labels[0]::text` of Snowflake, which select the answer.
-    fn skip_answer_field(&mut self) {
+    fn skip_answer_field(&mut self, is_many: bool) -> Result<(), SqlError> {
         let end = self.at;
-        let Some(sign) = self.peek_token() else { return };
+        let Some(sign) = self.peek_token() else { return Ok(()) };
         if sign.is_symbol(b'.') {
             self.at = sign.end;
             let field = self.peek_token().filter(|field| field.is_word(self.sql, "result"));
             self.at = field.map_or(end, |field| field.end);
         } else if sign.text(self.sql).eq_ignore_ascii_case(":labels") {
+            if is_many {
+                let message = "`:labels` is not supported for several labels";
+                return Err(SqlError::new(sign.span(), message, "the call returns a list")
+                    .with_help("leave it out, or ask for one label"));
+            }
             self.at = sign.end;
             let index = self.peek_token().filter(|index| index.text(self.sql) == "[0]");
             self.at = index.map_or(end, |index| index.end);
@@ -200,6 +217,7 @@ impl Scanner<'_> {
                 token.lexeme = Lexeme::Symbol(b':');
             }
         }
+        Ok(())
     }
 
     /// Fails if the value of a parameter in the arguments has no effect. `first` is the index of the

@@ -48,12 +48,17 @@ pub(super) fn strip_brackets<'t>(
     (close + 1 == rest.len()).then(|| &rest[1..close])
 }
 
-/// Splits tokens at each `||` outside of all brackets.
-pub(super) fn split_at_pipes(tokens: &[Token]) -> Vec<&[Token]> {
-    let (mut parts, mut begin, mut n) = (Vec::new(), 0, 0);
+/// Splits tokens at each `||` outside of all brackets and of `CASE … END`.
+pub(super) fn split_at_pipes<'t>(sql: &str, tokens: &'t [Token]) -> Vec<&'t [Token]> {
+    let (mut parts, mut begin, mut n, mut cases) = (Vec::new(), 0, 0, 0_usize);
     while n < tokens.len() {
         let is_pipe = |n: usize| tokens.get(n).is_some_and(|token| token.is_symbol(b'|'));
-        if is_pipe(n) && is_pipe(n + 1) {
+        if tokens[n].is_word(sql, "CASE") {
+            cases += 1;
+        } else if tokens[n].is_word(sql, "END") {
+            cases = cases.saturating_sub(1);
+        }
+        if cases == 0 && is_pipe(n) && is_pipe(n + 1) {
             parts.push(&tokens[begin..n]);
             begin = n + 2;
             n += 1;

@@ -211,14 +211,17 @@ impl VendorText<'_> {
     /// name.
     pub fn read_value(self, tokens: &[Token]) -> Result<NamedValue, SqlError> {
         self.reject_casts(tokens)?;
-        // An ingredient reads `a = b` as a named argument.
-        let is_comparison = matches!(tokens, [word, sign, ..]
-            if word.lexeme == Lexeme::Word && sign.is_symbol(b'='));
+        // An ingredient reads `a = b` as a named argument, and the text `a::b` as a column.
+        let needs_parens = match tokens {
+            [text] => text.lexeme == Lexeme::Text && text.text(self.sql).contains("::"),
+            [word, sign, ..] => word.lexeme == Lexeme::Word && sign.is_symbol(b'='),
+            [] => false,
+        };
         Ok(NamedValue {
             span: argument::token_span(tokens),
             argument: argument::parse_argument(self.sql, tokens)?,
             name: self.column_name(tokens).unwrap_or_default(),
-            is_comparison,
+            needs_parens,
         })
     }
 

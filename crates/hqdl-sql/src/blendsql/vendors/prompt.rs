@@ -62,7 +62,7 @@ impl VendorPrompt {
         if let Some(inside) = strip_brackets(sql, tokens, Some("PROMPT"), b'(') {
             return self.add_template(text, &split_at_commas(inside));
         }
-        let parts = split_at_pipes(tokens);
+        let parts = split_at_pipes(sql, tokens);
         if parts.len() > 1 {
             return parts.into_iter().try_for_each(|part| self.add_tokens(text, part, depth + 1));
         }
@@ -123,11 +123,11 @@ impl VendorPrompt {
         for (n, part) in self.parts.iter().enumerate() {
             match part {
                 PromptPart::Text(text) => question.push_str(text),
-                PromptPart::Value(_) if values.len() == 1 => {
+                PromptPart::Value(_) if is_single => {
                     let is_last = self.parts.iter().skip(n + 1).all(is_blank);
                     let is_separate =
                         question.is_empty() || question.ends_with([' ', '\n', '.', '?', '!', ':']);
-                    if !(is_single && is_last && is_separate) {
+                    if !(is_last && is_separate) {
                         question.push_str(SLOT);
                         slots += 1;
                     }
