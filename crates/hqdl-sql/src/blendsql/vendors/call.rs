@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::VendorText;
 use super::brackets::split_at_commas;
 use super::prompt::{SLOT, VendorPrompt};
-use crate::blendsql::lexer::{Lexeme, Token};
+use crate::blendsql::lexer::{Token, TokenKind};
 use crate::blendsql::macros::{NamedValue, VendorIngredient, VendorQuestion};
 use crate::blendsql::{SqlError, argument};
 use hqdl_values::problem::find_nearest;
@@ -32,7 +32,7 @@ impl<'q> FunctionArgument<'q> {
     fn new(sql: &str, tokens: &'q [Token]) -> Self {
         match tokens {
             [name, sign, more, value @ ..]
-                if name.lexeme == Lexeme::Word
+                if name.lexeme == TokenKind::Word
                     && sql.get(sign.start..more.end).is_some_and(|s| s == "=>" || s == ":=")
                     && !value.is_empty() =>
             {
@@ -213,7 +213,7 @@ impl VendorText<'_> {
         self.reject_casts(tokens)?;
         // An ingredient reads `a = b` as a named argument.
         let is_comparison = matches!(tokens, [word, sign, ..]
-            if word.lexeme == Lexeme::Word && sign.is_symbol(b'='));
+            if word.lexeme == TokenKind::Word && sign.is_symbol(b'='));
         Ok(NamedValue {
             span: argument::token_span(tokens),
             argument: argument::parse_argument(self.sql, tokens)?,
@@ -225,7 +225,7 @@ impl VendorText<'_> {
     /// Returns the name of a column, without its table.
     fn column_name(self, tokens: &[Token]) -> Option<String> {
         let is_column = tokens.iter().enumerate().all(|(n, token)| match n % 2 {
-            0 => matches!(token.lexeme, Lexeme::Word | Lexeme::Name | Lexeme::Quoted),
+            0 => matches!(token.lexeme, TokenKind::Word | TokenKind::Name | TokenKind::Quoted),
             _ => token.is_symbol(b'.'),
         });
         tokens.last().filter(|_| is_column).map(|last| last.unquoted_text(self.sql))
