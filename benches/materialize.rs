@@ -46,7 +46,7 @@ impl Model for Instant {
 
     fn send_prompt<'a>(&'a self, prompt: &'a Prompt) -> ReplyFuture<'a> {
         let question = Question::parse(&prompt.system, &prompt.user).expect("a prompt of ours");
-        let content = question.write_answer(|row, column| match column.values.as_ref() {
+        let content = question.format_answer(|row, column| match column.values.as_ref() {
             Some(values) => values[row.number % values.len()].as_str().into(),
             None => (row.number * 7).into(),
         });

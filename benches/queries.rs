@@ -48,7 +48,7 @@ impl Model for Quick {
     fn send_prompt<'a>(&'a self, prompt: &'a Prompt) -> ReplyFuture<'a> {
         let began = Instant::now();
         let question = Question::parse(&prompt.system, &prompt.user).expect("a prompt of ours");
-        let content = question.write_answer(|row, column| match column.values.as_ref() {
+        let content = question.format_answer(|row, column| match column.values.as_ref() {
             Some(values) => values[row.number % values.len()].as_str().into(),
             None => (row.number % 2 == 0).into(),
         });

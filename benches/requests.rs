@@ -33,7 +33,7 @@ async fn answer(axum::Json(body): axum::Json<Json>) -> axum::Json<Json> {
     tokio::time::sleep(LATENCY).await;
     let text = |n: usize| body["messages"][n]["content"].as_str().unwrap_or_default();
     let question = Question::parse(text(0), text(1)).expect("a prompt of ours");
-    let content = question.write_answer(|row, _| row.number.into());
+    let content = question.format_answer(|row, _| row.number.into());
     axum::Json(json!({
         "choices": [{ "message": { "content": content }, "finish_reason": "stop" }],
         "usage": { "prompt_tokens": 100, "completion_tokens": 10 },

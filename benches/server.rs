@@ -44,7 +44,7 @@ fn entity(n: usize) -> Entity {
 fn write(facts: &Facts) -> Vec<Entity> {
     let history = facts.history();
     let run = history.start_run("bench", "").expect("a run");
-    let model = history.model_id("instant").expect("a model");
+    let model = history.intern_model("instant").expect("a model");
     let meaning = |n: usize| ColumnIdentity {
         key: vec!["name".to_owned(), "town".to_owned()],
         column: format!("column {n}"),

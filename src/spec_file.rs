@@ -26,8 +26,11 @@ pub fn edit_spec(
     mut edit: impl FnMut(&str) -> std::result::Result<String, EditError>,
 ) -> std::result::Result<(), Failure> {
     let failed = |e: &Error| {
-        let message =
-            format!("cannot read or write {}: {}", path.display(), crate::format::io_reason(e));
+        let message = format!(
+            "cannot read or write {}: {}",
+            path.display(),
+            crate::format::describe_io_error(e)
+        );
         Failure::wrong_input(message, "nothing was added; check the path and its permissions")
     };
     // Resolve links first, because the file is replaced.
@@ -66,7 +69,8 @@ pub fn save_spec(
         Ok(blake3::hash(present.as_bytes()) == expected && replace_text(&file, &present, text)?)
     };
     save().map_err(|e: Error| {
-        let message = format!("cannot write {}: {}", path.display(), crate::format::io_reason(&e));
+        let message =
+            format!("cannot write {}: {}", path.display(), crate::format::describe_io_error(&e));
         Failure::wrong_input(message, "nothing was saved; check the path and its permissions")
     })
 }

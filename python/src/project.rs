@@ -669,7 +669,7 @@ impl QueryArguments {
                 Some(found.ok_or_else(wrong)?)
             }
         };
-        let may_ask = query::may_ask(spec, &self.sql, self.dialect, self.classify);
+        let may_ask = query::may_need_model(spec, &self.sql, self.dialect, self.classify);
         if may_ask && interval.is_none() {
             let model = settings.connect_model(&model_spec, facts)?;
             request.model = if functions.is_empty() {

@@ -161,7 +161,7 @@ fn ask_other_model(
     // Publish the other model's answers only into a temporary copy.
     let directory = std::env::temp_dir().join(format!("hqdl-audit-{}", std::process::id()));
     std::fs::create_dir_all(&directory).map_err(|e| {
-        let message = format!("{}: {}", directory.display(), crate::format::io_reason(&e));
+        let message = format!("{}: {}", directory.display(), crate::format::describe_io_error(&e));
         Failure::wrong_input(message, "set TMPDIR to a directory that you can write to")
     })?;
     let flags =

@@ -266,7 +266,7 @@ fn export_facts(
     let failed = |e: std::io::Error| {
         let name = file.map_or("stdout".to_owned(), |file| file.display().to_string());
         let reason = file.map_or_else(
-            || crate::format::io_reason(&e),
+            || crate::format::describe_io_error(&e),
             |path| crate::format::describe_write_error(path, &e),
         );
         let message = format!("cannot write {name}: {reason}");
@@ -306,7 +306,8 @@ fn import_facts(
     output_options: OutputOptions,
 ) -> Result<(), Failure> {
     let failed = |e: std::io::Error| {
-        let message = format!("cannot read {}: {}", file.display(), crate::format::io_reason(&e));
+        let message =
+            format!("cannot read {}: {}", file.display(), crate::format::describe_io_error(&e));
         Failure::wrong_input(message, "pass a file that `hqdl cache export` wrote, or - for stdin")
     };
     if file.is_dir() {

@@ -303,7 +303,7 @@ impl Chat<'_> {
             }
         };
         let failed = |e: &std::io::Error| {
-            let reason = crate::format::io_reason(e);
+            let reason = crate::format::describe_io_error(e);
             let message = format!("cannot write {}: {reason}", path.display());
             Failure::wrong_input(message, "name a new file in a directory that exists")
         };
@@ -326,8 +326,9 @@ fn read_line() -> Result<Option<String>, Failure> {
     let mut bytes = Vec::new();
     let mut stdin = std::io::stdin().lock().take(MAX_LINE_BYTES);
     let read = stdin.read_until(b'\n', &mut bytes);
-    let read =
-        read.map_err(|e| failed(format!("cannot read stdin: {}", crate::format::io_reason(&e))))?;
+    let read = read.map_err(|e| {
+        failed(format!("cannot read stdin: {}", crate::format::describe_io_error(&e)))
+    })?;
     if read as u64 == MAX_LINE_BYTES {
         return Err(failed("a line of stdin is longer than 1 MiB".to_owned()));
     }

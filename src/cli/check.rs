@@ -75,7 +75,7 @@ fn expand_directories(paths: &[PathBuf]) -> Result<Vec<PathBuf>, Failure> {
             continue;
         }
         let entries = std::fs::read_dir(path).map_err(|e| {
-            let why = crate::format::io_reason(&e);
+            let why = crate::format::describe_io_error(&e);
             let message = format!("cannot read {}: {why}", path.display());
             Failure::wrong_input(message, "pass a spec file, or a directory of specs")
         })?;
@@ -239,7 +239,7 @@ fn check_examples(spec: &Spec, draft: &UncheckedSpec) -> Result<Vec<Problem>, Fa
             timeout: Some(EXAMPLE_TIMEOUT),
             ..Request::new(spec, spec.target(), &facts, &example.sql)
         };
-        let explained = if query::may_ask(spec, &example.sql, request.dialect, false) {
+        let explained = if query::may_need_model(spec, &example.sql, request.dialect, false) {
             query::explain(&request)
         } else {
             request.to_plain().explain()

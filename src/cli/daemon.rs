@@ -168,7 +168,7 @@ fn check_specs_path(path: &Path, quiet: bool) -> Result<(), Failure> {
             Ok(())
         }
         Err(error) => {
-            let reason = crate::format::io_reason(&error);
+            let reason = crate::format::describe_io_error(&error);
             Err(Failure::wrong_input(
                 format!("--specs: cannot read {}: {reason}", path.display()),
                 hint,
@@ -194,7 +194,7 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
     } else {
         match session::select_cache(&options.cache, &command) {
             Cache::Dir { owner_description, .. } => Facts::open_with_index(
-                &session::cache_dir(&options.cache)?,
+                &session::find_cache_dir(&options.cache)?,
                 &owner_description,
                 TAKEOVER_TIMEOUT,
             )?,

@@ -142,7 +142,7 @@ impl<'o> Input<'o> {
     /// model.
     pub fn has_calls(&self) -> bool {
         let Options { dialect, classify, .. } = *self.options;
-        query::may_ask(&self.session.spec, &self.sql, dialect, classify)
+        query::may_need_model(&self.session.spec, &self.sql, dialect, classify)
     }
 
     /// Opens the facts and prints their warnings.
@@ -295,7 +295,7 @@ pub fn open_for_query(
 fn read_query(options: &Options, flags: &mut ModelFlags) -> Result<(String, PathBuf), Failure> {
     let failed = |name: &Path, e: &std::io::Error| {
         Failure::wrong_input(
-            format!("cannot read {}: {}", name.display(), crate::format::io_reason(e)),
+            format!("cannot read {}: {}", name.display(), crate::format::describe_io_error(e)),
             "pass a file with a query in UTF-8 text",
         )
     };

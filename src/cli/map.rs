@@ -76,7 +76,7 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
             Ok(text) if text.trim().is_empty() => continue,
             Ok(text) => answerer.answer_line(&text),
             Err(error) => {
-                let reason = crate::format::io_reason(&error);
+                let reason = crate::format::describe_io_error(&error);
                 let message = format!("cannot read stdin: {reason}");
                 Err(Failure::wrong_input(message, "write JSON lines in UTF-8"))
             }
@@ -114,7 +114,7 @@ fn build_base_spec(options: &Options) -> Result<Spec, Failure> {
     let empty = std::env::temp_dir().join(format!("hqdl-map-{}.sqlite", std::process::id()));
     let made = std::fs::write(&empty, "");
     made.map_err(|e| {
-        let reason = crate::format::io_reason(&e);
+        let reason = crate::format::describe_io_error(&e);
         let message = format!("cannot write {}: {reason}", empty.display());
         Failure::wrong_input(message, "set TMPDIR to a directory that you can write to")
     })?;

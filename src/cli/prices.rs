@@ -46,7 +46,7 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
             return Ok(ExitCode::SUCCESS);
         }
         Err(error) => {
-            let reason = crate::format::io_reason(&error);
+            let reason = crate::format::describe_io_error(&error);
             return Err(Failure::wrong_input(
                 format!("cannot write the output: {reason}"),
                 "free some space, or write the output to another place",

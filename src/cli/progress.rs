@@ -32,16 +32,16 @@ struct ProgressState {
     last_line_at: Instant,
     total: u64,
     done: u64,
-    failures: Failures,
+    failures: PrintedFailures,
     /// Last printed line of each batch.
     polled: HashMap<String, String>,
 }
 
 /// Messages of failed requests that were already printed.
 #[derive(Default)]
-struct Failures(BTreeSet<String>);
+struct PrintedFailures(BTreeSet<String>);
 
-impl Failures {
+impl PrintedFailures {
     /// Returns true if a message should be printed: it is new, and fewer than [`MAX_FAILURES`] were
     /// printed.
     fn is_new(&mut self, message: &str) -> bool {
@@ -68,7 +68,7 @@ impl Progress {
             last_line_at: now,
             total: 0,
             done: 0,
-            failures: Failures::default(),
+            failures: PrintedFailures::default(),
             polled: HashMap::new(),
         }));
         let progress = Self { bar: bar.clone(), state: Arc::clone(&state) };
@@ -83,7 +83,7 @@ impl Progress {
     /// terminal only, so that it does not disturb the rows. It prints failures everywhere.
     pub fn new_query_listener(output_options: OutputOptions) -> Listener {
         let is_terminal = !output_options.quiet && std::io::stderr().is_terminal();
-        let failures = Mutex::new(Failures::default());
+        let failures = Mutex::new(PrintedFailures::default());
         Arc::new(move |event: &Event| match event {
             Event::Begin { expansion, cells } if is_terminal => {
                 anstream::eprintln!("asking for {} ({expansion})", format_count(*cells, "value"));

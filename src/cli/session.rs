@@ -115,7 +115,7 @@ pub fn print_cache_location(facts: &Facts, output_options: OutputOptions) {
 }
 
 /// Returns the cache directory.
-pub fn cache_dir(flags: &CacheFlags) -> Result<PathBuf, FactsError> {
+pub fn find_cache_dir(flags: &CacheFlags) -> Result<PathBuf, FactsError> {
     flags.cache.clone().map_or_else(user_cache_dir, Ok)
 }
 

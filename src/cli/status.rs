@@ -25,7 +25,7 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
             "ask a machine's daemon over HTTP: `curl http://127.0.0.1:4735/v1/specs`",
         ));
     }
-    let cache = session::cache_dir(&options.cache)?;
+    let cache = session::find_cache_dir(&options.cache)?;
     let no_answer = |error| FactsError::File { path: cache.clone(), error };
     let status_text = daemon::request_status(&cache).map_err(no_answer)?.ok_or_else(|| {
         Failure::wrong_input(

@@ -21,7 +21,7 @@ use crate::generate::{self, Listener, StopReason};
 use crate::materialize::{Materializer, Report, RunMode, Selection};
 use crate::model::{self, ModelError};
 use crate::query::QueryError;
-use crate::query::connection::guard::Guard;
+use crate::query::connection::guard::GuardedConnection;
 use crate::spec::Spec;
 use crate::usage::Usage;
 
@@ -42,9 +42,10 @@ pub(super) fn check_spec(
         let read = || active_spec::read_spec(&path, previous.as_deref(), &facts, &metrics);
         let (files, result) = match catch_unwind(AssertUnwindSafe(read)) {
             Ok(reading) => (reading.files, reading.spec.map(Arc::new).map_err(Arc::new)),
-            Err(_) => {
-                (vec![(path.clone(), FileFingerprint::read(&path))], Err(Arc::new(bug_failure())))
-            }
+            Err(_) => (
+                vec![(path.clone(), FileFingerprint::read(&path))],
+                Err(Arc::new(internal_failure())),
+            ),
         };
         drop(facts);
         let checked = SpecChecked { name, cause, files, result };
@@ -178,7 +179,7 @@ pub(super) fn start_run(
         let mut ended = match result {
             Ok(Ok(ended)) => ended,
             Ok(Err(failure)) => to_failed_result(failure, FollowUp::Retry),
-            Err(_) => to_failed_result(bug_failure(), FollowUp::Hold),
+            Err(_) => to_failed_result(internal_failure(), FollowUp::Hold),
         };
         drop(facts);
         metrics.count_reused_values(ended.reused);
@@ -196,7 +197,7 @@ fn execute_run(
 ) -> Result<RunResult, Failure> {
     let mut spec = order.active_spec.spec.clone();
     spec.set_budget(order.budget)?;
-    let guard = Guard::open_for_sql(&spec.database, order.timeout, interrupt.clone())?;
+    let guard = GuardedConnection::open_for_sql(&spec.database, order.timeout, interrupt.clone())?;
     let model = match (&order.active_spec.model, order.spend) {
         (Ok(model), _) => Arc::clone(model),
         (Err(_), false) => model::connect_for_planning(&spec)?,
@@ -249,7 +250,7 @@ fn execute_run(
                 report.failure = None;
                 report.stop_reason = Some(Arc::new(stopped));
             }
-            Some(_) => return Err(guard_failure(&guard).unwrap_or_else(bug_failure)),
+            Some(_) => return Err(guard_failure(&guard).unwrap_or_else(internal_failure)),
             None => {}
         }
     }
@@ -340,7 +341,7 @@ fn to_failed_result(failure: Failure, follow_up: FollowUp) -> RunResult {
 }
 
 /// Returns the reason why the guard interrupted the database, if it did.
-pub(super) fn guard_failure(guard: &Guard) -> Option<Failure> {
+pub(super) fn guard_failure(guard: &GuardedConnection) -> Option<Failure> {
     guard.abort_error().map(|broken| match broken {
         QueryError::Timeout(limit) => Failure::wrong_input(
             format!("the database took longer than {} s", limit.as_secs_f64()),
@@ -361,6 +362,6 @@ fn other_cache_failure(table: &str, spec: &Spec) -> Failure {
     )
 }
 
-fn bug_failure() -> Failure {
+fn internal_failure() -> Failure {
     Failure::wrong_input("this is a bug in hqdl", "all answers are kept; please report this")
 }

@@ -137,7 +137,10 @@ pub fn run(facts: Arc<Facts>, settings: Settings) -> Result<(), Failure> {
         .thread_keep_alive(Duration::from_secs(5))
         .build()
         .map_err(|e| {
-            Failure::wrong_input(format!("cannot start: {}", crate::format::io_reason(&e)), "")
+            Failure::wrong_input(
+                format!("cannot start: {}", crate::format::describe_io_error(&e)),
+                "",
+            )
         })?;
     let ended = runtime.block_on(state::run_daemon(facts, settings));
     // The grace period is over, so do not wait for queries that are still running.

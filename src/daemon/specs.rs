@@ -25,14 +25,14 @@ const DATE_CHECK_INTERVAL: Duration = Duration::from_secs(60);
 #[derive(Default)]
 pub(super) struct Specs {
     states: BTreeMap<String, SpecState>,
-    sets: Sets,
+    sets: SpecSets,
     /// Names of the specs that were changed, added or removed since the last publication.
     changed: BTreeSet<String>,
 }
 
 /// Names of specs, by state.
 #[derive(Default)]
-struct Sets {
+struct SpecSets {
     /// Specs that must be checked and have no check in progress.
     unchecked: BTreeSet<String>,
     /// Specs that are being checked, by the start of the check.
@@ -47,7 +47,7 @@ struct Sets {
     held: BTreeSet<(Timestamp, String)>,
 }
 
-impl Sets {
+impl SpecSets {
     /// Removes a spec from all sets, before it changes.
     fn remove_spec(&mut self, spec: &SpecState) {
         let name = &spec.name;
@@ -170,14 +170,16 @@ impl Specs {
     /// Runs all expired timers.
     pub(super) fn run_timers(&mut self) {
         let (now, today) = (Instant::now(), Timestamp::now());
-        let first = |sets: &Sets| Some(sets.due.first().filter(|(at, _)| *at <= now)?.1.clone());
+        let first =
+            |sets: &SpecSets| Some(sets.due.first().filter(|(at, _)| *at <= now)?.1.clone());
         while let Some(name) = first(&self.sets) {
             self.update_spec(&name, |spec| {
                 let cause = spec.due.take().map_or(Cause::Retry, |(_, cause)| cause);
                 spec.schedule_run_now(cause);
             });
         }
-        let first = |sets: &Sets| Some(sets.held.first().filter(|(at, _)| *at <= today)?.1.clone());
+        let first =
+            |sets: &SpecSets| Some(sets.held.first().filter(|(at, _)| *at <= today)?.1.clone());
         while let Some(name) = first(&self.sets) {
             self.update_spec(&name, SpecState::end_hold);
         }

@@ -66,7 +66,7 @@ pub(super) async fn run_daemon(facts: Arc<Facts>, settings: Settings) -> Result<
     }
     signals::forward_signals(events.clone()).map_err(|e| {
         Failure::wrong_input(
-            format!("cannot listen to signals: {}", crate::format::io_reason(&e)),
+            format!("cannot listen to signals: {}", crate::format::describe_io_error(&e)),
             "",
         )
     })?;

@@ -15,7 +15,7 @@ use crate::failure::Failure;
 use crate::generate::{Event, Listener};
 use crate::materialize::{Materializer, Selection};
 use crate::model;
-use crate::query::connection::guard::Guard;
+use crate::query::connection::guard::GuardedConnection;
 use crate::session::{check_override, override_cell};
 use crate::spec::Expansion;
 use crate::spec::checker::Checker;
@@ -64,7 +64,8 @@ impl ServerContext {
     ) -> Result<FillPlan, Failure> {
         self.check_expansions()?;
         let selection = to_selection(fill);
-        let guard = Guard::open_for_sql(&self.spec.database, None, control.interrupt.clone())?;
+        let guard =
+            GuardedConnection::open_for_sql(&self.spec.database, None, control.interrupt.clone())?;
         let model = model::connect_for_planning(&self.spec)?;
         let materializer =
             Materializer::new(&self.spec, guard.database(), &self.facts, model, &selection)?;
@@ -104,7 +105,8 @@ impl ServerContext {
             }
         }
         let selection = to_selection(fill);
-        let guard = Guard::open_for_sql(&spec.database, None, control.interrupt.clone())?;
+        let guard =
+            GuardedConnection::open_for_sql(&spec.database, None, control.interrupt.clone())?;
         let model = self.model.clone()?;
         let materializer =
             Materializer::new(&spec, guard.database(), &self.facts, model, &selection)?;

@@ -10,9 +10,9 @@ use serde_json::{Value as Json, json};
 use tokio::sync::watch;
 
 use super::actions::AuditAnswer;
+use super::approval::{Decision, Grant, PendingQuestions, authorize, find_rejection};
 use super::connection::{PlanClient, ToolCall, wait_for_cancellation};
 use super::context::{PagePosition, ServerContext, WorkControl, WritingAllowance, WrittenQuery};
-use super::gate::{Decision, Grant, PendingQuestions, authorize, find_rejection};
 use super::host::{McpHost, WorkPermit};
 use super::tools::{
     AuditAnswerArguments, AuditNextArguments, DescribeArguments, MaterializeArguments, NoArguments,

@@ -8,7 +8,7 @@ mod call;
 pub mod config;
 pub mod connection;
 pub mod context;
-mod gate;
+mod approval;
 pub mod host;
 mod page;
 mod resources;

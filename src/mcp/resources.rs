@@ -6,7 +6,7 @@ use rmcp::model::{
 
 use super::context::ServerContext;
 use crate::failure::Failure;
-use crate::format::{io_reason, to_single_line};
+use crate::format::{describe_io_error, to_single_line};
 use crate::spec::mask_secrets;
 
 const GUIDE: &str = include_str!("../../docs/guides/queries.md");
@@ -91,7 +91,7 @@ fn read_spec(context: &ServerContext) -> Result<String, Failure> {
         return Ok(String::new());
     }
     let text = std::fs::read_to_string(path).map_err(|error| {
-        Failure::wrong_input(format!("{}: {}", path.display(), io_reason(&error)), "")
+        Failure::wrong_input(format!("{}: {}", path.display(), describe_io_error(&error)), "")
     })?;
     Ok(mask_secrets(&text))
 }

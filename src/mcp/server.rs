@@ -14,10 +14,10 @@ use rmcp::service::ServiceExt;
 use serde_json::json;
 use tokio::sync::{Semaphore, watch};
 
+use super::approval::PendingQuestions;
 use super::call::RunningCall;
 use super::connection::{HttpConnection, PlanClient, ToolCall, describe_client};
 use super::context::ServerContext;
-use super::gate::PendingQuestions;
 use super::host::{McpHost, WorkPermit};
 use super::resources::{build_prompt, list_prompts, list_resources, read_resource};
 use super::stdin::AnsweredLines;

@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use hqdl::query::connection::guard::Guard;
+use hqdl::query::connection::guard::GuardedConnection;
 use hqdl::query::{Meta, Pass, PlainQuery, QueryError, QueryResult, Route, RouteKind, RowSink};
 use rusqlite::types::Value;
 use serde_json::{Value as Json, json};
@@ -837,9 +837,13 @@ fn meta_has_the_documented_fields() {
     assert_eq!([RouteKind::Column, RouteKind::Bound].map(RouteKind::name), ["column", "bound"]);
 }
 
-fn guard(project: &Project, timeout: Option<Duration>) -> (Guard, watch::Sender<bool>) {
+fn guard(project: &Project, timeout: Option<Duration>) -> (GuardedConnection, watch::Sender<bool>) {
     let (send, interrupt) = watch::channel(false);
-    (Guard::open_for_query(&project.path("data.sqlite"), timeout, interrupt).unwrap(), send)
+    (
+        GuardedConnection::open_for_query(&project.path("data.sqlite"), timeout, interrupt)
+            .unwrap(),
+        send,
+    )
 }
 
 /// The engine creates temporary tables beside the user's, which stay unchanged.

@@ -235,7 +235,7 @@ impl Table {
         let mut asked = question.clone();
         asked.rows = vec![question.rows[row].clone()];
         asked.columns.clear();
-        let line = asked.write_answer(|_, _| Json::Null);
+        let line = asked.format_answer(|_, _| Json::Null);
         let mut reader = csv::ReaderBuilder::new()
             .has_headers(false)
             .flexible(true)
@@ -488,7 +488,7 @@ fn run(seeds: std::ops::Range<u64>) -> (BTreeMap<String, (usize, usize)>, Vec<St
         let table = Table::new(&mut random, &mut fixtures);
         for echo in [Echo::Short, Echo::Full] {
             for format in [Format::Csv, Format::Json] {
-                let content = table.question(format, echo).write_answer(|row, column| {
+                let content = table.question(format, echo).format_answer(|row, column| {
                     let at = table.expansion.find_column(&column.name).unwrap();
                     table.truth[row.number - 1][at].clone()
                 });

@@ -396,7 +396,7 @@ fn recorded_rows_asked_for_one_column_were_read_as_if_they_held_no_other() {
         let lines: Vec<Json> = endpoint.received_requests()[before..]
             .iter()
             .map(|r| {
-                let content = r.question.write_answer(|row, column| true_value(&column.name, &row.key));
+                let content = r.question.format_answer(|row, column| true_value(&column.name, &row.key));
                 json!({ "keys": r.question.rows[0].key, "content": content, "prompt_tokens": 100, "completion_tokens": 10 })
             })
             .collect();

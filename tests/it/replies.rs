@@ -238,7 +238,7 @@ fn a_valid_answer_is_never_treated_as_runaway() {
         let prompt = PromptFrame::new(expansion, &[0, 1, 2, 3], format).build_prompt(&rows);
         let question = Question::parse(&prompt.system, &prompt.user).unwrap();
         // Answers whose rows are as similar as possible.
-        let answer = question.write_answer(|row, column| match column.name.as_str() {
+        let answer = question.format_answer(|row, column| match column.name.as_str() {
             "motto" => "so be it ".repeat(lengths[row.number % lengths.len()]).into(),
             "powers" => json!(["Flight", "Speed"]),
             "born" => json!(1900),

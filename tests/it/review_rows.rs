@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use hqdl::query::connection::guard::Guard;
+use hqdl::query::connection::guard::GuardedConnection;
 use hqdl::session::{Cache, Session, SpecOverrides};
 use hqdl::spec::UncheckedSpec;
 use hqdl::value::Value;
@@ -198,7 +198,7 @@ fn a_slow_source_is_interrupted() {
     rusqlite::Connection::open(&path).unwrap().execute_batch(endless).unwrap();
     let limit = Duration::from_millis(20);
     let (_keep, interrupt) = tokio::sync::watch::channel(false);
-    let guard = Guard::open_for_sql(&path, Some(limit), interrupt).unwrap();
+    let guard = GuardedConnection::open_for_sql(&path, Some(limit), interrupt).unwrap();
     let key = vec![Value::Text("Paris".to_owned()), Value::Integer(1)];
     let expansion = &session.spec.expansions[0];
     let found = guard.database().find_entity_rows(expansion, &[key], 3, limit);

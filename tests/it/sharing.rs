@@ -619,7 +619,7 @@ fn an_endpoints_limits_are_kept_for_each_model() {
         began.elapsed().as_secs_f64()
     };
     for (own, facts) in [(true, &facts), (false, &other)] {
-        let [one, other] = ["one", "other"].map(|m| facts.throttle("e", m, free).unwrap());
+        let [one, other] = ["one", "other"].map(|m| facts.open_throttle("e", m, free).unwrap());
         one.apply_hint(told(120));
         assert!(takes(&other, 50) < 10.0, "{own}: the other model is not slowed down");
         assert!(takes(&one, 3) > 0.9, "{own}: what is told holds");
@@ -627,11 +627,11 @@ fn an_endpoints_limits_are_kept_for_each_model() {
         assert!(takes(&one, 50) < 10.0, "{own}: what is told last holds");
         one.apply_hint(told(120));
         drop(one);
-        let one = facts.throttle("e", "one", free).unwrap();
+        let one = facts.open_throttle("e", "one", free).unwrap();
         assert!(takes(&one, 3) > 0.9, "{own}: it is remembered, whoever asks next");
         one.apply_hint(told(600_000));
         let strict = PerMinute { requests: Some(120), tokens: None };
-        let third = facts.throttle("e", "third", strict).unwrap();
+        let third = facts.open_throttle("e", "third", strict).unwrap();
         assert!(takes(&one, 2) + takes(&third, 2) > 0.9, "{own}: for all models");
     }
 }

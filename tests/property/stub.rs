@@ -43,7 +43,7 @@ impl Stub {
     fn reply(&self, prompt: &Prompt) -> Reply {
         let question = Question::parse(&prompt.system, &prompt.user).unwrap();
         let of = &question.origin;
-        let content = question.write_answer(|row, column| {
+        let content = question.format_answer(|row, column| {
             let value = Value::from_json(&row.key[0]).canonical_text().unwrap().into_owned();
             // Examples do not change what the functions answer.
             let question = column.about.split(" Examples: ").next().unwrap_or_default().to_owned();

@@ -51,7 +51,7 @@ impl Model for Stub {
 
     fn send_prompt<'a>(&'a self, prompt: &'a Prompt) -> ReplyFuture<'a> {
         let question = Question::parse(&prompt.system, &prompt.user).unwrap();
-        let content = question.write_answer(|row, column| {
+        let content = question.format_answer(|row, column| {
             let function = column.about.strip_prefix("fn:").unwrap();
             let found = truth(function, row.key[0].as_str().unwrap());
             match (found, column.data_type.as_str()) {

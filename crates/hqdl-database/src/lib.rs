@@ -165,7 +165,7 @@ pub enum StoreError {
         hint: &'static str,
     },
     /// A file operation failed.
-    #[error("cannot use {}: {}", path.display(), hqdl_values::format::io_reason(error))]
+    #[error("cannot use {}: {}", path.display(), hqdl_values::format::describe_io_error(error))]
     File {
         /// Path of the file.
         path: PathBuf,

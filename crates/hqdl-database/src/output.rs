@@ -84,7 +84,7 @@ impl OutputTarget {
     ///
     /// # Errors
     /// Returns [`StoreError`] if the output is read-only or locked.
-    pub fn try_writing(&self, spec: &Spec) -> Result<(), StoreError> {
+    pub fn check_writable(&self, spec: &Spec) -> Result<(), StoreError> {
         let check = |path: &Path| {
             let db = Database::open_writable_output(path)?;
             db.target.check_names(&db, spec)

@@ -162,7 +162,7 @@ impl ParquetFolder {
     }
 
     /// Returns the error for SQL and look-ups, which need a database.
-    fn reject_reading(&self) -> StoreError {
+    fn unreadable_error(&self) -> StoreError {
         StoreError::FolderOutput(self.path.clone())
     }
 
@@ -189,7 +189,9 @@ impl PublishTarget for ParquetFolder {
     }
 
     fn is_created_by_hqdl(&self, _db: &Database, table: &str) -> bool {
-        self.manifest.find_file(table).is_some_and(|(name, _)| is_ours(&self.path.join(name)))
+        self.manifest
+            .find_file(table)
+            .is_some_and(|(name, _)| is_written_by_hqdl(&self.path.join(name)))
     }
 
     fn is_unmodified(
@@ -214,7 +216,7 @@ impl PublishTarget for ParquetFolder {
     }
 
     fn fetch_all_cells(&self, _db: &Database, _expansion: &str) -> Result<(), StoreError> {
-        Err(self.reject_reading())
+        Err(self.unreadable_error())
     }
 
     fn fetch_cells(
@@ -223,11 +225,11 @@ impl PublishTarget for ParquetFolder {
         _expansion: &str,
         _key: &[String],
     ) -> Result<(), StoreError> {
-        Err(self.reject_reading())
+        Err(self.unreadable_error())
     }
 
     fn check_readable(&self) -> Result<(), StoreError> {
-        Err(self.reject_reading())
+        Err(self.unreadable_error())
     }
 
     fn compare_with_source(
@@ -308,7 +310,7 @@ impl PublishTarget for ParquetFolder {
         }
         let _lock = self.lock()?;
         for name in self.manifest.files.keys().map(|name| self.path.join(name)) {
-            if is_ours(&name) {
+            if is_written_by_hqdl(&name) {
                 remove_file(&name)?;
             }
         }
@@ -331,7 +333,7 @@ impl ParquetFolder {
     /// Fails if a file of this name exists that hqdl did not write.
     fn check_replaceable(&self, name: &str) -> Result<(), StoreError> {
         let path = self.path.join(name);
-        let is_foreign = path.symlink_metadata().is_ok() && !is_ours(&path);
+        let is_foreign = path.symlink_metadata().is_ok() && !is_written_by_hqdl(&path);
         if is_foreign { Err(StoreError::ForeignOutput(path)) } else { Ok(()) }
     }
 }
@@ -418,7 +420,13 @@ impl TargetTransaction for FolderPublication<'_> {
             .collect();
         types.resize(count.saturating_sub(kinds.len()), ColumnType::Text);
         types.extend(kinds);
-        self.write_table(view, &digest(content.as_bytes()), &select.sql, Some(&types), local)?;
+        self.write_table(
+            view,
+            &hash_content(content.as_bytes()),
+            &select.sql,
+            Some(&types),
+            local,
+        )?;
         let insert = "INSERT OR REPLACE INTO hqdl_object (name, type) VALUES (?1, 'view')";
         local.execute(insert, [view]).map_err(|e| self.db.to_store_error(&e))?;
         Ok(None)
@@ -439,7 +447,7 @@ impl TargetTransaction for FolderPublication<'_> {
         }
         for name in self.folder.manifest.files.keys().filter(|name| !files.contains_key(*name)) {
             let path = self.folder.path.join(name);
-            if is_ours(&path) {
+            if is_written_by_hqdl(&path) {
                 remove_file(&path)?;
             }
         }
@@ -467,7 +475,7 @@ impl FolderPublication<'_> {
         let sql = "SELECT json_array(layout, checksums, inputs ->> 'journal') FROM hqdl_object
                    WHERE name = ?1";
         let content: rusqlite::Result<String> = local.query_row(sql, [expansion], |r| r.get(0));
-        Ok(digest(content.map_err(|e| self.db.to_store_error(&e))?.as_bytes()))
+        Ok(hash_content(content.map_err(|e| self.db.to_store_error(&e))?.as_bytes()))
     }
 
     /// Writes the provenance of all cells.
@@ -480,7 +488,7 @@ impl FolderPublication<'_> {
         for name in names.map_err(error)? {
             content.push_str(&self.compute_content_digest(&name, local)?);
         }
-        let content = digest(content.as_bytes());
+        let content = hash_content(content.as_bytes());
         self.write_table("hqdl_cell", &content, "SELECT * FROM hqdl_cell", None, local)?;
         let has_evidence = local
             .prepare("SELECT 1 FROM hqdl_completion WHERE evidence IS NOT NULL")
@@ -907,11 +915,11 @@ fn read_footer(path: &Path) -> std::io::Result<(u64, String)> {
     file.seek(SeekFrom::Start(size - length))?;
     let mut footer = Vec::new();
     file.read_to_end(&mut footer)?;
-    Ok((size, digest(&footer)))
+    Ok((size, hash_content(&footer)))
 }
 
 /// Returns true if hqdl wrote this file.
-fn is_ours(path: &Path) -> bool {
+fn is_written_by_hqdl(path: &Path) -> bool {
     let Some(reader) = File::open(path).ok().and_then(|f| SerializedFileReader::new(f).ok()) else {
         return false;
     };
@@ -928,7 +936,7 @@ fn remove_file(path: &Path) -> Result<(), StoreError> {
     }
 }
 
-fn digest(content: &[u8]) -> String {
+fn hash_content(content: &[u8]) -> String {
     blake3::hash(content).to_hex().as_str()[..32].to_owned()
 }
 

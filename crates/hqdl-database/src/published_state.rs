@@ -103,7 +103,7 @@ impl Database {
     /// Returns the id of the journal that the values of an expansion's published table came from,
     /// whichever spec published it; `None` if there is no such table, or its journal is not known.
     #[must_use]
-    pub fn published_journal(&self, expansion: &str) -> Option<String> {
+    pub fn load_published_journal(&self, expansion: &str) -> Option<String> {
         if !self.is_created_by_hqdl(expansion) {
             return None;
         }

@@ -44,7 +44,8 @@ impl Trust {
     /// # Errors
     /// Fails with a message if the file contains no certificate or cannot be read.
     pub fn read_file(path: &Path) -> Result<Self, String> {
-        let file = std::fs::File::open(path).map_err(|e| hqdl_values::format::io_reason(&e))?;
+        let file =
+            std::fs::File::open(path).map_err(|e| hqdl_values::format::describe_io_error(&e))?;
         let certificates: Result<Vec<_>, _> = CertificateDer::pem_reader_iter(file).collect();
         let certificates = certificates.map_err(|e| e.to_string())?;
         let mut roots = RootCertStore::empty();

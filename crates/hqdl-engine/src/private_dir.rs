@@ -5,7 +5,7 @@ use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use hqdl_values::format::io_reason;
+use hqdl_values::format::describe_io_error;
 use serde::{Deserialize, Serialize};
 
 use hqdl_facts::restrict_access;
@@ -15,7 +15,7 @@ const PRIVATE: u32 = 0o700;
 
 /// Failure to read or write a file or directory.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot use {}: {}", path.display(), io_reason(error))]
+#[error("cannot use {}: {}", path.display(), describe_io_error(error))]
 pub struct FileError {
     /// Path of the file.
     pub path: PathBuf,
@@ -37,7 +37,7 @@ pub fn create_private_dir(dir: &Path) -> Result<bool, FileError> {
     builder.create(dir).map_err(file_error)?;
     restrict_access(dir, PRIVATE).map_err(|error| {
         let why = "other users have access to it; run `chmod 700` on it as its owner";
-        file_error(io::Error::other(format!("{why} ({})", io_reason(&error))))
+        file_error(io::Error::other(format!("{why} ({})", describe_io_error(&error))))
     })
 }
 

@@ -30,12 +30,13 @@ pub(super) fn compute_answer_checksum(
     hasher.update(&completion.to_le_bytes());
     hasher.update(&model.to_le_bytes());
     hasher.update(cells.as_bytes());
-    let both = (u64::from(entity_checksum(entity)) << 32) | u64::from(first_u32(hasher.finalize()));
+    let both = (u64::from(compute_entity_checksum(entity)) << 32)
+        | u64::from(first_u32(hasher.finalize()));
     both.cast_signed()
 }
 
 /// Returns the upper half of a checksum, which identifies the entity.
-pub(super) fn entity_checksum(entity: impl AsRef<[u8]>) -> u32 {
+pub(super) fn compute_entity_checksum(entity: impl AsRef<[u8]>) -> u32 {
     first_u32(blake3::hash(entity.as_ref()))
 }
 
@@ -105,7 +106,10 @@ impl Damage {
     /// Returns true if this row's facts about the entity can be trusted.
     pub(super) fn trusts_row(&self, fact_row: i64, entity: &str) -> bool {
         self.fact_rows.is_empty()
-            || self.entities.get(&entity_checksum(entity)).is_none_or(|last| fact_row > *last)
+            || self
+                .entities
+                .get(&compute_entity_checksum(entity))
+                .is_none_or(|last| fact_row > *last)
     }
 
     /// Returns a warning for the user; `None` if nothing is damaged.
@@ -148,7 +152,7 @@ impl Damage {
 
     /// Marks a row of the entity as damaged.
     pub(super) fn mark_damaged(&mut self, fact_row: i64, entity: &str) {
-        self.add_damage(fact_row, [entity_checksum(entity)]);
+        self.add_damage(fact_row, [compute_entity_checksum(entity)]);
     }
 
     pub(crate) fn add_damage(&mut self, fact_row: i64, entities: impl IntoIterator<Item = u32>) {
@@ -194,7 +198,7 @@ impl AnswerRow {
         let possible_entities = || {
             let stored_sum =
                 stored_sum.and_then(|sum| u32::try_from(sum.cast_unsigned() >> 32).ok());
-            stored_sum.into_iter().chain(entity.as_deref().map(entity_checksum)).collect()
+            stored_sum.into_iter().chain(entity.as_deref().map(compute_entity_checksum)).collect()
         };
         let (Some(entity_text), Some(cells), Ok(completion), Ok(model)) =
             (&entity, text(2), row.get(3), row.get(4))

@@ -115,11 +115,11 @@ pub(super) fn spawn_thread(
         };
         loop {
             let stop = match state.next_command(&mut queue) {
-                Received::Command(command) => {
+                ReceivedCommand::Command(command) => {
                     state.execute_with_queued_commands(command, &mut queue)
                 }
-                Received::Timeout => false,
-                Received::Closed => return,
+                ReceivedCommand::Timeout => false,
+                ReceivedCommand::Closed => return,
             };
             state.finish_command_group();
             if stop {
@@ -148,24 +148,27 @@ struct CommitThread {
 }
 
 /// Result of waiting for a command.
-enum Received {
+enum ReceivedCommand {
     Command(WriterCommand),
     Timeout,
     Closed,
 }
 
 /// Waits up to `time` for a command.
-fn receive_within(queue: &mut mpsc::UnboundedReceiver<WriterCommand>, time: Duration) -> Received {
+fn receive_within(
+    queue: &mut mpsc::UnboundedReceiver<WriterCommand>,
+    time: Duration,
+) -> ReceivedCommand {
     let began = Instant::now();
     let waker = Waker::from(Arc::new(ThreadWaker(std::thread::current())));
     let mut context = Context::from_waker(&waker);
     loop {
         if let Poll::Ready(command) = queue.poll_recv(&mut context) {
-            return command.map_or(Received::Closed, Received::Command);
+            return command.map_or(ReceivedCommand::Closed, ReceivedCommand::Command);
         }
         match time.checked_sub(began.elapsed()) {
             Some(left) if !left.is_zero() => std::thread::park_timeout(left),
-            _ => return Received::Timeout,
+            _ => return ReceivedCommand::Timeout,
         }
     }
 }
@@ -175,9 +178,9 @@ type Replies = Vec<Box<dyn FnOnce(&Journal, Result<(), &FactsError>)>>;
 
 impl CommitThread {
     /// Waits for the next command, or until the waiting callers are due for a check.
-    fn next_command(&self, queue: &mut mpsc::UnboundedReceiver<WriterCommand>) -> Received {
+    fn next_command(&self, queue: &mut mpsc::UnboundedReceiver<WriterCommand>) -> ReceivedCommand {
         if self.reservations.is_empty() && self.claims.is_empty() {
-            return queue.blocking_recv().map_or(Received::Closed, Received::Command);
+            return queue.blocking_recv().map_or(ReceivedCommand::Closed, ReceivedCommand::Command);
         }
         receive_within(queue, POLL_INTERVAL.saturating_sub(self.last_polled.elapsed()))
     }
@@ -206,8 +209,8 @@ impl CommitThread {
                 return stop;
             }
             match receive_within(queue, GROUPING_PAUSE) {
-                Received::Command(command) => commands.push(command),
-                Received::Timeout | Received::Closed => return stop,
+                ReceivedCommand::Command(command) => commands.push(command),
+                ReceivedCommand::Timeout | ReceivedCommand::Closed => return stop,
             }
         }
     }

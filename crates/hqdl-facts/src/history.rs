@@ -75,7 +75,7 @@ impl<T> History for T where
 /// assigns it an id; concurrent lookups get the same id.
 pub trait Dictionary {
     /// Returns the id of a model. A new model gets a new id.
-    fn model_id(&self, name: &str) -> Result<u32, FactsError>;
+    fn intern_model(&self, name: &str) -> Result<u32, FactsError>;
 
     /// Returns the id of a column identity. A new identity gets a new id.
     fn intern_column_identity(&self, meaning: &ColumnIdentity) -> Result<u32, FactsError>;
@@ -199,7 +199,7 @@ pub trait Answers {
     ) -> Result<i64, FactsError>;
 
     /// Returns the id of this journal and its last row id.
-    fn journal_position(&self) -> Result<(String, i64), FactsError>;
+    fn load_journal_position(&self) -> Result<(String, i64), FactsError>;
 
     /// Returns the id of the last fact row that replaced a value of this column identity; 0 if
     /// there is none.
@@ -374,7 +374,7 @@ pub trait Questions {
     ) -> Result<(), FactsError>;
 
     /// Returns the live questions of queries, the most expensive first.
-    fn live_questions(&self) -> Result<Vec<LiveQuestion>, FactsError>;
+    fn list_live_questions(&self) -> Result<Vec<LiveQuestion>, FactsError>;
 
     /// Returns the answered values of each question, in canonical form.
     fn load_answered_values(&self) -> Result<HashMap<u32, HashSet<String>>, FactsError>;

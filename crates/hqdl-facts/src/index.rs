@@ -58,7 +58,7 @@ impl Index {
         };
         let (path, journal_id) = (path.to_owned(), journal.journal_id()?);
         let index = Self { path, db, journal_id, rebuild_lock: RwLock::default(), _lock: lock };
-        index.follow_journal(journal)?;
+        index.catch_up(journal)?;
         Ok(index)
     }
 
@@ -80,7 +80,7 @@ impl Index {
         journal: &Journal,
         entities: &[&Entity],
     ) -> Result<Vec<Option<Record>>, FactsError> {
-        self.follow_journal(journal)?;
+        self.catch_up(journal)?;
         let _complete = self.rebuild_lock.read();
         let read = |entity: &&Entity| {
             let bytes = self.db.get(entity.as_str()).map_err(|e| self.sled_error(&e))?;
@@ -91,7 +91,7 @@ impl Index {
 
     /// Adds the journal rows that the index lacks. If one of them is damaged, earlier records may
     /// be outdated, so the whole index is rebuilt.
-    fn follow_journal(&self, journal: &Journal) -> Result<(), FactsError> {
+    fn catch_up(&self, journal: &Journal) -> Result<(), FactsError> {
         let last = journal.load_last_row_id()?;
         if self.load_last_row_id() == Some(last) {
             return Ok(());

@@ -164,7 +164,7 @@ impl CellRequirements {
             })
             .collect::<Result<_, FactsError>>()?;
         Ok(Self {
-            model: history.model_id(model)?,
+            model: history.intern_model(model)?,
             model_name: model.to_owned(),
             any_model: reuse == Reuse::AnyModel,
             columns,

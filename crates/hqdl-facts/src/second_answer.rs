@@ -130,14 +130,14 @@ impl ExpansionRequirements {
 
     /// Returns the requirements for the answers of one model.
     #[must_use]
-    pub fn for_model(&self, model: usize) -> &Arc<CellRequirements> {
+    pub fn model_requirements(&self, model: usize) -> &Arc<CellRequirements> {
         &self.models[model]
     }
 
     /// Returns the requirements for the answers of the model that answers a column first.
     #[must_use]
     pub fn column_requirements(&self, column: usize) -> &Arc<CellRequirements> {
-        self.for_model(self.first_model(column))
+        self.model_requirements(self.first_model(column))
     }
 
     /// Calls `change` for the requirements of each model that may be asked for a column.

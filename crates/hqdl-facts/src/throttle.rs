@@ -179,7 +179,7 @@ impl Facts {
     ///
     /// # Errors
     /// [`FactsError`] if the store cannot be written.
-    pub fn throttle(
+    pub fn open_throttle(
         &self,
         endpoint: &str,
         model: &str,

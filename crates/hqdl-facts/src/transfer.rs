@@ -26,7 +26,7 @@ use crate::store::CommitUnit;
 use crate::{Facts, FactsError, Outcome};
 use hqdl_values::cell::{Answer, CellValue, State};
 use hqdl_values::evidence::ShownEvidence;
-use hqdl_values::format::{io_reason, json_reason};
+use hqdl_values::format::{describe_io_error, describe_json_error};
 use hqdl_values::key::{ColumnIdentity, Entity, ListHash};
 
 /// Number of lines imported at once.
@@ -137,7 +137,7 @@ pub(super) fn check_lines(input: &mut dyn BufRead) -> Result<CheckedLines, Facts
         copy.prepare("INSERT INTO line VALUES (?1)").map_err(|e| temporary_database_error(&e))?;
     for (n, line) in input.lines().enumerate() {
         let import_error = |message: String| FactsError::Import { line: n + 1, message };
-        let line = line.map_err(|e| import_error(io_reason(&e)))?;
+        let line = line.map_err(|e| import_error(describe_io_error(&e)))?;
         if !line.trim().is_empty() {
             ExportedLine::parse(&line).map_err(import_error)?;
             insert.execute([&line]).map_err(|e| temporary_database_error(&e))?;
@@ -203,7 +203,7 @@ fn add_line(
 ) -> Result<bool, FactsError> {
     let completion = Completion {
         run,
-        model: ids.model_id(&line.model)?,
+        model: ids.intern_model(&line.model)?,
         prompt_hash: line.prompt_hash,
         parameters: line.parameters,
         evidence: line.evidence,
@@ -211,7 +211,7 @@ fn add_line(
         ..Completion::default()
     };
     let fact = Fact {
-        meaning: ids.identity_id(&line.identity)?,
+        meaning: ids.intern_identity(&line.identity)?,
         model: completion.model,
         list: line.list.map(|hash| ids.intern_list(&hash)).transpose()?,
         completion: 0,
@@ -266,16 +266,16 @@ impl<'h> IdCache<'h> {
         Self { history, run, models, identities, lists, last: None }
     }
 
-    fn model_id(&mut self, name: &str) -> Result<u32, FactsError> {
+    fn intern_model(&mut self, name: &str) -> Result<u32, FactsError> {
         if let Some(id) = self.models.get(name) {
             return Ok(*id);
         }
-        let id = self.history.model_id(name)?;
+        let id = self.history.intern_model(name)?;
         self.models.insert(name.to_owned(), id);
         Ok(id)
     }
 
-    fn identity_id(&mut self, meaning: &ColumnIdentity) -> Result<u32, FactsError> {
+    fn intern_identity(&mut self, meaning: &ColumnIdentity) -> Result<u32, FactsError> {
         let fingerprint = meaning.fingerprint();
         if let Some(id) = self.identities.get(fingerprint.as_str()) {
             return Ok(*id);
@@ -322,7 +322,7 @@ struct ExportedLine {
 
 impl ExportedLine {
     fn parse(line: &str) -> Result<Self, String> {
-        let json = serde_json::from_str(line).map_err(|e| json_reason(&e))?;
+        let json = serde_json::from_str(line).map_err(|e| describe_json_error(&e))?;
         Self::from_json(&json)
     }
 

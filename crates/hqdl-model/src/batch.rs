@@ -57,7 +57,7 @@ pub struct BatchLine {
 }
 
 /// A batch whose creation was requested but not confirmed.
-pub struct SoughtBatch<'s> {
+pub struct BatchQuery<'s> {
     /// Token with which the batch was created, if the batch exists.
     pub token: &'s str,
     /// Number of requests in the batch.
@@ -101,7 +101,7 @@ pub trait BatchApi: Send + Sync {
     ) -> BatchFuture<'a, Batch>;
 
     /// Returns the batch whose creation is unconfirmed, if it exists.
-    fn find_batch<'a>(&'a self, sought: &'a SoughtBatch<'a>) -> BatchFuture<'a, Option<Batch>>;
+    fn find_batch<'a>(&'a self, sought: &'a BatchQuery<'a>) -> BatchFuture<'a, Option<Batch>>;
 
     /// Returns the state of a batch.
     fn get_batch<'a>(&'a self, id: &'a str) -> BatchFuture<'a, Batch>;

@@ -198,7 +198,7 @@ impl ExpansionModels {
     ///
     /// # Errors
     /// [`FactsError::Journal`] if the history cannot be read or written.
-    pub fn requirements(
+    pub fn build_requirements(
         &self,
         history: &dyn History,
         expansion: &Expansion,

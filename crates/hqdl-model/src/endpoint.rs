@@ -102,7 +102,7 @@ impl Endpoint {
         let key_hash = hash_tagged_parts("hqdl API key v1", &[key.secret_text().to_owned()]);
         let parts = [base_url(settings).to_owned(), shared_key.to_owned()];
         let id = hash_tagged_parts("hqdl endpoint v1", &parts);
-        let throttle = facts.throttle(&id, &settings.name, limits)?.with_api_key(&key_hash);
+        let throttle = facts.open_throttle(&id, &settings.name, limits)?.with_api_key(&key_hash);
         let mut endpoint = Self::with_key(settings, key, throttle)?;
         endpoint.load_features(settings, facts)?;
         Ok(endpoint)
@@ -297,7 +297,7 @@ impl Endpoint {
         }
     }
 
-    fn request_body(
+    fn build_request_body(
         &self,
         prompt: &Prompt,
         parameters: &ModelParameters,
@@ -307,7 +307,7 @@ impl Endpoint {
         let temperature = self.temperature;
         let model = &self.model;
         let parts = RequestParts { model, prompt, parameters, features, temperature, is_streamed };
-        self.protocol.request_body(&parts)
+        self.protocol.build_request_body(&parts)
     }
 }
 
@@ -317,7 +317,7 @@ impl BatchClient for Endpoint {
     }
 
     fn build_batch_request_body(&self, prompt: &Prompt, parameters: &ModelParameters) -> Json {
-        self.request_body(prompt, parameters, self.current_features(), false)
+        self.build_request_body(prompt, parameters, self.current_features(), false)
     }
 
     fn update_features_from_error(&self, error: ModelError) -> ModelError {
@@ -406,7 +406,7 @@ impl Endpoint {
         features: RequestFeatures,
     ) -> Result<Reply, ModelError> {
         let is_streamed = features.stream;
-        let body = self.request_body(prompt, &self.parameters, features, is_streamed);
+        let body = self.build_request_body(prompt, &self.parameters, features, is_streamed);
         let uses_cache = features.caching != PromptCaching::default();
         let mut turn =
             if uses_cache { self.prefixes.wait_for_turn(&prompt.system).await } else { None };

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use serde_json::Value as Json;
 use tokio::sync::Semaphore;
 
-use super::models::{ModelSet, Unconnected};
+use super::models::{ModelSet, UnconnectedModel};
 use super::{Model, ModelError, Reply, ReplyFuture, Tokens};
 use hqdl_prompt::{AskedColumn, AskedRow, Prompt, Question};
 
@@ -49,7 +49,7 @@ pub fn add_functions(
     functions: BTreeMap<String, Arc<dyn HostFunction>>,
 ) -> Arc<dyn Model> {
     let first = first.unwrap_or_else(|(message, hint)| {
-        Arc::new(Unconnected { name: "no model".to_owned(), message, hint })
+        Arc::new(UnconnectedModel { name: "no model".to_owned(), message, hint })
     });
     let connect = |function: Arc<dyn HostFunction>| {
         let threads = Arc::new(Semaphore::new(function.max_threads().max(1)));
@@ -99,7 +99,7 @@ impl FunctionModel {
         let cell = |row: &AskedRow, column: &AskedColumn| {
             number(row, column).map_or(Json::Null, |n| answers[n].clone())
         };
-        let content = question.write_answer(cell);
+        let content = question.format_answer(cell);
         Ok(Reply { content, tokens: Some(Tokens::default()), ..Reply::default() })
     }
 }

@@ -18,7 +18,7 @@ mod model_run;
 mod output_cap;
 mod packing;
 mod read;
-mod shares;
+mod cost_allocation;
 mod slots;
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -328,7 +328,7 @@ async fn send_request(
     let shown = evidence_error.map_or_else(|| context.load_media(row_batch, &mut prompt), Err);
     if let Err(reason) = shown {
         return context
-            .handle_failure(pending, completion, ModelError::NoAnswer(reason), since)
+            .retry_or_store_failure(pending, completion, ModelError::NoAnswer(reason), since)
             .await;
     }
     let unlimited = Budget::default();
@@ -366,7 +366,7 @@ async fn send_request(
         Err(RequestError::Unsent) => return Ok((Vec::new(), None)),
         Err(RequestError::Facts(error)) => return Err(error.into()),
         Err(RequestError::Model(error)) => {
-            return context.handle_failure(pending, completion, error, since).await;
+            return context.retry_or_store_failure(pending, completion, error, since).await;
         }
     };
     context.run.circuit_breaker.record_answer();

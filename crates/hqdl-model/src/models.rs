@@ -30,7 +30,7 @@ pub(super) fn connect_all_models(
             let model = connect(&of).unwrap_or_else(|error| {
                 let message = format!("[model.{name}]: {error}");
                 let hint = error.hint();
-                Arc::new(Unconnected { name: settings.name.clone(), message, hint })
+                Arc::new(UnconnectedModel { name: settings.name.clone(), message, hint })
             });
             (name.clone(), model)
         })
@@ -107,13 +107,13 @@ impl Model for ModelSet {
 }
 
 /// A model that could not be connected.
-pub(super) struct Unconnected {
+pub(super) struct UnconnectedModel {
     pub name: String,
     pub message: String,
     pub hint: String,
 }
 
-impl Model for Unconnected {
+impl Model for UnconnectedModel {
     fn name(&self) -> &str {
         &self.name
     }

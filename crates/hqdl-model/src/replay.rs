@@ -21,7 +21,7 @@ use super::reply::ReportedUsage;
 use super::{Model, ModelError, Reply, ReplyFuture, SetupError, parse_completion};
 use hqdl_prompt::{AskedColumn, AskedRow, Prompt, Question};
 use hqdl_spec::Format;
-use hqdl_values::format::json_reason;
+use hqdl_values::format::describe_json_error;
 use hqdl_values::tokens::Tokenizer;
 use hqdl_values::value::Value;
 
@@ -111,7 +111,7 @@ impl Recordings {
             self.add_fact(&question, &value, answer);
             return Ok(());
         }
-        let json: Json = serde_json::from_str(line).map_err(|e| json_reason(&e))?;
+        let json: Json = serde_json::from_str(line).map_err(|e| describe_json_error(&e))?;
         self.add_json(&json)
     }
 

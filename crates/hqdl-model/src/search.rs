@@ -118,7 +118,7 @@ impl SearchEndpoint {
 
     /// Adds the host and the search field to an error, and removes the key, which some hosts repeat
     /// in their errors.
-    fn finish_error(&self, error: ModelError) -> ModelError {
+    fn sanitize_error(&self, error: ModelError) -> ModelError {
         let mut error = self.without_key(error);
         let search = format!("the {}", self.name.replacen("search ", "search at ", 1));
         match &mut error {
@@ -182,7 +182,7 @@ impl Model for SearchEndpoint {
             let Some(query) = query else {
                 return Err(ModelError::NoAnswer("the query cannot be read".to_owned()));
             };
-            let results = self.search(query).await.map_err(|error| self.finish_error(error))?;
+            let results = self.search(query).await.map_err(|error| self.sanitize_error(error))?;
             let answer = serde_json::to_string(&results).unwrap_or_default();
             // A search is billed like one output token.
             let tokens = Some(Tokens { output: 1, ..Tokens::default() });

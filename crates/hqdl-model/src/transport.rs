@@ -168,7 +168,11 @@ pub(super) fn create_client() -> Result<reqwest::Client, SetupError> {
 
 /// Returns the error for a local file that cannot be read or written.
 pub(super) fn file_error(path: &Path, error: &std::io::Error) -> ModelError {
-    ModelError::NoAnswer(format!("{}: {}", path.display(), hqdl_values::format::io_reason(error)))
+    ModelError::NoAnswer(format!(
+        "{}: {}",
+        path.display(),
+        hqdl_values::format::describe_io_error(error)
+    ))
 }
 
 /// Returns the error for a reply that does not match its request.

@@ -226,7 +226,7 @@ impl RequestKeys {
 
     /// Returns true if a line begins with a row number that agrees with its label or key.
     #[must_use]
-    pub fn begins_with_row(&self, fields: &[&str]) -> bool {
+    pub fn is_row_start(&self, fields: &[&str]) -> bool {
         let number = fields.first().and_then(|f| label::parse_label(f)).map(|(number, _)| number);
         number.is_some_and(|n| self.match_row(fields).iter().any(|p| p.row + 1 == n))
     }

@@ -268,7 +268,7 @@ fn is_row_start(line: &str, keys: &RequestKeys) -> bool {
     ];
     readings.into_iter().flatten().any(|fields| {
         let texts: Vec<&str> = fields.iter().map(|f| f.text.as_str()).collect();
-        keys.begins_with_row(&texts)
+        keys.is_row_start(&texts)
     })
 }
 

@@ -131,7 +131,7 @@ impl Question {
     /// JSON of each cell, or null for unknown. If it returns an object, `value` is the cell's value
     /// and `quotes` contains its quotations.
     #[must_use]
-    pub fn write_answer(&self, mut cell: impl FnMut(&AskedRow, &AskedColumn) -> Json) -> String {
+    pub fn format_answer(&self, mut cell: impl FnMut(&AskedRow, &AskedColumn) -> Json) -> String {
         match (self.answer_form, &*self.rows, &*self.columns) {
             (AnswerForm::Single, [row], columns) => {
                 let mut quotes = Vec::new();

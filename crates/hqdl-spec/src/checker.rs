@@ -11,8 +11,8 @@ use std::collections::BTreeMap;
 
 use serde_json::Value as Json;
 
-use super::unified::{UNIFIED_NOTE, WordDecisions};
 use super::value_list::{ALIAS_NOTE, ValueIndex};
+use super::word_decisions::{UNIFIED_NOTE, WordDecisions};
 use super::{Column, Type, ValueList};
 use hqdl_values::cell::{Answer, CellValue, OMITTED_PREFIX, State};
 use hqdl_values::key::ListHash;

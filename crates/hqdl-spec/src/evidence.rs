@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use crate::{Column, Expansion, Format, Task, Type};
 use hqdl_values::Row;
 use hqdl_values::evidence::{Passage, ShownEvidence};
-use hqdl_values::format::{describe_read_error, io_reason};
+use hqdl_values::format::{describe_io_error, describe_read_error};
 use hqdl_values::key::ColumnIdentity;
 use hqdl_values::value::Value;
 
@@ -98,10 +98,10 @@ pub trait FindPassages: Send {
 
 /// Passages of an expansion's documents. All clones share the loaded passages.
 #[derive(Clone, Default)]
-pub struct EvidenceIndex(Arc<Mutex<Loaded>>);
+pub struct EvidenceIndex(Arc<Mutex<LoadedPassages>>);
 
 #[derive(Default)]
-struct Loaded {
+struct LoadedPassages {
     finder: Option<Box<dyn FindPassages>>,
     /// Evidence found so far, by the words of the key.
     found: HashMap<String, Arc<ShownEvidence>>,
@@ -117,7 +117,7 @@ impl EvidenceIndex {
     /// Replaces the documents' passages.
     pub fn replace_passages(&self, finder: Box<dyn FindPassages>) {
         let mut loaded = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        *loaded = Loaded { finder: Some(finder), found: HashMap::new() };
+        *loaded = LoadedPassages { finder: Some(finder), found: HashMap::new() };
     }
 }
 
@@ -186,7 +186,7 @@ pub fn resolve_folder(parent: &Path, folder: &str) -> Result<PathBuf, String> {
     let parent = parent.canonicalize().map_err(|e| describe_read_error(parent, &e))?;
     let full = parent.join(relative).canonicalize().map_err(|e| match e.kind() {
         std::io::ErrorKind::NotFound => format!("the folder {folder} does not exist"),
-        _ => format!("{folder}: {}", io_reason(&e)),
+        _ => format!("{folder}: {}", describe_io_error(&e)),
     })?;
     if !full.starts_with(&parent) {
         return Err(format!("{folder} is outside the spec's folder"));

@@ -18,10 +18,10 @@ pub mod overrides;
 mod parameters;
 mod price_book;
 mod provider;
-mod part;
+mod key_part;
 mod secret;
 pub mod schema_check;
-mod unified;
+mod word_decisions;
 mod value_list;
 
 use std::collections::BTreeMap;
@@ -43,7 +43,7 @@ pub use parameters::{ModelParameters, SERVICE_TIER, format_parameters};
 pub use price_book::{BookEntry, PriceBook};
 pub use provider::Provider;
 pub use unchecked::{ReadError, UncheckedSpec};
-pub use unified::WordDecisions;
+pub use word_decisions::WordDecisions;
 
 use hqdl_values::cell::{CellValue, State};
 use hqdl_values::key::{ColumnIdentity, Fingerprint, KeyColumns, ListHash};

@@ -187,7 +187,7 @@ impl UncheckedSpec {
         };
         let factor = price.service_tier.take();
         if let Some(tier) = model.parameters.get(SERVICE_TIER) {
-            let book_factor = |tier| entry.as_ref().ok()?.service_tier(tier);
+            let book_factor = |tier| entry.as_ref().ok()?.find_tier_factor(tier);
             price.service_tier = match (tier.as_str(), factor) {
                 (Some("default" | "standard_only"), _) => None,
                 (_, Some(factor)) => Some(factor),

@@ -176,7 +176,7 @@ impl BookEntry {
 
     /// Returns the price factor of a service tier; `None` if it is unknown.
     #[must_use]
-    pub fn service_tier(&self, name: &str) -> Option<f64> {
+    pub fn find_tier_factor(&self, name: &str) -> Option<f64> {
         self.service_tiers.iter().find(|(tier, _)| tier == name).map(|(_, factor)| *factor)
     }
 }

@@ -29,7 +29,7 @@ const DEFAULT_BATCH_POLL: Duration = Duration::from_secs(60);
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
     /// The file cannot be read.
-    #[error("cannot read spec {}: {}", path.display(), hqdl_values::format::io_reason(error))]
+    #[error("cannot read spec {}: {}", path.display(), hqdl_values::format::describe_io_error(error))]
     File {
         /// Path of the spec.
         path: PathBuf,

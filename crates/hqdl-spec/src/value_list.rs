@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::ValueList;
-use super::unified::{UNIFIED_NOTE, WordDecisions};
+use super::word_decisions::{UNIFIED_NOTE, WordDecisions};
 
 pub(super) const ALIAS_NOTE: &str = "alias";
 

@@ -2,7 +2,7 @@
 //! function converts the value or returns NULL, and the cast around it gives comparisons the type.
 
 use crate::blendsql::SqlError;
-use crate::blendsql::lexer::{self, Brackets, Lexeme, Token};
+use crate::blendsql::lexer::{self, Brackets, Token, TokenKind};
 use crate::blendsql::runtime::TRY_CAST_FUNCTION;
 use crate::translated::{Edits, TranslatedQuery};
 
@@ -95,12 +95,12 @@ fn find_type<'t>(sql: &str, tokens: &'t [Token]) -> Option<(Token, &'t [Token])>
     let (mut depth, mut word) = (0_usize, None);
     for (n, token) in tokens.iter().enumerate() {
         match token.lexeme {
-            Lexeme::Symbol(b'(') | Lexeme::Open => depth += 1,
-            Lexeme::Symbol(b')') | Lexeme::Close if depth == 0 => {
+            TokenKind::Symbol(b'(') | TokenKind::Open => depth += 1,
+            TokenKind::Symbol(b')') | TokenKind::Close if depth == 0 => {
                 let word: usize = word?;
                 return Some((tokens[word], &tokens[word + 1..n]));
             }
-            Lexeme::Symbol(b')') | Lexeme::Close => depth -= 1,
+            TokenKind::Symbol(b')') | TokenKind::Close => depth -= 1,
             _ if depth == 0 && token.is_word(sql, "AS") => word = Some(n),
             _ => {}
         }

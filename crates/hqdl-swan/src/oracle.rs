@@ -96,7 +96,7 @@ impl TrueValues {
             let mut position = Default::default();
             if let Some((facts, run)) = store {
                 self.store_facts(spec, expansion, &rows, (facts, run))?;
-                position = facts.history().journal_position()?;
+                position = facts.history().load_journal_position()?;
             }
             let mut tables = publication.open_tables(expansion, false)?;
             for (key, answers) in &rows {
@@ -146,7 +146,7 @@ impl TrueValues {
     ) -> Result<(), SwanError> {
         let history = facts.history();
         let requirements =
-            choose_models(spec, Some(self), expansion).requirements(history, expansion)?;
+            choose_models(spec, Some(self), expansion).build_requirements(history, expansion)?;
         let stored = rows.iter().filter(|(key, _)| key.is_first_spelling).map(|(key, answers)| {
             let columns = key.entity_requested_columns.iter().zip(&**answers).enumerate();
             let requested = columns.filter(|(_, (is_requested, _))| **is_requested);
@@ -158,7 +158,7 @@ impl TrueValues {
         let stored: Vec<(Entity, Vec<Fact>)> = stored.collect();
         let completion = Completion {
             run,
-            model: history.model_id(NAME)?,
+            model: history.intern_model(NAME)?,
             asked_at: current_timestamp(),
             cells: stored.iter().map(|(_, cells)| cells.len() as u64).sum(),
             ..Completion::default()

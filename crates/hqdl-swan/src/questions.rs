@@ -102,7 +102,10 @@ pub fn read_questions(path: &Path, database: &str) -> Result<Vec<BenchmarkQuesti
     let calls = text.contains("{{");
     for row in reader.records() {
         let row = row.map_err(|e| {
-            SwanError::wrong_input(format!("{name}: {}", hqdl_values::csv::csv_reason(&e)), LAYOUTS)
+            SwanError::wrong_input(
+                format!("{name}: {}", hqdl_values::csv::describe_csv_error(&e)),
+                LAYOUTS,
+            )
         })?;
         let line = row.position().map_or(0, csv::Position::line);
         if std::mem::take(&mut first)

@@ -241,7 +241,7 @@ impl BenchmarkRun<'_> {
             interrupt: self.interrupt.clone(),
             ..Request::new(&self.spec, database, self.facts, sql)
         };
-        let outcome = if query::may_ask(&self.spec, sql, request.dialect, request.classify) {
+        let outcome = if query::may_need_model(&self.spec, sql, request.dialect, request.classify) {
             query::run(&request, &mut result)
         } else {
             request.to_plain().run(&mut result)

@@ -65,7 +65,7 @@ pub fn apply_shots(draft: &mut UncheckedSpec, file: &Path, shots: usize) -> Resu
         bad(format!(
             "cannot read examples from {}: {}",
             file.display(),
-            hqdl_values::format::io_reason(&e)
+            hqdl_values::format::describe_io_error(&e)
         ))
     })?;
     let all: Shots = serde_json::from_str(&text)

@@ -1,6 +1,6 @@
 //! Checks for CSV files that CSV readers do not perform, and error messages for CSV files.
 
-use crate::format::{format_count, io_reason};
+use crate::format::{describe_io_error, format_count};
 
 /// Returns the line (from 1) where an unclosed quoted field begins, or `None` if all fields are
 /// closed. CSV readers accept such a file, although it was probably truncated.
@@ -32,7 +32,7 @@ pub fn find_unclosed_field(bytes: &[u8], delimiter: u8) -> Option<usize> {
 
 /// Returns the reason why a line of a CSV file cannot be read, without the line number.
 #[must_use]
-pub fn csv_reason(error: &csv::Error) -> String {
+pub fn describe_csv_error(error: &csv::Error) -> String {
     match error.kind() {
         csv::ErrorKind::UnequalLengths { expected_len, len, .. } => {
             format!(
@@ -41,7 +41,7 @@ pub fn csv_reason(error: &csv::Error) -> String {
             )
         }
         csv::ErrorKind::Utf8 { .. } => "the line is not UTF-8 text".to_owned(),
-        csv::ErrorKind::Io(error) => io_reason(error),
+        csv::ErrorKind::Io(error) => describe_io_error(error),
         _ => error.to_string(),
     }
 }

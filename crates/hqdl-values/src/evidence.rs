@@ -63,7 +63,7 @@ impl Passage {
     /// of whitespace. A quote without letters and digits is never contained.
     #[must_use]
     pub fn contains_quote(&self, quote: &str) -> bool {
-        let (text, quote) = (fold_text(&self.text), fold_text(quote));
+        let (text, quote) = (normalize_text(&self.text), normalize_text(quote));
         let is_word = |c: Option<char>| c.is_some_and(char::is_alphanumeric);
         let splits_word =
             |before: Option<char>, after: Option<char>| is_word(before) && is_word(after);
@@ -125,6 +125,6 @@ fn to_plain_char(c: char) -> char {
 
 /// Returns a text in lower case, with each run of whitespace reduced to one space.
 #[must_use]
-pub fn fold_text(text: &str) -> String {
+pub fn normalize_text(text: &str) -> String {
     text.to_lowercase().split_whitespace().collect::<Vec<_>>().join(" ")
 }

@@ -35,7 +35,7 @@ pub fn format_name_list<'n>(noun: &str, names: impl IntoIterator<Item = &'n str>
 
 /// Returns the reason why a file cannot be read or written, without the system's error number.
 #[must_use]
-pub fn io_reason(error: &std::io::Error) -> String {
+pub fn describe_io_error(error: &std::io::Error) -> String {
     use std::io::ErrorKind;
     match error.kind() {
         ErrorKind::NotFound => "it does not exist".to_owned(),
@@ -57,7 +57,7 @@ pub fn io_reason(error: &std::io::Error) -> String {
     }
 }
 
-/// Joins the name of a file, with an optional line number, and a reason such as [`io_reason`]
+/// Joins the name of a file, with an optional line number, and a reason such as [`describe_io_error`]
 /// returns: "a.csv does not exist", "a.csv, line 2: a quote is missing".
 #[must_use]
 pub fn format_file_error(name: &str, line: Option<u64>, reason: &str) -> String {
@@ -77,7 +77,7 @@ pub fn describe_read_error(path: &std::path::Path, error: &std::io::Error) -> St
         ErrorKind::NotFound => format!("{path} does not exist"),
         ErrorKind::IsADirectory => format!("{path} is a directory"),
         ErrorKind::InvalidData => format!("{path} is not UTF-8 text"),
-        _ => format!("cannot read {path}: {}", io_reason(error)),
+        _ => format!("cannot read {path}: {}", describe_io_error(error)),
     }
 }
 
@@ -92,7 +92,7 @@ pub fn describe_write_error(path: &std::path::Path, error: &std::io::Error) -> S
         _ if error.kind() == std::io::ErrorKind::NotFound => {
             "nothing can be created there".to_owned()
         }
-        _ => io_reason(error),
+        _ => describe_io_error(error),
     }
 }
 
@@ -121,7 +121,7 @@ const DATA_WORDS: [(&str, &str); 19] = [
 
 /// Returns the reason why a JSON text cannot be parsed.
 #[must_use]
-pub fn json_reason(error: &serde_json::Error) -> String {
+pub fn describe_json_error(error: &serde_json::Error) -> String {
     use serde_json::error::Category;
     let line = if error.line() > 1 { format!("line {}, ", error.line()) } else { String::new() };
     match error.classify() {
@@ -167,7 +167,7 @@ pub fn parse_json_object<T: serde::de::DeserializeOwned>(text: &[u8]) -> Result<
                 let message = e.to_string();
                 describe_data_error(&field, message.split(" at line ").next().unwrap_or_default())
             }
-            e => json_reason(&e),
+            e => describe_json_error(&e),
         }
     });
     // serde also accepts a list for a struct, and reads its items as the struct's fields.
@@ -178,7 +178,7 @@ pub fn parse_json_object<T: serde::de::DeserializeOwned>(text: &[u8]) -> Result<
         return Err(format!("it is {found}, expected an object"));
     }
     parsed.and_then(|parsed| {
-        deserializer.end().map_err(|e| json_reason(&e))?;
+        deserializer.end().map_err(|e| describe_json_error(&e))?;
         Ok(parsed)
     })
 }
@@ -186,7 +186,7 @@ pub fn parse_json_object<T: serde::de::DeserializeOwned>(text: &[u8]) -> Result<
 /// Returns the reason why a regular expression is invalid. This is the last line of the parser's
 /// message, because the message begins with the expression.
 #[must_use]
-pub fn regex_reason(error: &impl std::fmt::Display) -> String {
+pub fn describe_regex_error(error: &impl std::fmt::Display) -> String {
     let text = error.to_string();
     let last = text.lines().last().unwrap_or_default().trim();
     last.strip_prefix("error: ").unwrap_or(last).to_owned()
@@ -269,7 +269,10 @@ mod tests {
             ("{}", "missing field `n`"),
             ("{\"n\": \"x\"}", "a value is the text \"x\", expected a whole number, 0 or more"),
         ] {
-            assert_eq!(json_reason(&serde_json::from_str::<JsonSample>(text).unwrap_err()), reason);
+            assert_eq!(
+                describe_json_error(&serde_json::from_str::<JsonSample>(text).unwrap_err()),
+                reason
+            );
         }
         for (text, reason) in [
             ("{\"n\": -5}", "`n` is the integer `-5`, expected a whole number, 0 or more"),

@@ -1,6 +1,6 @@
 //! Implements `hqdl ask`.
 
-mod answered;
+mod answered_question;
 mod plan_output;
 mod question_run;
 
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-pub use self::answered::Answered;
+pub use self::answered_question::Answered;
 pub use self::plan_output::print_sql;
 pub use self::question_run::{AskOutcome, AskRun, PlanUse};
 use super::failure::{APPROVAL, Failure, INTERRUPTED};
@@ -179,7 +179,7 @@ fn read_question(text: &str) -> Result<String, Failure> {
         return Ok(text.to_owned());
     }
     std::io::read_to_string(std::io::stdin()).map_err(|e| {
-        let reason = crate::format::io_reason(&e);
+        let reason = crate::format::describe_io_error(&e);
         Failure::wrong_input(format!("cannot read stdin: {reason}"), "pass UTF-8 text")
     })
 }

@@ -10,7 +10,7 @@ use serde_json::{Value as Json, json};
 use tokio::sync::watch;
 
 use super::AskFlags;
-use super::answered::Answered;
+use super::answered_question::Answered;
 use super::plan_output::{plan_to_json, print_sql, strip_control_characters};
 use crate::ask::{
     self, AskError, AskPlan, AskQuestion, Asker, MaxCost, OtherReading, ProposedColumn, Prose,

@@ -27,7 +27,7 @@ use crate::failure::{Failure, check_budget};
 use crate::materialize::{Materializer, Selection};
 use crate::model;
 use crate::overrides::{self, OverrideLine, read_lines};
-use crate::query::connection::guard::Guard;
+use crate::query::connection::guard::GuardedConnection;
 use crate::session::override_cell;
 use crate::spec::{Expansion, Spec};
 
@@ -127,7 +127,8 @@ pub(super) async fn plan_run(
     let permit = state.acquire_query_permit().await?;
     let facts = Arc::clone(&state.context.facts);
     let plan = run_blocking(permit, client_guard, move || {
-        let guard = Guard::open_for_sql(&active_spec.spec.database, Some(timeout), interrupt);
+        let guard =
+            GuardedConnection::open_for_sql(&active_spec.spec.database, Some(timeout), interrupt);
         let guard = guard.map_err(Failure::from)?;
         let planned = plan_to_json(&name, &active_spec, &wanted, &facts, guard.database());
         Ok(planned.map_err(|failure| guard_failure(&guard).unwrap_or(failure))?)
@@ -317,7 +318,11 @@ pub(super) async fn read_provenance(
     let (client_guard, interrupt) = state.context.clients.begin_work();
     let permit = state.acquire_read_permit().await?;
     run_blocking(permit, client_guard, move || {
-        let guard = Guard::open_for_sql(active_spec.spec.target(), Some(READ_TIMEOUT), interrupt);
+        let guard = GuardedConnection::open_for_sql(
+            active_spec.spec.target(),
+            Some(READ_TIMEOUT),
+            interrupt,
+        );
         let guard = guard.map_err(Failure::from)?;
         let cells = read_cell(guard.database(), &table, &key, &column);
         Ok(cells.map_err(|failure| guard_failure(&guard).unwrap_or(failure))?)

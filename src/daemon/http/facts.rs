@@ -26,7 +26,7 @@ use crate::key::Entity;
 use crate::materialize::Selection;
 use crate::model;
 use crate::overrides::Overrides;
-use crate::query::connection::guard::Guard;
+use crate::query::connection::guard::GuardedConnection;
 use crate::spec::{Expansion, Spec};
 use crate::sql;
 use crate::value::Value;
@@ -159,7 +159,7 @@ impl RequestedCells {
         };
         let expansion = self.expansion();
         let models = model::choose_models(spec, Some(&*model), expansion);
-        let requirements = models.requirements(facts.history(), expansion)?;
+        let requirements = models.build_requirements(facts.history(), expansion)?;
         let overrides = Overrides::read(spec)?;
         let entities = self.keys.iter().map(|key| expansion.build_entity(key)).collect();
         let in_context = find_fact_entities(spec, expansion, entities, interrupt)?;
@@ -219,7 +219,7 @@ pub(super) fn find_fact_entities(
     if !expansion.has_row_context() {
         return Ok(HashMap::new());
     }
-    let guard = Guard::open_for_sql(&spec.database, Some(READ_TIMEOUT), interrupt)?;
+    let guard = GuardedConnection::open_for_sql(&spec.database, Some(READ_TIMEOUT), interrupt)?;
     row_contexts::find_fact_entities(guard.database(), expansion, entities, READ_TIMEOUT)
         .map_err(|e| guard_failure(&guard).unwrap_or_else(|| e.into()))
 }

@@ -5,7 +5,7 @@
 
 mod api;
 mod client_limits;
-mod door;
+mod listener;
 mod events;
 mod facts;
 mod guard;
@@ -15,7 +15,7 @@ mod page;
 mod query;
 mod reply;
 mod rows;
-mod stalled;
+mod timeout_stream;
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -33,10 +33,10 @@ use hyper_util::service::TowerToHyperService;
 use tokio::sync::{Semaphore, watch};
 
 use self::client_limits::ClientShares;
-pub(super) use self::door::HttpListener;
 pub(super) use self::events::build_sse_event;
+pub(super) use self::listener::HttpListener;
 pub(super) use self::reply::unknown_spec_failure;
-use self::stalled::TimeoutStream;
+use self::timeout_stream::TimeoutStream;
 use super::context::DaemonContext;
 use super::metrics::GaugeGuard;
 use crate::approval::SpendingLedger;

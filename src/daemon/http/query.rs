@@ -17,7 +17,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use super::reply::{HttpRefusal, read_json_body, unknown_spec_failure};
 use super::rows::{self, LineSink, RowLimits};
-use super::stalled::StallTimeout;
+use super::timeout_stream::StallTimeout;
 use super::{HttpState, MAX_WAITING, STALL_TIMEOUT};
 use crate::daemon::active_spec::ActiveSpec;
 use crate::daemon::clients::ClientGuard;
@@ -145,7 +145,7 @@ pub(super) async fn run_query(
             Ok((kind, rows::stream_body(first, chunks, client_guard)).into_response())
         }
         Some(Err(refusal)) => Err(refusal),
-        None => Err(bug_failure().into()),
+        None => Err(internal_failure().into()),
     }
 }
 
@@ -211,10 +211,10 @@ pub(super) async fn run_blocking<T: Send + 'static>(
     });
     let ended = ended.await;
     drop(client_guard);
-    ended.map_err(|_| HttpRefusal::from(bug_failure()))?
+    ended.map_err(|_| HttpRefusal::from(internal_failure()))?
 }
 
-fn bug_failure() -> Failure {
+fn internal_failure() -> Failure {
     Failure::wrong_input("this is a bug in hqdl", "please report this query")
 }
 
@@ -463,7 +463,7 @@ impl PreparedQuery {
 
     fn has_calls(&self) -> bool {
         let spec = self.changed_spec.as_ref().unwrap_or(&self.active_spec.spec);
-        query::may_ask(spec, &self.sql, self.dialect, self.classify)
+        query::may_need_model(spec, &self.sql, self.dialect, self.classify)
     }
 
     fn run_with_sink(

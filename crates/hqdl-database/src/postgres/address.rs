@@ -81,7 +81,7 @@ impl ServerAddress {
         }
         let mut config: Config = format!("{base}{query}").parse().map_err(|e| {
             let reason = find_invalid_port(base).map_or_else(
-                || connection_reason(&e),
+                || describe_connection_error(&e),
                 |port| format!("the port `{port}` is not a number from 1 to 65535"),
             );
             reject(reason, "write postgres://user@host:port/database")
@@ -160,7 +160,7 @@ const CONNECTION_REASONS: [(&str, &str); 5] = [
 
 /// Returns the reason why a URL is invalid or a connection fails.
 #[must_use]
-pub fn connection_reason(error: &dyn std::error::Error) -> String {
+pub fn describe_connection_error(error: &dyn std::error::Error) -> String {
     let cause = error.source().map_or_else(|| error.to_string(), ToString::to_string);
     let text = format!("{error}: {cause}");
     let known = CONNECTION_REASONS.iter().find(|(part, _)| text.contains(part));

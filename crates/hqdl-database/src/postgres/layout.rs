@@ -3,7 +3,7 @@
 use tokio_postgres::types::Type;
 
 use super::catalog::find_column;
-use super::values::published_key_type;
+use super::values::choose_published_key_type;
 use super::{DatabaseServer, quote_name_list};
 use crate::StoreError;
 use hqdl_spec::{Expansion, SourceRows};
@@ -60,7 +60,7 @@ impl ServerTables {
 
 /// Returns the type of a published key column, given the column's types in the sources.
 fn choose_key_type(types: &[Type]) -> &'static str {
-    let mut key_types: Vec<&'static str> = types.iter().map(published_key_type).collect();
+    let mut key_types: Vec<&'static str> = types.iter().map(choose_published_key_type).collect();
     key_types.dedup();
     let all_among = |of: &[&str]| key_types.iter().all(|key_type| of.contains(key_type));
     match key_types.as_slice() {

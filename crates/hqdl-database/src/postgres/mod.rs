@@ -38,7 +38,7 @@ use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Client, Row};
 use tracing::warn;
 
-use self::address::{AddressError, CONNECT_TIMEOUT, ServerAddress, connection_reason};
+use self::address::{AddressError, CONNECT_TIMEOUT, ServerAddress, describe_connection_error};
 use self::thread::ServerThread;
 use crate::StoreError;
 use hqdl_values::sql;
@@ -144,7 +144,7 @@ impl DatabaseServer {
                 {
                     if !std::mem::replace(&mut has_warned, true) {
                         let (url, seconds) = (self.display_url(), STARTUP_TIMEOUT.as_secs());
-                        let error = connection_reason(&error);
+                        let error = describe_connection_error(&error);
                         warn!(
                             url,
                             error, "the database cannot be reached; hqdl retries for {seconds} s"
@@ -243,7 +243,7 @@ impl DatabaseServer {
     fn to_store_error(&self, error: &tokio_postgres::Error) -> StoreError {
         let url = self.address.display_url.clone();
         let Some(db_error) = error.as_db_error() else {
-            let message = connection_reason(error);
+            let message = describe_connection_error(error);
             let hint = if message.contains("password") {
                 "set it in PGPASSWORD or ~/.pgpass"
             } else if message.contains("does not use TLS") {

@@ -10,7 +10,7 @@ use rusqlite::types::Value as Sqlite;
 use tokio_postgres::types::ToSql;
 
 use super::layout::ServerTables;
-use super::values::{replace_nul_in_json, to_parameter, value_to_parameter, without_nul};
+use super::values::{replace_nul_chars, replace_nul_in_json, to_parameter, value_to_parameter};
 use super::{BATCH_ROWS, DatabaseServer, Transaction, quote_name_list};
 use crate::StoreError;
 use crate::migrate::OWN_TABLES;
@@ -463,7 +463,7 @@ impl ServerPublication<'_> {
             if about.trim().is_empty() {
                 "NULL".to_owned()
             } else {
-                sql::quote_text(&without_nul(about))
+                sql::quote_text(&replace_nul_chars(about))
             }
         };
         let server = self.server;

@@ -10,7 +10,7 @@ use tokio_postgres::types::Type;
 
 use super::catalog::find_column;
 use super::layout::ServerTables;
-use super::values::{ColumnDecoder, without_nul};
+use super::values::{ColumnDecoder, replace_nul_chars};
 use super::{BATCH_ROWS, DatabaseServer};
 use crate::StoreError;
 use hqdl_spec::{Expansion, SourceRows};
@@ -215,5 +215,5 @@ fn format_entities_condition(
 
 /// Quotes a text, whatever the server's setting of `standard_conforming_strings` is.
 pub(super) fn quote_text(text: &str) -> String {
-    format!("E'{}'", without_nul(text).replace('\\', "\\\\").replace('\'', "''"))
+    format!("E'{}'", replace_nul_chars(text).replace('\\', "\\\\").replace('\'', "''"))
 }

@@ -109,7 +109,7 @@ pub(super) fn to_parameter(value: &Sqlite) -> Option<String> {
         Sqlite::Null | Sqlite::Blob(_) => None,
         Sqlite::Integer(i) => Some(i.to_string()),
         Sqlite::Real(r) => Some(r.to_string()),
-        Sqlite::Text(text) => Some(without_nul(text)),
+        Sqlite::Text(text) => Some(replace_nul_chars(text)),
     }
 }
 
@@ -119,12 +119,12 @@ pub(super) fn value_to_parameter(value: &Value) -> Option<String> {
         Value::Null => None,
         Value::Integer(i) => Some(i.to_string()),
         Value::Real(r) => Some(r.to_string()),
-        Value::Text(text) => Some(without_nul(text)),
+        Value::Text(text) => Some(replace_nul_chars(text)),
     }
 }
 
 /// Replaces each NUL with a symbol, because a server's texts cannot contain NUL.
-pub(super) fn without_nul(text: &str) -> String {
+pub(super) fn replace_nul_chars(text: &str) -> String {
     text.replace('\0', "\u{2400}")
 }
 
@@ -132,7 +132,7 @@ pub(super) fn without_nul(text: &str) -> String {
 pub(super) fn replace_nul_in_json(json: &str) -> String {
     fn replace_nul(json: &mut serde_json::Value) {
         match json {
-            serde_json::Value::String(text) => *text = without_nul(text),
+            serde_json::Value::String(text) => *text = replace_nul_chars(text),
             serde_json::Value::Array(items) => items.iter_mut().for_each(replace_nul),
             serde_json::Value::Object(fields) => fields.values_mut().for_each(replace_nul),
             _ => {}
@@ -148,7 +148,7 @@ pub(super) fn replace_nul_in_json(json: &str) -> String {
 
 /// Returns the type of a published key column: the source's type if the server compares its values
 /// as hqdl does, otherwise text.
-pub(super) fn published_key_type(data_type: &Type) -> &'static str {
+pub(super) fn choose_published_key_type(data_type: &Type) -> &'static str {
     match *data_type {
         Type::BOOL => "boolean",
         Type::INT2 => "smallint",

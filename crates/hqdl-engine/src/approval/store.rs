@@ -490,7 +490,7 @@ impl PlanStore {
     ///
     /// # Errors
     /// [`ApprovalError::File`] if a file cannot be written or removed.
-    pub fn decide(
+    pub fn record_decision(
         &self,
         shown: &OpenPlan,
         approves: bool,

@@ -93,7 +93,7 @@ pub fn plan_query(
 ) -> Result<AskPlan, QueryError> {
     let request = Request { model: Some(Arc::clone(planning_model)), ..request.clone() };
     let Request { sql, dialect, .. } = request;
-    let explained = if query::may_ask(request.spec, sql, dialect, request.classify) {
+    let explained = if query::may_need_model(request.spec, sql, dialect, request.classify) {
         query::explain(&request)?
     } else {
         request.to_plain().explain()?
@@ -119,7 +119,7 @@ pub fn run_within_limit(
         spec.limits.budget_tokens = Some(0);
     }
     let request = Request { spec: &spec, ..request.clone() };
-    if query::may_ask(&spec, request.sql, request.dialect, request.classify) {
+    if query::may_need_model(&spec, request.sql, request.dialect, request.classify) {
         query::run(&request, sink)
     } else {
         request.to_plain().run(sink)

@@ -149,7 +149,7 @@ impl ShownRows {
         if text.len() > MAX_CHARS {
             return Err(format!("it is longer than {MAX_CHARS} characters"));
         }
-        let sentences = split_sentences(text, &find_values(text, self.cells.iter().flatten()));
+        let sentences = split_sentences(text, &mark_values(text, self.cells.iter().flatten()));
         if sentences.is_empty() || sentences.len() > MAX_SENTENCES {
             return Err(format!("it has {}", format_count(sentences.len() as u64, "sentence")));
         }
@@ -158,7 +158,7 @@ impl ShownRows {
 
     /// Checks a sentence against the rows that it cites.
     fn check_sentence(&self, sentence: &[char]) -> Result<(), String> {
-        let all_values = find_values(sentence, self.cells.iter().flatten());
+        let all_values = mark_values(sentence, self.cells.iter().flatten());
         let (cited, is_reference) = parse_references(sentence, &all_values)?;
         if cited.is_empty() {
             return Err("a sentence cites no row".to_owned());
@@ -168,7 +168,7 @@ impl ShownRows {
             let row = number.checked_sub(1).and_then(|at| self.cells.get(at));
             cells.extend(row.ok_or_else(|| format!("it cites [{number}], which is no row"))?);
         }
-        let mut is_checked = find_values(sentence, cells.iter().copied());
+        let mut is_checked = mark_values(sentence, cells.iter().copied());
         is_checked.iter_mut().zip(is_reference).for_each(|(checked, own)| *checked |= own);
         let not_found = |text: &str| Err(format!("{} is not in the cited rows", quote_json(text)));
         let lower: Vec<String> = cells.iter().map(|cell| cell.to_lowercase()).collect();
@@ -226,7 +226,7 @@ fn split_words(text: &str) -> impl Iterator<Item = &str> {
 
 /// Marks the characters of a text that belong to an occurrence of one of these values. Skips values
 /// without a letter, because numbers are compared separately.
-fn find_values<'c>(text: &[char], values: impl Iterator<Item = &'c String>) -> Vec<bool> {
+fn mark_values<'c>(text: &[char], values: impl Iterator<Item = &'c String>) -> Vec<bool> {
     let mut is_value = vec![false; text.len()];
     for value in values.filter(|value| value.chars().any(char::is_alphabetic)) {
         let value = to_chars(value.trim());

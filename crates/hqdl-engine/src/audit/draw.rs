@@ -17,7 +17,7 @@ use super::frame::{FrameRow, collect_frame};
 use hqdl_database::{Database, current_timestamp};
 use hqdl_spec::{Expansion, Spec};
 use hqdl_values::cell::CellValue;
-use hqdl_values::format::io_reason;
+use hqdl_values::format::describe_io_error;
 use hqdl_values::key::{Entity, hash_tagged_parts};
 use hqdl_values::value::Value;
 
@@ -172,7 +172,7 @@ impl Draw {
             return Err(AuditError::Missing(path));
         }
         let text = std::fs::read_to_string(&path)
-            .map_err(|e| AuditError::in_file(&path, None, io_reason(&e)))?;
+            .map_err(|e| AuditError::in_file(&path, None, describe_io_error(&e)))?;
         let mut lines = text.lines();
         let broken = |line: usize| {
             AuditError::in_file(&path, Some(line as u64), "this is not a line of an audit's draw")
@@ -271,7 +271,7 @@ pub(super) fn write_file(path: &Path, bytes: &[u8]) -> Result<(), AuditError> {
     };
     write().map_err(|e| {
         let _ = std::fs::remove_file(&temporary);
-        AuditError::in_file(path, None, io_reason(&e))
+        AuditError::in_file(path, None, describe_io_error(&e))
     })
 }
 

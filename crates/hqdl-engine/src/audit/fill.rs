@@ -10,7 +10,7 @@ use crate::truth::{self, TrueRow};
 use hqdl_spec::checker::Checker;
 use hqdl_spec::overrides::{OverrideLine, read_lines, write_lines};
 use hqdl_spec::{Expansion, Spec};
-use hqdl_values::format::io_reason;
+use hqdl_values::format::describe_io_error;
 use hqdl_values::value::Value;
 
 impl Audit {
@@ -115,7 +115,7 @@ impl Audit {
     ) -> Result<(File, Sheet), AuditError> {
         let path = draw_path(spec, expansion);
         let lock = File::open(&path).and_then(|file| file.lock().map(|()| file));
-        let lock = lock.map_err(|e| AuditError::in_file(&path, None, io_reason(&e)))?;
+        let lock = lock.map_err(|e| AuditError::in_file(&path, None, describe_io_error(&e)))?;
         let sheet = Sheet::read(&sheet_path(spec, expansion), &self.draw, expansion)?;
         Ok((lock, sheet))
     }

@@ -14,8 +14,8 @@ use super::error::AuditError;
 use hqdl_spec::Expansion;
 use hqdl_spec::checker::Checker;
 use hqdl_values::cell::{CellValue, State};
-use hqdl_values::csv::{UNCLOSED_FIELD_MESSAGE, csv_reason, find_unclosed_field};
-use hqdl_values::format::io_reason;
+use hqdl_values::csv::{UNCLOSED_FIELD_MESSAGE, describe_csv_error, find_unclosed_field};
+use hqdl_values::format::describe_io_error;
 use hqdl_values::value::Value;
 use serde::Serialize;
 
@@ -89,8 +89,8 @@ impl Sheet {
     /// match the draw.
     pub fn read(path: &Path, draw: &Draw, expansion: &Expansion) -> Result<Self, AuditError> {
         let error = |line: u64, message: String| AuditError::in_file(path, Some(line), message);
-        let bytes =
-            std::fs::read(path).map_err(|e| AuditError::in_file(path, None, io_reason(&e)))?;
+        let bytes = std::fs::read(path)
+            .map_err(|e| AuditError::in_file(path, None, describe_io_error(&e)))?;
         let text = String::from_utf8(bytes).map_err(|e| {
             let before = &e.as_bytes()[..e.utf8_error().valid_up_to()];
             let line = 1 + String::from_utf8_lossy(before).matches('\n').count();
@@ -106,7 +106,7 @@ impl Sheet {
             return Err(error(line as u64 + 1, UNCLOSED_FIELD_MESSAGE.to_owned()));
         }
         let mut reader = csv::ReaderBuilder::new().from_reader(rest.as_bytes());
-        let header = reader.headers().map_err(|e| error(2, csv_reason(&e)))?.clone();
+        let header = reader.headers().map_err(|e| error(2, describe_csv_error(&e)))?.clone();
         let names = column_names(expansion);
         if !header.iter().eq(names.iter().map(String::as_str)) {
             return Err(error(2, format!("the header was changed: expected {}", names.join(","))));
@@ -116,7 +116,7 @@ impl Sheet {
         let mut record = csv::StringRecord::new();
         while reader
             .read_record(&mut record)
-            .map_err(|e| error(line_of(e.position()), csv_reason(&e)))?
+            .map_err(|e| error(line_of(e.position()), describe_csv_error(&e)))?
         {
             let (line, next) = (line_of(record.position()), reader.position().line() + 1);
             lines.read_line(&record, next).map_err(|message| error(line, message))?;
@@ -134,7 +134,7 @@ impl Sheet {
     pub fn write(&self, path: &Path, draw: &Draw, expansion: &Expansion) -> Result<(), AuditError> {
         let mut text = (format_header_comment(draw, expansion) + "\n").into_bytes();
         let mut writer = csv::Writer::from_writer(&mut text);
-        let failed = |e: csv::Error| AuditError::in_file(path, None, csv_reason(&e));
+        let failed = |e: csv::Error| AuditError::in_file(path, None, describe_csv_error(&e));
         writer.write_record(column_names(expansion)).map_err(failed)?;
         for (n, row) in draw.sample().iter().enumerate() {
             let frame_row = &draw.frame[*row];
@@ -155,7 +155,7 @@ impl Sheet {
         for record in &self.removed_columns {
             writer.write_record(record).map_err(failed)?;
         }
-        writer.flush().map_err(|e| AuditError::in_file(path, None, io_reason(&e)))?;
+        writer.flush().map_err(|e| AuditError::in_file(path, None, describe_io_error(&e)))?;
         drop(writer);
         write_file(path, &text)
     }

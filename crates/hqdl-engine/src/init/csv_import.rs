@@ -8,7 +8,7 @@ use rusqlite::Connection;
 use rusqlite::types::Value;
 
 use super::classify;
-use hqdl_values::format::{format_file_error, io_reason};
+use hqdl_values::format::{describe_io_error, format_file_error};
 use hqdl_values::sql;
 
 /// Reason why no database was created.
@@ -201,13 +201,13 @@ fn import_file(db: &Connection, file: &Path) -> Result<Vec<String>, CsvProblem> 
 
 /// Reads a UTF-8 file, or a UTF-16 file with a byte order mark, such as Excel's "Unicode Text".
 fn read_text(file: &Path) -> Result<String, CsvProblem> {
-    let bytes =
-        std::fs::read(file).map_err(|e| (io_reason(&e), "check the file and its permissions"))?;
+    let bytes = std::fs::read(file)
+        .map_err(|e| (describe_io_error(&e), "check the file and its permissions"))?;
     let from_bytes: fn([u8; 2]) -> u16 = match bytes.as_slice() {
         [0xff, 0xfe, ..] => u16::from_le_bytes,
         [0xfe, 0xff, ..] => u16::from_be_bytes,
         _ => {
-            let message = || io_reason(&ErrorKind::InvalidData.into());
+            let message = || describe_io_error(&ErrorKind::InvalidData.into());
             return String::from_utf8(bytes).map_err(|_| (message(), ENCODING_HINT));
         }
     };
@@ -220,7 +220,7 @@ fn read_text(file: &Path) -> Result<String, CsvProblem> {
 
 /// Returns the line number and the reason of an error.
 fn describe_error(error: &csv::Error) -> String {
-    let reason = hqdl_values::csv::csv_reason(error);
+    let reason = hqdl_values::csv::describe_csv_error(error);
     match error.position() {
         Some(position) => format!("line {}: {reason}", position.line()),
         None => reason,

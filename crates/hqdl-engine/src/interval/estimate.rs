@@ -9,7 +9,7 @@ use hqdl_statistics::{
 use rusqlite::types::Value as SqlValue;
 
 use super::samples::RowFacts;
-use super::shape::{AggregateTerm, Leaf, LeafValue, Shape};
+use super::shape::{AggregateQuery, AggregateTerm, LeafValue, RowAggregate};
 use crate::audit::Draw;
 use hqdl_values::format::format_count;
 
@@ -19,7 +19,7 @@ const STRATA: usize = 2;
 /// Inputs of the estimates: the query's rows, computed once from the drawn answers and once from
 /// the true values.
 pub(super) struct Estimator<'a> {
-    pub(super) shape: &'a Shape,
+    pub(super) shape: &'a AggregateQuery,
     pub(super) draw: &'a Draw,
     /// Positions, in the draw, of the entities in the filled prefix of the sample.
     pub(super) audited: &'a HashSet<usize>,
@@ -82,7 +82,7 @@ impl Estimator<'_> {
         self.collect_entities(term, group).0.into_iter().map(to_numbers).collect()
     }
 
-    fn leaf(&self, n: usize) -> &Leaf {
+    fn leaf(&self, n: usize) -> &RowAggregate {
         &self.shape.leaves[n]
     }
 
@@ -336,7 +336,7 @@ impl EntityRows {
 }
 
 /// Returns whether every condition of `part` is also a condition of `whole`.
-fn is_subset(part: &Leaf, whole: &Leaf) -> bool {
+fn is_subset(part: &RowAggregate, whole: &RowAggregate) -> bool {
     part.population.iter().all(|c| whole.population.contains(c))
         && part.condition.iter().all(|c| whole.condition.contains(c))
 }

@@ -10,7 +10,7 @@
 //! depend on it.
 
 mod estimate;
-mod leverage;
+mod query_design;
 mod refusal;
 mod samples;
 mod shape;
@@ -22,12 +22,12 @@ use rusqlite::types::{Value as SqlValue, ValueRef};
 use serde_json::{Value as Json, json};
 
 use self::estimate::{AggregateEstimate, Estimator};
-pub use self::leverage::{QueryDesign, design_for_query};
+pub use self::query_design::{QueryDesign, design_for_query};
 use self::samples::AuditedTables;
-use self::shape::{Output, Shape};
+use self::shape::{AggregateQuery, Output};
 use crate::audit::{Audit, AuditError, Evidence};
-use crate::query::connection::guard::Guard;
-use crate::query::{Dialect, Meta, PlainQuery, QueryError, QueryResult, RowSink, may_ask};
+use crate::query::connection::guard::GuardedConnection;
+use crate::query::{Dialect, Meta, PlainQuery, QueryError, QueryResult, RowSink, may_need_model};
 use hqdl_database::Database;
 use hqdl_spec::{Expansion, Spec, is_server};
 use hqdl_sql::blendsql::parse::parse_query;
@@ -92,7 +92,7 @@ fn check_is_plain(spec: &Spec, query: &PlainQuery<'_>) -> Result<(), QueryError>
     if query.dialect != Dialect::Sqlite || is_server(query.database) {
         return Err(refusal_error("intervals need a query in SQLite's dialect on a database file"));
     }
-    if may_ask(spec, query.sql, query.dialect, false) {
+    if may_need_model(spec, query.sql, query.dialect, false) {
         return Err(refusal_error("the query asks a model; query the spec's columns instead"));
     }
     Ok(())
@@ -102,7 +102,7 @@ fn check_is_plain(spec: &Spec, query: &PlainQuery<'_>) -> Result<(), QueryError>
 fn recognize_audited_query(
     spec: &Spec,
     query: &PlainQuery<'_>,
-) -> Result<(Shape, Audit), QueryError> {
+) -> Result<(AggregateQuery, Audit), QueryError> {
     let published = Database::open(query.database)?;
     let parsed = parse_query(query.sql)?;
     let shape = shape::recognize_shape(spec, &published, query.sql, &parsed.query)?;
@@ -120,7 +120,7 @@ fn estimate_rows(
     request: IntervalRequest,
     audit: &Audit,
     expansion: &Expansion,
-    shape: &Shape,
+    shape: &AggregateQuery,
     result: &QueryResult,
 ) -> Result<Vec<RowEstimates>, QueryError> {
     let columns: Vec<usize> = shape.columns.iter().copied().collect();
@@ -131,7 +131,8 @@ fn estimate_rows(
         columns.iter().any(|c| truth(**entity, *c).is_some_and(|t| t.value.is_none()))
     };
     let unknown: HashSet<usize> = audited.iter().filter(is_unknown).copied().collect();
-    let guard = Guard::open_for_query(query.database, query.timeout, query.interrupt.clone())?;
+    let guard =
+        GuardedConnection::open_for_query(query.database, query.timeout, query.interrupt.clone())?;
     let failed = |e: rusqlite::Error| guard.query_error(&e, query.sql);
     let tables = AuditedTables::create(&guard, &audit.draw, expansion).map_err(failed)?;
     tables.fill_with_answers().map_err(failed)?;
@@ -179,7 +180,7 @@ fn estimate_rows(
 fn check_columns_audited(
     audit: &Audit,
     expansion: &Expansion,
-    shape: &Shape,
+    shape: &AggregateQuery,
 ) -> Result<(), QueryError> {
     let is_missing = |column: &&usize| audit.draw.find_column(expansion, **column).is_none();
     match shape.columns.iter().find(is_missing) {
@@ -215,7 +216,7 @@ fn to_query_error(error: &AuditError) -> QueryError {
 fn describe_intervals(
     audit: &Audit,
     expansion: &Expansion,
-    shape: &Shape,
+    shape: &AggregateQuery,
     request: IntervalRequest,
     estimates: &[RowEstimates],
 ) -> Json {
@@ -246,7 +247,7 @@ fn describe_intervals(
 }
 
 /// Returns a note for each reason why groups have no interval.
-fn list_missing_intervals(shape: &Shape, estimates: &[RowEstimates]) -> Vec<String> {
+fn list_missing_intervals(shape: &AggregateQuery, estimates: &[RowEstimates]) -> Vec<String> {
     let mut reasons: Vec<&String> =
         estimates.iter().flatten().filter_map(|e| e.as_ref().err()).collect();
     reasons.sort();
@@ -261,7 +262,7 @@ fn list_missing_intervals(shape: &Shape, estimates: &[RowEstimates]) -> Vec<Stri
 
 /// Writes the rows with their intervals.
 fn write_rows(
-    shape: &Shape,
+    shape: &AggregateQuery,
     result: &QueryResult,
     estimates: &[RowEstimates],
     sink: &mut dyn RowSink,
@@ -295,7 +296,7 @@ fn write_rows(
 /// Returns the values of an interval's three columns. The bounds of a count are integers.
 fn to_interval_values(
     output: &Output,
-    shape: &Shape,
+    shape: &AggregateQuery,
     estimate: &Result<AggregateEstimate, String>,
 ) -> [ValueRef<'static>; 3] {
     let Ok((interval, _)) = estimate else { return [ValueRef::Null; 3] };

@@ -7,11 +7,11 @@ use std::collections::{HashMap, HashSet};
 use rusqlite::Connection;
 use rusqlite::types::Value as SqlValue;
 
-use super::shape::{Group, LeafValue, Shape};
+use super::shape::{AggregateQuery, Group, LeafValue};
 use super::tables::ENTITY_COLUMN;
 use crate::audit::Draw;
 use crate::query::QueryError;
-use crate::query::connection::guard::Guard;
+use crate::query::connection::guard::GuardedConnection;
 use crate::query::params::{self, Param};
 use hqdl_spec::Expansion;
 use hqdl_values::cell::CellValue;
@@ -73,7 +73,7 @@ pub(super) struct LeafFacts {
 /// Tables that contain either the drawn answers or the true values, in the temporary schema of a
 /// guarded connection.
 pub(super) struct AuditedTables<'a> {
-    guard: &'a Guard,
+    guard: &'a GuardedConnection,
     draw: &'a Draw,
     expansion: &'a Expansion,
     entities: HashMap<Entity, usize>,
@@ -85,7 +85,7 @@ pub(super) struct AuditedTables<'a> {
 impl<'a> AuditedTables<'a> {
     /// Creates the empty tables.
     pub(super) fn create(
-        guard: &'a Guard,
+        guard: &'a GuardedConnection,
         draw: &'a Draw,
         expansion: &'a Expansion,
     ) -> rusqlite::Result<Self> {
@@ -197,7 +197,7 @@ impl<'a> AuditedTables<'a> {
     /// Returns, for each GROUP BY expression, which texts `SQLite` puts into one group.
     pub(super) fn find_group_collations(
         &self,
-        shape: &Shape,
+        shape: &AggregateQuery,
         params: &[(Param, Value)],
     ) -> Result<Vec<GroupCollation>, QueryError> {
         let merges_with = |group: &Group, text: &str| -> Result<bool, QueryError> {
@@ -233,7 +233,7 @@ impl<'a> AuditedTables<'a> {
     /// groups.
     pub(super) fn evaluate_rows(
         &self,
-        shape: &Shape,
+        shape: &AggregateQuery,
         collations: &[GroupCollation],
         params: &[(Param, Value)],
     ) -> Result<Vec<RowFacts>, QueryError> {
@@ -258,7 +258,7 @@ impl<'a> AuditedTables<'a> {
 }
 
 /// Returns the SELECT that evaluates the parts of the query for each row.
-fn build_facts_select(shape: &Shape) -> String {
+fn build_facts_select(shape: &AggregateQuery) -> String {
     let all = |conditions: &[String]| match conditions {
         [] => "1".to_owned(),
         conditions => format!("(({}) IS TRUE)", conditions.join(" AND ")),
@@ -279,7 +279,7 @@ fn build_facts_select(shape: &Shape) -> String {
 }
 
 fn parse_facts(
-    shape: &Shape,
+    shape: &AggregateQuery,
     collations: &[GroupCollation],
     row: &rusqlite::Row<'_>,
 ) -> rusqlite::Result<RowFacts> {

@@ -14,7 +14,7 @@ use hqdl_sql::blendsql::tree::{
 
 /// The parts of an aggregate query over the rows of one expansion.
 #[derive(Debug)]
-pub struct Shape {
+pub struct AggregateQuery {
     /// Position of the expansion in the spec.
     pub expansion: usize,
     /// Positions of the expansion's columns that the query reads.
@@ -29,7 +29,7 @@ pub struct Shape {
     pub condition: Vec<String>,
     pub groups: Vec<Group>,
     /// Sums and counts that make up the aggregates.
-    pub leaves: Vec<Leaf>,
+    pub leaves: Vec<RowAggregate>,
     /// Aggregates of the result.
     pub outputs: Vec<Output>,
 }
@@ -47,7 +47,7 @@ pub struct Group {
 
 /// A sum or a count over rows.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Leaf {
+pub struct RowAggregate {
     /// Further conditions on ordinary columns.
     pub population: Vec<String>,
     /// Further conditions on expanded columns.
@@ -107,7 +107,7 @@ pub fn recognize_shape(
     database: &Database,
     sql: &str,
     query: &Query,
-) -> Result<Shape, QueryError> {
+) -> Result<AggregateQuery, QueryError> {
     if let Some(cte) = query.with.first() {
         return interval_refusal(&cte.query.span, "the query has a common table expression");
     }
@@ -151,11 +151,15 @@ struct Recognizer<'a> {
     sql: &'a str,
     tables: FromTables<'a>,
     columns: BTreeSet<usize>,
-    leaves: Vec<Leaf>,
+    leaves: Vec<RowAggregate>,
 }
 
 impl Recognizer<'_> {
-    fn recognize(&mut self, core: &SelectCore, order: &[OrderTerm]) -> Result<Shape, QueryError> {
+    fn recognize(
+        &mut self,
+        core: &SelectCore,
+        order: &[OrderTerm],
+    ) -> Result<AggregateQuery, QueryError> {
         let (mut population, mut condition) = (Vec::new(), Vec::new());
         if let Some(filter) = &core.filter {
             self.split_condition(filter, &mut population, &mut condition)?;
@@ -201,7 +205,7 @@ impl Recognizer<'_> {
             return interval_refusal(&core.span, "the query has no aggregate");
         }
         let (expansion, columns) = self.tables.check_columns(&self.columns, &core.span)?;
-        Ok(Shape {
+        Ok(AggregateQuery {
             expansion,
             columns,
             from: self.tables.build_from_clause(expansion),
@@ -387,7 +391,7 @@ impl Recognizer<'_> {
             return interval_refusal(&expr.span, "DISTINCT counts values, not rows");
         }
         let mut leaf =
-            Leaf { population: Vec::new(), condition: Vec::new(), value: LeafValue::One };
+            RowAggregate { population: Vec::new(), condition: Vec::new(), value: LeafValue::One };
         if let Some(filter) = filter {
             self.split_condition(filter, &mut leaf.population, &mut leaf.condition)?;
         }
@@ -424,7 +428,7 @@ impl Recognizer<'_> {
         Ok(Part { denominator: count.numerator, ..part })
     }
 
-    fn add_leaf(&mut self, leaf: Leaf, is_real: bool) -> Part {
+    fn add_leaf(&mut self, leaf: RowAggregate, is_real: bool) -> Part {
         self.leaves.push(leaf);
         let numerator = Some(self.leaves.len() - 1);
         Part { scale: 1.0, numerator, denominator: None, is_real }

@@ -40,14 +40,18 @@ pub struct ImportResult {
 
 /// Sink for imports: leaves the cells of a failed request missing, so that the next run asks for
 /// them again.
-struct LeaveMissing<'f>(&'f Facts);
+struct MissingSink<'f>(&'f Facts);
 
-impl UnansweredSink for LeaveMissing<'_> {
+impl UnansweredSink for MissingSink<'_> {
     fn queue_retries(&mut self, _: i64, _: Vec<(RowBatch, u32)>) -> Result<(), StopReason> {
         Ok(())
     }
 
-    fn handle_failure(&mut self, request: BatchedRequest, _: ModelError) -> Result<(), StopReason> {
+    fn record_failed_request(
+        &mut self,
+        request: BatchedRequest,
+        _: ModelError,
+    ) -> Result<(), StopReason> {
         Ok(self.0.history().mark_export_failed(request.id)?)
     }
 }
@@ -249,7 +253,7 @@ impl Materializer<'_> {
         let result = run.runtime.block_on(async {
             for file in files {
                 let file_lines =
-                    parsers.read_file(file, None, &mut LeaveMissing(self.facts)).await?;
+                    parsers.read_file(file, None, &mut MissingSink(self.facts)).await?;
                 lines.answered += file_lines.answered;
                 lines.failed += file_lines.failed;
                 lines.known += file_lines.known;
@@ -309,7 +313,7 @@ impl Materializer<'_> {
         let template = RequestTemplate::new(&self.spec.expansions[n], choice);
         let text = serde_json::to_string(&template).unwrap_or_default();
         let template_id = self.facts.history().store_template(&text)?;
-        let requirements = self.requirements[n].for_model(model);
+        let requirements = self.requirements[n].model_requirements(model);
         let (mut queued, mut held_claims): (Vec<BatchedRequest>, Vec<ClaimedBatches>) =
             Default::default();
         self.for_each_row_batch((n, model), coverage, &mut |row_batch: RowBatch| {

@@ -245,7 +245,7 @@ impl Calibration {
     }
 
     /// Returns the reason why the target cannot be reached.
-    pub(super) fn describe_refusal(&self, name: &str, to: &str) -> String {
+    pub(super) fn describe_unreachable_target(&self, name: &str, to: &str) -> String {
         let CascadeSample { sampled, population } = self.sample;
         let wrong = self.wrong.first().copied().unwrap_or_default();
         let least =

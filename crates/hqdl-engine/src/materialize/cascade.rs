@@ -294,7 +294,7 @@ impl Materializer<'_> {
                 {
                     let name = format!("{}.{}", expansion.name, expansion.columns[column].name);
                     let to = &self.models[n].choices()[rule.to].name;
-                    let message = calibration.describe_refusal(&name, to);
+                    let message = calibration.describe_unreachable_target(&name, to);
                     return Some(MaterializeError::TargetRefused(message));
                 }
             }
@@ -457,7 +457,7 @@ fn describe_promise(
     };
     let likely = format!("{name}: with a probability of 95 %, at least {share} % of {cells}");
     match calibration.promise() {
-        Promise::Refused => calibration.describe_refusal(name, to),
+        Promise::Refused => calibration.describe_unreachable_target(name, to),
         Promise::SampleUnanswered(open) => format!(
             "{name}: no promise yet, because {} of the sample are not answered by all models",
             format_count(open, "cell")

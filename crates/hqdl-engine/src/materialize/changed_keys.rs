@@ -60,7 +60,7 @@ impl<'w> Materializer<'w> {
             return Ok(None);
         }
         let history = self.facts.history();
-        let position = history.journal_position()?;
+        let position = history.load_journal_position()?;
         let model = self.models[n].describe();
         let now = PublishedState::current(&self.spec, n, &model, &self.overrides, position.clone());
         let state = previous.published_state(&self.spec, &expansion.name).filter(|state| {
@@ -90,7 +90,7 @@ impl<'w> Materializer<'w> {
     ) -> Result<Option<CoverageReport<'w>>, MaterializeError> {
         let history = self.facts.history();
         // Read the position before the answers, so that later answers are never missed.
-        let (_, last_row) = history.journal_position()?;
+        let (_, last_row) = history.load_journal_position()?;
         let identity_ids = self.requirements[n].all_identity_ids();
         let answered = history.find_entities_answered_since(published.state.head, &identity_ids)?;
         let (expansion, filter) = (&self.spec.expansions[n], self.selection.filter.as_deref());
@@ -131,7 +131,7 @@ impl<'w> Materializer<'w> {
         expansion: &Expansion,
         journal: &str,
     ) -> Result<bool, FactsError> {
-        let published_journal = published.published_journal(&expansion.name);
+        let published_journal = published.load_published_journal(&expansion.name);
         if published_journal.as_deref() != Some(journal) {
             return Ok(false);
         }
@@ -152,7 +152,7 @@ impl<'w> Materializer<'w> {
         let Some(published) = target.previous_database(self.database) else { return Ok(None) };
         let journal = self.facts.history().journal_id()?;
         let is_from_other_cache = |expansion: &&Expansion| {
-            published.published_journal(&expansion.name).is_some_and(|other| other != journal)
+            published.load_published_journal(&expansion.name).is_some_and(|other| other != journal)
         };
         let found = self.spec.expansions.iter().find(is_from_other_cache);
         Ok(found.map(|expansion| expansion.name.as_str()))

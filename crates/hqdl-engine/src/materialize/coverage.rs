@@ -351,7 +351,7 @@ impl<'w> Materializer<'w> {
     ) -> Result<Vec<usize>, FactsError> {
         let mut batched_columns = Vec::new();
         for model in self.models[n].first_positions() {
-            let requirements = self.requirements[n].for_model(model);
+            let requirements = self.requirements[n].model_requirements(model);
             let mut own = columns
                 .iter()
                 .filter(|column| self.requirements[n].first_model(**column) == model)

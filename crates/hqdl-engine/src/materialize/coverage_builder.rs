@@ -36,7 +36,7 @@ impl<'w> Materializer<'w> {
         priced: bool,
     ) -> Result<CoverageReport<'w>, MaterializeError> {
         // Read the position before any fact, so that later facts are never missed.
-        let (_, last_row) = self.facts.history().journal_position()?;
+        let (_, last_row) = self.facts.history().load_journal_position()?;
         self.update_batch_job_flag()?;
         let records_id = self.facts.sync().records_id()?;
         let mut builder = CoverageBuilder::new(self, n, priced).with_buckets_for(&keys, records_id);

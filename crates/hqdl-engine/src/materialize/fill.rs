@@ -140,7 +140,7 @@ impl Materializer<'_> {
         }
         let (expansion, choice) = (&self.spec.expansions[n], &self.models[n].choices()[model]);
         info!(run = run.id.get(), expansion = expansion.name, cells, model = choice.name, "asks");
-        let requirements = Arc::clone(self.requirements[n].for_model(model));
+        let requirements = Arc::clone(self.requirements[n].model_requirements(model));
         let context =
             Context::new(model_run, Arc::new(expansion.clone()), requirements, choice.clone());
         let known_keys = Some(Arc::clone(&coverage.expansion_keys));

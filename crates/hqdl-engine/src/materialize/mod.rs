@@ -20,7 +20,7 @@ mod evidence;
 mod shots;
 mod coverage;
 mod coverage_builder;
-mod doubts;
+mod doubtful_cells;
 mod unify;
 
 use std::borrow::Cow;
@@ -33,7 +33,7 @@ use tokio::sync::watch;
 pub use self::batch_jobs::{ExportFile, ExportResult, ImportResult, UnansweredFile};
 use self::calibration::Calibration;
 use self::coverage::{CoverageReport, count_orphans};
-pub use self::doubts::DoubtfulCell;
+pub use self::doubtful_cells::DoubtfulCell;
 use self::refresh::RefreshJob;
 pub use self::report::{ColumnReport, Report};
 use self::run::Run;
@@ -251,7 +251,7 @@ impl<'w> Materializer<'w> {
         let (mut models, mut requirements, mut refresh_jobs) = (Vec::new(), Vec::new(), Vec::new());
         for (n, expansion) in spec.expansions.iter().enumerate() {
             let expansion_models = model::choose_models(spec, Some(&*model), expansion);
-            let mut w = expansion_models.requirements(history, expansion)?;
+            let mut w = expansion_models.build_requirements(history, expansion)?;
             models.push(expansion_models);
             refresh_jobs.extend(refresh::plan_refresh_jobs(history, spec, n, &mut w, selection)?);
             requirements.push(Arc::new(w));
@@ -454,7 +454,7 @@ impl<'w> Materializer<'w> {
             return Ok(true);
         }
         // Check write access before any request is paid for.
-        target.try_writing(&self.spec)?;
+        target.check_writable(&self.spec)?;
         if should_request {
             for (expansion, _) in self
                 .spec

@@ -42,7 +42,9 @@ impl<'w> Materializer<'w> {
     /// Returns true if all tables were published from this fact store, for this model, and with the
     /// current column definitions.
     pub(super) fn has_current_versions(&self, db: &Database) -> bool {
-        let Ok(journal_position) = self.facts.history().journal_position() else { return false };
+        let Ok(journal_position) = self.facts.history().load_journal_position() else {
+            return false;
+        };
         self.spec.expansions.iter().enumerate().all(|(n, expansion)| {
             let model = self.models[n].describe();
             let current = PublishedState::current(
@@ -185,7 +187,7 @@ impl<'w> Materializer<'w> {
         let publication = Publication::begin(destination.database(), &self.spec)?;
         destination.refresh()?;
         // Read the position before the facts: later facts are newer than the tables.
-        let journal_position = self.facts.history().journal_position()?;
+        let journal_position = self.facts.history().load_journal_position()?;
         let last_completion = self.describe_last_completion()?;
         for (n, coverage) in coverages.iter().enumerate() {
             let expansion = &self.spec.expansions[n];

@@ -153,7 +153,7 @@ impl Materializer<'_> {
                         Ok(Some(_)) => {}
                         Ok(None) => {
                             *unknown += 1;
-                            let (row, entity) = stored.to_row(&query);
+                            let (row, entity) = stored.build_row(&query);
                             rows.insert(entity.clone(), MissingRow { row, entity });
                         }
                         Err(error) => failure = Some(error),

@@ -73,7 +73,7 @@ pub use self::statement::{ProseQuestion, StatementQuestion, StatementWriter};
 /// Returns true if a query may need facts or a model. A query that needs neither can run as a
 /// [`PlainQuery`].
 #[must_use]
-pub fn may_ask(spec: &Spec, sql: &str, dialect: Dialect, classify: bool) -> bool {
+pub fn may_need_model(spec: &Spec, sql: &str, dialect: Dialect, classify: bool) -> bool {
     // A literal that a column does not contain may become a question.
     let classify = classify || spec.expansions.iter().flat_map(|e| &e.columns).any(|c| c.classify);
     if classify && sql.contains('\'') {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
 
-use crate::query::connection::guard::Guard;
+use crate::query::connection::guard::GuardedConnection;
 use crate::query::connection::quoted_texts::describe_quoted_texts;
 use crate::query::connection::statement;
 use crate::query::request::Request;
@@ -109,7 +109,8 @@ impl PlainQuery<'_> {
     fn run_on_sqlite(&self, sink: Option<&mut dyn RowSink>) -> Result<Meta, QueryError> {
         let began = Instant::now();
         statement::check_read_only(self.sql)?;
-        let guard = Guard::open_for_query(self.database, self.timeout, self.interrupt.clone())?;
+        let guard =
+            GuardedConnection::open_for_query(self.database, self.timeout, self.interrupt.clone())?;
         guard.lock_temp()?;
         let mut statement =
             guard.connection().prepare(self.sql).map_err(|e| guard.query_error(&e, self.sql))?;

@@ -131,7 +131,8 @@ impl<'a> StatementWriter<'a> {
     fn build_target(&self, cell: AnswerCell) -> Result<([TargetExpansion; 1], usize), QueryError> {
         let expansion = Arc::new(cell.expansion);
         let models = self.request.choose_models(&expansion);
-        let mut requirements = models.requirements(self.request.facts.history(), &expansion)?;
+        let mut requirements =
+            models.build_requirements(self.request.facts.history(), &expansion)?;
         self.retried.mark_values_missing(&mut requirements, 1);
         let mut targets = [TargetExpansion::new(expansion, Arc::new(requirements), None)];
         let entity = targets[0].intern_entity(b"question", || cell.row);

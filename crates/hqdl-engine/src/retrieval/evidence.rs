@@ -16,7 +16,7 @@ use hqdl_facts::Facts;
 use hqdl_spec::evidence::{Documents, FindPassages};
 use hqdl_spec::{Catalog, Expansion, Spec};
 use hqdl_values::evidence::Passage;
-use hqdl_values::format::io_reason;
+use hqdl_values::format::describe_io_error;
 use hqdl_values::tokens::Tokenizer;
 use hqdl_values::value::Value;
 
@@ -77,7 +77,8 @@ fn select_documents(select: &str, db: &Database) -> Result<Vec<NamedText>, Strin
 
 /// Returns the documents in a folder and its subfolders, with their paths.
 fn read_folder(root: &Path) -> Result<Vec<NamedText>, String> {
-    let error = |path: &Path, e: std::io::Error| format!("{}: {}", path.display(), io_reason(&e));
+    let error =
+        |path: &Path, e: std::io::Error| format!("{}: {}", path.display(), describe_io_error(&e));
     // A link may have replaced the folder since the spec was checked.
     if root.canonicalize().map_err(|e| error(root, e))? != root {
         return Err(format!("{} is now a link to another folder", root.display()));
@@ -124,7 +125,7 @@ fn read_file(path: &Path) -> Result<Option<String>, String> {
     let mut bytes = Vec::new();
     let file = std::fs::File::open(path);
     file.and_then(|file| file.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes))
-        .map_err(|e| format!("{}: {}", path.display(), io_reason(&e)))?;
+        .map_err(|e| format!("{}: {}", path.display(), describe_io_error(&e)))?;
     if bytes.len() as u64 > MAX_FILE_BYTES {
         return Err(format!("{} is larger than {} MiB", path.display(), MAX_FILE_BYTES >> 20));
     }

@@ -53,7 +53,7 @@ fn load_document(bytes: &[u8]) -> Result<Document, String> {
         return Err(limit_message("the PDF", MAX_REVISIONS, "revisions"));
     }
     let load = |force_reconstruct: bool| {
-        pdf_budget::reset();
+        pdf_budget::reset_budget();
         let options = LoadOptions {
             filter: Some(pdf_budget::charge_object),
             force_reconstruct,
@@ -164,7 +164,7 @@ impl<'a> TextExtractor<'a> {
                 self.push_operands(shown, font)?;
             }
         }
-        self.push_separator(Break::Line);
+        self.push_separator(Separator::Line);
         Ok(())
     }
 
@@ -182,11 +182,11 @@ impl<'a> TextExtractor<'a> {
     }
 
     /// Appends a space or a line break, unless the text already ends with whitespace.
-    fn push_separator(&mut self, kind: Break) {
+    fn push_separator(&mut self, kind: Separator) {
         let separator = match kind {
-            Break::None => return,
-            Break::Word => ' ',
-            Break::Line => '\n',
+            Separator::None => return,
+            Separator::Word => ' ',
+            Separator::Line => '\n',
         };
         if !self.text.is_empty() && !self.text.ends_with(char::is_whitespace) {
             self.text.push(separator);
@@ -207,7 +207,7 @@ impl<'a> TextExtractor<'a> {
                         match item {
                             Object::String(bytes, _) => self.push_string(bytes, font)?,
                             _ if item.as_float().is_ok_and(|gap| gap <= -MIN_WORD_GAP) => {
-                                self.push_separator(Break::Word);
+                                self.push_separator(Separator::Word);
                             }
                             _ => {}
                         }
@@ -259,7 +259,7 @@ impl<'a> TextExtractor<'a> {
 
 /// Separator before the next string.
 #[derive(Clone, Copy, Default, PartialEq)]
-enum Break {
+enum Separator {
     #[default]
     None,
     Word,
@@ -271,7 +271,7 @@ struct Position {
     matrix: [f32; 6],
     /// Vertical position of the last string.
     shown_y: f32,
-    pending: Break,
+    pending: Separator,
 }
 
 /// Maximum vertical distance of strings on one line, in units of the page.
@@ -281,7 +281,7 @@ const IDENTITY: [f32; 6] = [1.0, 0.0, 0.0, 1.0, 0.0, 0.0];
 
 impl Default for Position {
     fn default() -> Self {
-        Self { matrix: IDENTITY, shown_y: 0.0, pending: Break::None }
+        Self { matrix: IDENTITY, shown_y: 0.0, pending: Separator::None }
     }
 }
 
@@ -293,7 +293,7 @@ impl Position {
         let number = |n: usize| operands.get(n).and_then(|o| o.as_float().ok()).unwrap_or(0.0);
         match operation.operator.as_str() {
             "BT" => self.matrix = IDENTITY,
-            "ET" | "T*" => self.pending = Break::Line,
+            "ET" | "T*" => self.pending = Separator::Line,
             "Td" | "TD" => {
                 let (right, up) = (number(0), number(1));
                 let mut moved = self.matrix;
@@ -304,7 +304,7 @@ impl Position {
             "Tm" => self.move_to(std::array::from_fn(number)),
             "Tj" | "TJ" => return Some(operands),
             "'" | "\"" => {
-                self.pending = Break::Line;
+                self.pending = Separator::Line;
                 return Some(operands);
             }
             _ => {}
@@ -314,19 +314,19 @@ impl Position {
 
     fn move_to(&mut self, matrix: [f32; 6]) {
         self.matrix = matrix;
-        if self.pending == Break::None {
-            self.pending = Break::Word;
+        if self.pending == Separator::None {
+            self.pending = Separator::Word;
         }
     }
 
     /// Returns the separator between the last string and the one that follows.
-    fn next_separator(&mut self) -> Break {
+    fn next_separator(&mut self) -> Separator {
         let y = self.matrix[5];
         let moved = std::mem::take(&mut self.pending);
         let changes_line = (y - self.shown_y).abs() > SAME_LINE_DISTANCE;
-        let is_new_line = moved == Break::Line || (moved == Break::Word && changes_line);
+        let is_new_line = moved == Separator::Line || (moved == Separator::Word && changes_line);
         self.shown_y = y;
-        if is_new_line { Break::Line } else { moved }
+        if is_new_line { Separator::Line } else { moved }
     }
 }
 

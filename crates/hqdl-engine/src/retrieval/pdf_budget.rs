@@ -26,7 +26,7 @@ thread_local! {
 }
 
 /// Resets this thread's budget for a new document.
-pub(super) fn reset() {
+pub(super) fn reset_budget() {
     BYTES_LEFT.set(MAX_BYTES);
 }
 
@@ -95,12 +95,12 @@ fn has_overlapping_objects(stream: &Stream) -> bool {
     offsets.iter().zip(ends).filter(|(start, _)| **start < objects.len()).any(|(start, end)| {
         objects
             .get(*start..end.min(objects.len()))
-            .is_none_or(|object| *start >= end || !is_closed(object))
+            .is_none_or(|object| *start >= end || !is_balanced(object))
     })
 }
 
 /// Returns true if every string, array and dictionary that begins in a text also ends in the text.
-fn is_closed(text: &[u8]) -> bool {
+fn is_balanced(text: &[u8]) -> bool {
     let mut depth = 0_usize;
     let mut bytes = text.iter();
     while let Some(byte) = bytes.next() {
@@ -185,10 +185,10 @@ mod tests {
     #[test]
     fn objects_end_where_they_are_closed() {
         for text in ["[1 (a]\\)b) <</K <41>>>] ", "(a(b)c)", "% ]\n null", "/Name", ""] {
-            assert!(is_closed(text.as_bytes()), "{text}");
+            assert!(is_balanced(text.as_bytes()), "{text}");
         }
         for text in ["[1", "1]", "(a", "(a\\)", "<</K 1>", "((a)"] {
-            assert!(!is_closed(text.as_bytes()), "{text}");
+            assert!(!is_balanced(text.as_bytes()), "{text}");
         }
     }
 

@@ -43,7 +43,7 @@ impl StoredSearches {
 
     /// Returns the row that stores a query's results, and the row's entity.
     #[must_use]
-    pub fn to_row(&self, query: &str) -> (Row, Entity) {
+    pub fn build_row(&self, query: &str) -> (Row, Entity) {
         let key = vec![Value::from(query)];
         let entity = self.expansion.key.build_entity(&key);
         (Row { key, context: Vec::new() }, entity)
@@ -54,7 +54,7 @@ impl StoredSearches {
     /// # Errors
     /// [`FactsError`] if the facts cannot be read.
     pub fn find_results(&self, query: &str) -> Result<Option<Vec<SearchResult>>, FactsError> {
-        let (_, entity) = self.to_row(query);
+        let (_, entity) = self.build_row(query);
         let records = self.facts.sync().get_many(&[&entity])?;
         let record = records.into_iter().next().flatten();
         let CellLookup::Known(fact) = self.requirements.look_up_cell(record.as_ref(), 0) else {
@@ -71,7 +71,7 @@ impl StoredSearches {
 
     /// Returns the reason why the last search for a query failed; `None` if it did not fail.
     fn find_failure(&self, query: &str) -> Result<Option<String>, FactsError> {
-        let (_, entity) = self.to_row(query);
+        let (_, entity) = self.build_row(query);
         let records = self.facts.sync().get_many(&[&entity])?;
         let record = records.into_iter().next().flatten();
         let lookup = self.requirements.look_up_cell(record.as_ref(), 0);

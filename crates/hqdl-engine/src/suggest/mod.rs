@@ -147,7 +147,7 @@ pub fn suggest_columns(
     facts: &Facts,
     spec: Option<(&Spec, &Database)>,
 ) -> Result<Suggestions, SuggestError> {
-    let live_questions = facts.history().live_questions()?;
+    let live_questions = facts.history().list_live_questions()?;
     let Some((spec, database)) = spec else {
         let questions =
             live_questions.into_iter().map(|a| Suggestion::new(a, ColumnLocation::NoSpec, None));

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use hqdl_spec::checker::Checker;
 use hqdl_spec::{Expansion, Spec};
 use hqdl_values::cell::{CellValue, State};
-use hqdl_values::csv::{UNCLOSED_FIELD_MESSAGE, csv_reason, find_unclosed_field};
+use hqdl_values::csv::{UNCLOSED_FIELD_MESSAGE, describe_csv_error, find_unclosed_field};
 use hqdl_values::key::Entity;
 use hqdl_values::problem::find_nearest;
 use hqdl_values::value::Value;
@@ -82,15 +82,15 @@ impl Truth {
     /// two values for the same cell.
     pub fn read_csv(path: &Path, spec: &Spec) -> Result<Self, TruthError> {
         let error = |line, message: String| TruthError { path: path.to_owned(), line, message };
-        let bytes =
-            std::fs::read(path).map_err(|e| error(None, hqdl_values::format::io_reason(&e)))?;
+        let bytes = std::fs::read(path)
+            .map_err(|e| error(None, hqdl_values::format::describe_io_error(&e)))?;
         if let Some(line) = find_unclosed_field(&bytes, b',') {
             return Err(error(u64::try_from(line).ok(), UNCLOSED_FIELD_MESSAGE.to_owned()));
         }
         let mut reader = csv::ReaderBuilder::new().from_reader(bytes.as_slice());
         let header: Vec<String> = reader
             .headers()
-            .map_err(|e| error(Some(1), csv_reason(&e)))?
+            .map_err(|e| error(Some(1), describe_csv_error(&e)))?
             .iter()
             .map(|name| name.trim_start_matches('\u{feff}').trim().to_owned())
             .collect();
@@ -118,8 +118,9 @@ impl Truth {
         }
         let mut seen: HashSet<(usize, usize, Entity)> = HashSet::new();
         for record in reader.records() {
-            let record =
-                record.map_err(|e| error(e.position().map(csv::Position::line), csv_reason(&e)))?;
+            let record = record.map_err(|e| {
+                error(e.position().map(csv::Position::line), describe_csv_error(&e))
+            })?;
             let line = record.position().map(csv::Position::line);
             truth.lines += 1;
             for truth_expansion in &expansions {

@@ -138,7 +138,7 @@ impl Answers for Journal {
         Ok(last)
     }
 
-    fn journal_position(&self) -> Result<(String, i64), FactsError> {
+    fn load_journal_position(&self) -> Result<(String, i64), FactsError> {
         Ok((self.journal_id()?, self.load_last_row_id()?))
     }
 

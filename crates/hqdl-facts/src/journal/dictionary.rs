@@ -11,7 +11,7 @@ use crate::journal::Journal;
 use hqdl_values::key::{ColumnIdentity, Fingerprint, ListHash};
 
 impl Dictionary for Journal {
-    fn model_id(&self, name: &str) -> Result<u32, FactsError> {
+    fn intern_model(&self, name: &str) -> Result<u32, FactsError> {
         self.with_connection(|c| {
             intern(c, ("model", "name"), "INSERT OR IGNORE INTO model (name) VALUES (?1)", &[&name])
         })

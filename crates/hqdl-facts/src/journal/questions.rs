@@ -37,7 +37,7 @@ impl Questions for Journal {
         Ok(())
     }
 
-    fn live_questions(&self) -> Result<Vec<LiveQuestion>, FactsError> {
+    fn list_live_questions(&self) -> Result<Vec<LiveQuestion>, FactsError> {
         let mut found = self.with_connection(|c| {
             c.prepare(&format!(
                 "SELECT q.id, q.meaning, count(DISTINCT CASE WHEN f.value ->> 2 <> 'error' THEN a.entity END),
@@ -134,7 +134,7 @@ impl Questions for Journal {
         question: &str,
         binding: &QuestionBinding,
     ) -> Result<(), FactsError> {
-        let model = Dictionary::model_id(self, &binding.model)?;
+        let model = Dictionary::intern_model(self, &binding.model)?;
         self.with_connection(|c| {
             c.execute(
                 "INSERT INTO binding (offered, question, ask, model, expansion, \"column\", operator,

@@ -56,7 +56,8 @@ impl Journal {
         let at = now as f64;
         let mut earliest = at;
         for limiter in &limiters {
-            let next_free_time = self.next_free_time(&key.endpoint, limiter, need.max, now)?;
+            let next_free_time =
+                self.compute_next_free_time(&key.endpoint, limiter, need.max, now)?;
             let PerMinute { requests, tokens } = limiter.limits;
             for time in [
                 Some(limiter.wait_until),
@@ -249,7 +250,7 @@ impl Journal {
 
     /// Returns the earliest time at which a request fits within the per-minute limit; `None` if it
     /// fits now. A request larger than the limit is sent alone, once no other request counts.
-    fn next_free_time(
+    fn compute_next_free_time(
         &self,
         endpoint: &str,
         limiter: &LimiterState,

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use rusqlite::{Connection, ErrorCode, OptionalExtension, params};
 
 use crate::FactsError;
-use crate::checksum::{AnswerRow, Damage, SORTED_ANSWER_ROWS_SQL, entity_checksum};
+use crate::checksum::{AnswerRow, Damage, SORTED_ANSWER_ROWS_SQL, compute_entity_checksum};
 use crate::history::{Answers, Integrity};
 use crate::journal::{Journal, parse_cells};
 use crate::record::{Record, RecordBytes};
@@ -306,5 +306,5 @@ fn decode_record(entity: &str, bytes: &[u8]) -> Option<Record> {
 }
 
 fn compute_record_checksum(entity: &str, bytes: &[u8]) -> u32 {
-    entity_checksum([entity.as_bytes(), bytes].concat())
+    compute_entity_checksum([entity.as_bytes(), bytes].concat())
 }

@@ -73,7 +73,7 @@ impl Rates {
     /// # Errors
     /// If the request must wait, returns the earliest time at which another attempt could succeed.
     pub fn try_acquire(&mut self, id: u64, need: Need, now: Instant) -> Result<(), Instant> {
-        let window_full_until = self.window.next_free_time(now, self.limits, need.max);
+        let window_full_until = self.window.compute_next_free_time(now, self.limits, need.max);
         let earliest_times = [
             self.not_before,
             window_full_until,

@@ -59,7 +59,7 @@ pub(super) struct Window {
 impl Window {
     /// Returns the earliest time at which a request may fit; `None` if it fits now. A request
     /// larger than the limit is sent alone, once no other request counts.
-    pub(super) fn next_free_time(
+    pub(super) fn compute_next_free_time(
         &mut self,
         now: Instant,
         limits: PerMinute,

@@ -10,8 +10,8 @@ use crate::checksum::Damage;
 use crate::completion::Completion;
 use crate::history::{Answers, Integrity};
 use crate::postgres::Server;
+use crate::postgres::connection::{ConnectionPool, WorkResult};
 use crate::postgres::key::entity_key;
-use crate::postgres::link::{Link, WorkResult};
 use crate::postgres::records::{ROW_COLUMNS, ROWS_OF_KEYS, StoredRow};
 use crate::record::Fact;
 use hqdl_database::postgres::address::ANSWER_TIMEOUT;
@@ -21,7 +21,7 @@ use hqdl_values::key::{ColumnIdentity, Entity};
 const ROWS_PER_QUERY: i64 = 5000;
 
 /// Returns the id of the cache that the server stores.
-pub(super) async fn read_cache_id(link: &Link) -> Result<String, FactsError> {
+pub(super) async fn read_cache_id(link: &ConnectionPool) -> Result<String, FactsError> {
     link.with_client(|client| async move {
         Ok(client.query_one("SELECT cache FROM hqdl.head", &[]).await?.try_get(0)?)
     })
@@ -151,12 +151,12 @@ impl Answers for Server {
                 return Ok(());
             }
             let entity = Entity::parse(line.entity())
-                .map_err(|e| self.store_error(&format!("line {}: {e}", line.id)))?;
+                .map_err(|e| self.server_error(&format!("line {}: {e}", line.id)))?;
             visit(line.id, entity, facts)
         })
     }
 
-    fn journal_position(&self) -> Result<(String, i64), FactsError> {
+    fn load_journal_position(&self) -> Result<(String, i64), FactsError> {
         let last = self.query_one("SELECT line FROM hqdl.head", &[], read_id)?;
         self.copy.mark_direct_access();
         Ok((self.cache.clone(), last))
@@ -249,7 +249,7 @@ impl Integrity for Server {
     }
 
     fn unreadable_error(&self, what: String) -> FactsError {
-        self.store_error(&what)
+        self.server_error(&what)
     }
 }
 
@@ -260,7 +260,7 @@ pub(super) fn parse_json_column<T: serde::de::DeserializeOwned>(
     at: usize,
 ) -> WorkResult<T> {
     let text: String = row.try_get(at)?;
-    Ok(serde_json::from_str(&text).map_err(|e| server.store_error(&e.to_string()))?)
+    Ok(serde_json::from_str(&text).map_err(|e| server.server_error(&e.to_string()))?)
 }
 
 /// Serializes `value` as JSON for a text column.

@@ -8,7 +8,7 @@ use crate::batch_jobs::{BatchJob, BatchRequest, Stage};
 use crate::history::{BatchJobs, BatchRequests};
 use crate::ids::RunId;
 use crate::postgres::Server;
-use crate::postgres::link::WorkResult;
+use crate::postgres::connection::WorkResult;
 use crate::postgres::reserve::{IN_FLIGHT_JOB, TODAY_SQL};
 use crate::postgres::runs::active_runs_sql;
 use hqdl_database::current_timestamp;
@@ -151,7 +151,7 @@ impl BatchJobs for Server {
     }
 
     fn close_batch_job(&self, batch_job: i64, outcome: &str) -> Result<(), FactsError> {
-        let outcome = super::without_nul(outcome);
+        let outcome = super::replace_nul_chars(outcome);
         self.transact_once(&async |all: &Transaction<'_>| {
             drop_packed_requests(all, batch_job).await?;
             let sql = "UPDATE hqdl.parcel SET state = 'closed', closed_at = now(), outcome = $2

@@ -12,9 +12,9 @@ use crate::FactsError;
 use crate::checksum::compute_answer_checksum;
 use crate::journal::cells_to_json;
 use crate::postgres::Server;
+use crate::postgres::connection::{BEGIN, Client, WorkResult};
 use crate::postgres::dictionary::Parameter;
 use crate::postgres::key::to_stored_entity;
-use crate::postgres::link::{BEGIN, Client, WorkResult};
 use crate::store::CommitUnit;
 use hqdl_database::postgres::address::ANSWER_TIMEOUT;
 
@@ -109,19 +109,19 @@ impl UnitColumns {
             all.token.push(kept.token);
             all.run.push(c.run.0);
             all.model.push(c.model.cast_signed());
-            all.prompt_hash.push(super::without_nul(&c.prompt_hash));
+            all.prompt_hash.push(super::replace_nul_chars(&c.prompt_hash));
             all.content.push(bytes(&c.content));
             all.error.push(bytes(&c.error));
             all.input_tokens.push(c.input_tokens.cast_signed());
             all.cached_input_tokens.push(c.cached_input_tokens.cast_signed());
             all.output_tokens.push(c.output_tokens.cast_signed());
             all.cost_usd.push(c.cost_usd);
-            all.asked_at.push(super::without_nul(&c.asked_at));
+            all.asked_at.push(super::replace_nul_chars(&c.asked_at));
             all.seconds.push(c.seconds);
             all.cells.push(c.cells.cast_signed());
-            all.parameters.push(c.parameters.as_deref().map(super::without_nul));
+            all.parameters.push(c.parameters.as_deref().map(super::replace_nul_chars));
             all.assumed_cache_writes.push(c.assumed_cache_writes.cast_signed());
-            all.evidence.push(c.evidence.as_deref().map(super::without_nul));
+            all.evidence.push(c.evidence.as_deref().map(super::replace_nul_chars));
             all.reservations.extend(unit.settles.map(|id| id.0));
             all.requests.extend(unit.answers);
             for (entity, facts) in &unit.facts {

@@ -8,8 +8,8 @@ use tokio_postgres::types::{ToSql, Type};
 use crate::FactsError;
 use crate::history::Dictionary;
 use crate::postgres::Server;
-use crate::postgres::copy;
-use crate::postgres::link::{Client, LIMIT_IDLE_TIME, WorkResult};
+use crate::postgres::connection::{Client, LIMIT_IDLE_TIME, WorkResult};
+use crate::postgres::read_cache;
 use hqdl_values::key::{ColumnIdentity, ListHash};
 
 pub(super) type Parameter<'v> = &'v (dyn ToSql + Sync);
@@ -114,7 +114,7 @@ impl Server {
         read: impl Fn(&Row) -> WorkResult<T>,
     ) -> Result<T, FactsError> {
         self.query_first(sql, values, read)?
-            .ok_or_else(|| self.store_error("a query returned no row"))
+            .ok_or_else(|| self.server_error("a query returned no row"))
     }
 
     pub(super) fn read_row<T>(
@@ -123,10 +123,10 @@ impl Server {
         read: impl Fn(&Row) -> WorkResult<T>,
     ) -> Result<T, FactsError> {
         read(row).map_err(|failed| match failed {
-            super::link::WorkError::Postgres(e) => {
-                self.store_error(&hqdl_database::postgres::address::connection_reason(&e))
+            super::connection::WorkError::Postgres(e) => {
+                self.server_error(&hqdl_database::postgres::address::describe_connection_error(&e))
             }
-            super::link::WorkError::Facts(e) => e,
+            super::connection::WorkError::Facts(e) => e,
         })
     }
 
@@ -166,7 +166,7 @@ impl Server {
     /// Returns the id of a dictionary text; inserts the text if it is new.
     fn intern(
         &self,
-        (of, text): (copy::DictionaryTable, &str),
+        (of, text): (read_cache::DictionaryTable, &str),
         [look, enter]: [&str; 2],
         values: &Parameters<'_>,
     ) -> Result<u32, FactsError> {
@@ -189,10 +189,10 @@ impl Server {
 }
 
 impl Dictionary for Server {
-    fn model_id(&self, name: &str) -> Result<u32, FactsError> {
-        let name = super::without_nul(name);
+    fn intern_model(&self, name: &str) -> Result<u32, FactsError> {
+        let name = super::replace_nul_chars(name);
         self.intern(
-            (copy::DictionaryTable::Model, &name),
+            (read_cache::DictionaryTable::Model, &name),
             [
                 "SELECT id FROM hqdl.model WHERE name = $1",
                 "INSERT INTO hqdl.model (name, recorded)
@@ -207,20 +207,20 @@ impl Dictionary for Server {
         let fingerprint = meaning.fingerprint();
         let text = serde_json::to_string(meaning).unwrap_or_default();
         self.intern(
-            (copy::DictionaryTable::Meaning, fingerprint.as_str()),
+            (read_cache::DictionaryTable::Meaning, fingerprint.as_str()),
             [
                 "SELECT id FROM hqdl.meaning WHERE fingerprint = $1",
                 "INSERT INTO hqdl.meaning (fingerprint, name, meaning) VALUES ($1, $2, $3)
                  ON CONFLICT (fingerprint) DO NOTHING",
             ],
-            &[&fingerprint.as_str(), &super::without_nul(&meaning.column), &text],
+            &[&fingerprint.as_str(), &super::replace_nul_chars(&meaning.column), &text],
         )
     }
 
     fn list_column_identity_ids(&self, column: &str) -> Result<Vec<u32>, FactsError> {
         let sql = "SELECT id FROM hqdl.meaning WHERE name = $1";
         self.look_up_identity_ids(column, || {
-            self.query_all(sql, &[&super::without_nul(column)], |r| {
+            self.query_all(sql, &[&super::replace_nul_chars(column)], |r| {
                 Ok(r.try_get::<_, i32>(0)?.cast_unsigned())
             })
         })
@@ -228,12 +228,12 @@ impl Dictionary for Server {
 
     fn intern_value_list(&self, hash: &ListHash) -> Result<u32, FactsError> {
         self.intern(
-            (copy::DictionaryTable::ValueList, hash.as_str()),
+            (read_cache::DictionaryTable::ValueList, hash.as_str()),
             [
                 "SELECT id FROM hqdl.value_list WHERE hash = $1",
                 "INSERT INTO hqdl.value_list (hash) VALUES ($1) ON CONFLICT (hash) DO NOTHING",
             ],
-            &[&super::without_nul(hash.as_str())],
+            &[&super::replace_nul_chars(hash.as_str())],
         )
     }
 

@@ -13,12 +13,12 @@
 
 mod answers;
 mod claims;
-mod copy;
+mod read_cache;
 mod batch_jobs;
 mod commit;
 mod key;
 mod limits;
-mod link;
+mod connection;
 mod questions;
 mod records;
 mod endpoint_features;
@@ -28,7 +28,7 @@ mod runs;
 mod schema;
 mod sessions;
 mod spool;
-mod admission;
+mod permits;
 mod dictionary;
 
 use std::io::BufRead;
@@ -41,11 +41,11 @@ use tokio::task::JoinHandle;
 use tracing::debug;
 
 use self::claims::Claims;
-use self::copy::LocalCopy;
+use self::connection::ConnectionPool;
+pub use self::connection::StatusCallback;
 use self::limits::ServerLimits;
-use self::link::Link;
-pub use self::link::StatusCallback;
-use self::sessions::Presence;
+use self::read_cache::ReadCache;
+use self::sessions::SessionLease;
 use crate::FactsError;
 use crate::checksum::Damage;
 use crate::claim_key::ClaimKey;
@@ -76,14 +76,14 @@ pub struct PostgresStore {
 
 /// Client state for a server, one per process.
 pub(super) struct Server {
-    link: Link,
+    link: ConnectionPool,
     /// Directory of this process's local files.
     dir: PathBuf,
     /// Id of the cache.
     cache: String,
-    presence: Presence,
+    presence: SessionLease,
     claims: Claims,
-    copy: LocalCopy,
+    copy: ReadCache,
     /// Reference to itself, for tasks that outlive the call that starts them.
     weak_self: Weak<Self>,
 }
@@ -121,16 +121,16 @@ impl PostgresStore {
             hint: "set HQDL_LEASE to a number of seconds, such as 90, or unset it",
         })?;
         // A process must stop retrying while it still owns its lease.
-        let link = Link::new(address, on_status, lease * 5 / 6)?;
+        let link = ConnectionPool::new(address, on_status, lease * 5 / 6)?;
         link.block_on(schema::migrate(&link))?;
         let cache = link.block_on(answers::read_cache_id(&link))?;
         let dir = dir.join(&cache);
         std::fs::create_dir_all(&dir)
             .map_err(|error| FactsError::File { path: dir.clone(), error })?;
-        let presence = Presence::new(holder, lease);
+        let presence = SessionLease::new(holder, lease);
         let server = Arc::new_cyclic(|weak| {
             let (claims, copy, weak_self) =
-                (Claims::default(), LocalCopy::default(), Weak::clone(weak));
+                (Claims::default(), ReadCache::default(), Weak::clone(weak));
             Server { link, dir, cache, presence, claims, copy, weak_self }
         });
         server.link.block_on(server.commit_spooled_units())?;
@@ -153,12 +153,12 @@ impl PostgresStore {
         // Boxed, so that the task is compiled once per output type and not once per caller.
         let work: StoreFuture<'static, T> = Box::pin(work);
         let working = self.server.link.handle.spawn(work);
-        Box::pin(async { working.await.map_err(|e| self.server.store_error(&e.to_string()))? })
+        Box::pin(async { working.await.map_err(|e| self.server.server_error(&e.to_string()))? })
     }
 }
 
 impl Server {
-    pub(super) fn store_error(&self, message: &str) -> FactsError {
+    pub(super) fn server_error(&self, message: &str) -> FactsError {
         FactsError::Journal {
             path: self.link.display_url.clone().into(),
             message: message.to_owned(),
@@ -185,7 +185,7 @@ fn ignore_missing_permission(written: Result<(), FactsError>) -> Result<(), Fact
 
 /// Replaces NUL characters, which the server does not accept in text. Values that must come back
 /// unchanged are stored as bytes or JSON instead.
-fn without_nul(text: &str) -> String {
+fn replace_nul_chars(text: &str) -> String {
     text.replace('\0', "\u{2400}")
 }
 
@@ -213,7 +213,7 @@ impl FactStore for PostgresStore {
 
     fn get_many(&self, entities: &[&Entity]) -> Result<Vec<Option<Record>>, FactsError> {
         let entities: Vec<Entity> = entities.iter().map(|e| (*e).clone()).collect();
-        if entities.len() <= copy::MAX_LOOKUP {
+        if entities.len() <= read_cache::MAX_LOOKUP {
             return self.server.look_up_records(&entities);
         }
         let found = self.server.link.block_on(self.server.read_records(&entities));
@@ -307,7 +307,7 @@ impl FactStore for PostgresStore {
             server.reserve_cost(run, worst, daily_budget, limiter_key.is_some(), reply).await;
         });
         Box::pin(async {
-            noted.await.map_err(|_| self.server.store_error("its thread has ended"))?
+            noted.await.map_err(|_| self.server.server_error("its thread has ended"))?
         })
     }
 
@@ -343,7 +343,7 @@ impl FactStore for PostgresStore {
             }
         });
         Box::pin(async {
-            claimed.await.map_err(|_| self.server.store_error("its thread has ended"))?
+            claimed.await.map_err(|_| self.server.server_error("its thread has ended"))?
         })
     }
 

@@ -8,8 +8,8 @@ use tokio_postgres::Row;
 use crate::FactsError;
 use crate::history::{Dictionary, Questions, RefreshJobs};
 use crate::postgres::answers::parse_text_list;
-use crate::postgres::link::WorkResult;
-use crate::postgres::{Server, ignore_missing_permission, without_nul};
+use crate::postgres::connection::WorkResult;
+use crate::postgres::{Server, ignore_missing_permission, replace_nul_chars};
 use crate::questions::{LiveQuestion, QuestionBinding, QuestionOrigin, attach_origins};
 use crate::refresh::{OpenRefresh, RefreshSubject};
 use hqdl_database::current_timestamp;
@@ -50,13 +50,13 @@ impl Questions for Server {
         let sql = "INSERT INTO hqdl.question (meaning, origin_table, origin_column, list)
              VALUES ($1, $2, $3, $4) ON CONFLICT (meaning, origin_table, origin_column)
              DO UPDATE SET list = excluded.list, asked_at = excluded.asked_at";
-        let (table, column) = (without_nul(&origin.table), without_nul(&origin.column));
+        let (table, column) = (replace_nul_chars(&origin.table), replace_nul_chars(&origin.column));
         ignore_missing_permission(
             self.execute_sql(sql, &[&meaning.cast_signed(), &table, &column, &list]),
         )
     }
 
-    fn live_questions(&self) -> Result<Vec<LiveQuestion>, FactsError> {
+    fn list_live_questions(&self) -> Result<Vec<LiveQuestion>, FactsError> {
         let sql = format!(
             "SELECT q.id, q.meaning, count(DISTINCT CASE WHEN f ->> 2 <> 'error' THEN a.key END),
                count(DISTINCT a.completion), sum(k.input_tokens::double precision / greatest(k.cells, 1)),
@@ -125,7 +125,7 @@ impl Questions for Server {
         );
         self.query_first(
             &sql,
-            &[&columns_hash, &without_nul(question), &without_nul(model)],
+            &[&columns_hash, &replace_nul_chars(question), &replace_nul_chars(model)],
             read_binding,
         )
     }
@@ -144,7 +144,7 @@ impl Questions for Server {
         question: &str,
         binding: &QuestionBinding,
     ) -> Result<(), FactsError> {
-        let model = Dictionary::model_id(self, &binding.model)?.cast_signed();
+        let model = Dictionary::intern_model(self, &binding.model)?.cast_signed();
         let sql = "INSERT INTO hqdl.binding (offered, question, ask, model, expansion, \"column\", operator,
                literal, completion, bound_at)
              VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) ON CONFLICT DO NOTHING";
@@ -152,13 +152,13 @@ impl Questions for Server {
             sql,
             &[
                 &columns_hash,
-                &without_nul(question),
-                &without_nul(&binding.ask),
+                &replace_nul_chars(question),
+                &replace_nul_chars(&binding.ask),
                 &model,
-                &without_nul(&binding.expansion),
-                &without_nul(&binding.column),
+                &replace_nul_chars(&binding.expansion),
+                &replace_nul_chars(&binding.column),
                 &binding.operator,
-                &without_nul(&binding.literal),
+                &replace_nul_chars(&binding.literal),
                 &binding.completion,
                 &binding.bound_at,
             ],
@@ -176,8 +176,11 @@ fn read_open_refresh(r: &Row) -> WorkResult<OpenRefresh> {
 
 impl RefreshJobs for Server {
     fn load_open_refresh(&self, s: &RefreshSubject) -> Result<Option<OpenRefresh>, FactsError> {
-        let (spec, expansion, scope) =
-            (without_nul(&s.spec), without_nul(&s.expansion), without_nul(&s.scope));
+        let (spec, expansion, scope) = (
+            replace_nul_chars(&s.spec),
+            replace_nul_chars(&s.expansion),
+            replace_nul_chars(&s.scope),
+        );
         let (meaning, model) = (s.identity_id.cast_signed(), s.model.cast_signed());
         self.query_first(
             SELECT_OPEN_REFRESH,
@@ -187,8 +190,11 @@ impl RefreshJobs for Server {
     }
 
     fn start_refresh(&self, s: &RefreshSubject, up_to: i64) -> Result<OpenRefresh, FactsError> {
-        let (spec, expansion, scope) =
-            (without_nul(&s.spec), without_nul(&s.expansion), without_nul(&s.scope));
+        let (spec, expansion, scope) = (
+            replace_nul_chars(&s.spec),
+            replace_nul_chars(&s.expansion),
+            replace_nul_chars(&s.scope),
+        );
         let (meaning, model) = (s.identity_id.cast_signed(), s.model.cast_signed());
         self.transact_once(&async |all: &Transaction<'_>| {
             // Another process may have started the refresh just now.
@@ -205,7 +211,7 @@ impl RefreshJobs for Server {
             Ok(all.query_one(sql, &[&which[..], &begun[..]].concat()).await?.try_get(0)?)
         })?;
         self.load_open_refresh(s)?
-            .ok_or_else(|| self.store_error("another process has ended the refresh job"))
+            .ok_or_else(|| self.server_error("another process has ended the refresh job"))
     }
 
     fn finish_refresh(&self, refresh_job: i64) -> Result<(), FactsError> {

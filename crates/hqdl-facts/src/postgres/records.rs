@@ -10,8 +10,8 @@ use crate::FactsError;
 use crate::checksum::compute_answer_checksum;
 use crate::journal::parse_fact;
 use crate::postgres::Server;
+use crate::postgres::connection::WorkResult;
 use crate::postgres::key::{entity_key, key_prefix};
-use crate::postgres::link::WorkResult;
 use crate::record::{Fact, Record, RecordBytes};
 use hqdl_values::key::Entity;
 
@@ -146,7 +146,7 @@ impl Server {
         let mut page = Vec::with_capacity(records.len());
         for (entity, record) in records {
             let bytes =
-                postcard::to_stdvec(&record).map_err(|e| self.store_error(&e.to_string()))?;
+                postcard::to_stdvec(&record).map_err(|e| self.server_error(&e.to_string()))?;
             page.push((entity.to_owned(), RecordBytes(Bytes::from(bytes))));
         }
         page.sort_by(|(one, _), (other, _)| one.cmp(other));

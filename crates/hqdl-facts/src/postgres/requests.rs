@@ -8,9 +8,9 @@ use crate::history::BatchRequests;
 use crate::ids::RunId;
 use crate::postgres::Server;
 use crate::postgres::answers::{parse_json_column, to_json};
+use crate::postgres::connection::WorkResult;
 use crate::postgres::dictionary::Parameters;
 use crate::postgres::key::entity_key;
-use crate::postgres::link::WorkResult;
 use crate::postgres::reserve::IN_FLIGHT_JOB;
 use crate::postgres::runs::active_runs_sql;
 use crate::requests::{BatchedRequest, KnownRequest};
@@ -96,7 +96,7 @@ impl Server {
         let sql = "SELECT entity, row FROM hqdl.request_row WHERE request = $1 ORDER BY number";
         request.rows = self.query_all(sql, &[&request.id], |r| {
             let entity: String = r.try_get(0)?;
-            let entity = Entity::parse(&entity).map_err(|e| self.store_error(&e.to_string()))?;
+            let entity = Entity::parse(&entity).map_err(|e| self.server_error(&e.to_string()))?;
             Ok((entity, parse_json_column(self, r, 1)?))
         })?;
         Ok(Some(request))
@@ -148,7 +148,7 @@ impl BatchRequests for Server {
         custom_id: &str,
         batch_job: Option<i64>,
     ) -> Result<KnownRequest, FactsError> {
-        let custom_id = &super::without_nul(custom_id);
+        let custom_id = &super::replace_nul_chars(custom_id);
         let within = "($2::bigint IS NULL OR r.parcel = $2)";
         // If a request was exported twice, the submitted copy comes first.
         let sql = format!(

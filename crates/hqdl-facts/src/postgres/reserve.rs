@@ -9,7 +9,7 @@ use tokio_postgres::Row;
 use crate::FactsError;
 use crate::ids::{ReservationId, RunId};
 use crate::postgres::Server;
-use crate::postgres::link::{BEGIN, WorkResult};
+use crate::postgres::connection::{BEGIN, WorkResult};
 use crate::postgres::sessions::ALIVE;
 use crate::store::ReserveOutcome;
 use hqdl_values::usage::SpentAmount;

@@ -8,8 +8,8 @@ use crate::completion::Outcome;
 use crate::history::{Integrity, Runs, Spending};
 use crate::ids::RunId;
 use crate::postgres::Server;
+use crate::postgres::connection::WorkResult;
 use crate::postgres::dictionary::attach_types;
-use crate::postgres::link::WorkResult;
 use crate::postgres::reserve::{IN_FLIGHT_JOB, TODAY_SQL};
 use crate::postgres::sessions::ALIVE;
 use crate::spending::{ColumnDailyCost, HourlySpending, Totals};
@@ -61,8 +61,11 @@ impl Server {
 
 impl Runs for Server {
     fn start_run(&self, command: &str, spec: &str) -> Result<RunId, FactsError> {
-        let (command, spec, session) =
-            (super::without_nul(command), super::without_nul(spec), self.ensure_session_id()?);
+        let (command, spec, session) = (
+            super::replace_nul_chars(command),
+            super::replace_nul_chars(spec),
+            self.ensure_session_id()?,
+        );
         let (command, spec, session) = (&command, &spec, &session);
         let run = self.transact_once(&async |all: &Transaction<'_>| {
             Ok(all
@@ -78,8 +81,11 @@ impl Runs for Server {
         command: &str,
         spec: &str,
     ) -> Result<(RunId, UnconfirmedCost), FactsError> {
-        let (command, spec, session) =
-            (super::without_nul(command), super::without_nul(spec), self.ensure_session_id()?);
+        let (command, spec, session) = (
+            super::replace_nul_chars(command),
+            super::replace_nul_chars(spec),
+            self.ensure_session_id()?,
+        );
         let (command, spec, session) = (&command, &spec, &session);
         // Marking the costs as in doubt here ensures that each unconfirmed cost is reported once.
         let mark_in_doubt = format!(
@@ -109,7 +115,7 @@ impl Runs for Server {
     }
 
     fn find_unfinished_run(&self, spec: &str) -> Result<Option<RunId>, FactsError> {
-        self.query_first(&unfinished_run_sql(), &[&super::without_nul(spec)], |r| {
+        self.query_first(&unfinished_run_sql(), &[&super::replace_nul_chars(spec)], |r| {
             Ok(RunId(r.try_get(0)?))
         })
     }
@@ -123,7 +129,7 @@ impl Runs for Server {
         if self.find_unfinished_run(spec)?.is_none() {
             return Ok(());
         }
-        let (spec, unfinished) = (&super::without_nul(spec), &unfinished_run_sql());
+        let (spec, unfinished) = (&super::replace_nul_chars(spec), &unfinished_run_sql());
         self.transact_once(&async |all: &Transaction<'_>| {
             // Check again under the lock, because another process may have resumed the run.
             all.batch_execute(LOCK_HEAD).await?;

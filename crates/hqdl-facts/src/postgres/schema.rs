@@ -5,7 +5,7 @@ use hqdl_migrations::POSTGRES;
 use tokio_postgres::{GenericClient, IsolationLevel};
 
 use crate::FactsError;
-use crate::postgres::link::{Client, LIMIT_IDLE_TIME, Link, WorkError, WorkResult};
+use crate::postgres::connection::{Client, ConnectionPool, LIMIT_IDLE_TIME, WorkError, WorkResult};
 
 /// Version of the last migration.
 const LATEST_VERSION: i32 = POSTGRES[POSTGRES.len() - 1].0;
@@ -13,7 +13,7 @@ const LATEST_VERSION: i32 = POSTGRES[POSTGRES.len() - 1].0;
 const MIGRATION_LOCK: i64 = 0x6871_646c;
 
 /// Migrates the schema to the latest version, if necessary.
-pub(super) async fn migrate(link: &Link) -> Result<(), FactsError> {
+pub(super) async fn migrate(link: &ConnectionPool) -> Result<(), FactsError> {
     link.with_client(|client| async move {
         // An up-to-date schema needs no lock.
         if read_version(link, &**client).await? < LATEST_VERSION {
@@ -24,7 +24,7 @@ pub(super) async fn migrate(link: &Link) -> Result<(), FactsError> {
     .await
 }
 
-async fn read_version(link: &Link, client: &impl GenericClient) -> WorkResult<i32> {
+async fn read_version(link: &ConnectionPool, client: &impl GenericClient) -> WorkResult<i32> {
     // Do not use `to_regclass` here, because its answer may predate the lock.
     let sql = "SELECT EXISTS (SELECT 1 FROM pg_catalog.pg_class AS c
                  JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
@@ -46,7 +46,7 @@ async fn read_version(link: &Link, client: &impl GenericClient) -> WorkResult<i3
     Ok(version)
 }
 
-async fn apply_migrations(link: &Link, mut client: Client) -> WorkResult<()> {
+async fn apply_migrations(link: &ConnectionPool, mut client: Client) -> WorkResult<()> {
     // Each statement must see what was committed while this process waited for the lock.
     let all = client.build_transaction().isolation_level(IsolationLevel::ReadCommitted);
     let all = all.start().await?;

@@ -7,7 +7,7 @@ use tracing::{info, warn};
 
 use crate::FactsError;
 use crate::postgres::Server;
-use crate::postgres::link::Client;
+use crate::postgres::connection::Client;
 use crate::session_file::{SessionFile, choose_machine_folder};
 use crate::sessions::new_id;
 
@@ -21,7 +21,7 @@ pub(super) const ALIVE: &str =
 
 /// State of this process's session. The session starts when it is first needed, because reads need
 /// none.
-pub(super) struct Presence {
+pub(super) struct SessionLease {
     holder: String,
     pub(super) lease: Duration,
     state: Mutex<SessionState>,
@@ -40,7 +40,7 @@ struct SessionState {
     file: Option<SessionFile>,
 }
 
-impl Presence {
+impl SessionLease {
     pub(super) fn new(holder: &str, lease: Duration) -> Self {
         let now = Instant::now();
         let state = SessionState {
@@ -103,7 +103,7 @@ impl Server {
             }
             let (asked, id_of) = (Instant::now(), &*id);
             let sql = if entered { RENEW } else { ENTER };
-            let holder = super::without_nul(&self.presence.holder);
+            let holder = super::replace_nul_chars(&self.presence.holder);
             let holder = holder.as_str();
             let holds = self
                 .link

@@ -34,7 +34,7 @@ impl Server {
         commits: Option<mpsc::Sender<QueuedUnit>>,
         unit: CommitUnit,
     ) -> Result<(), FactsError> {
-        let ended = || self.store_error("its commit task has ended");
+        let ended = || self.server_error("its commit task has ended");
         let unit = Arc::new(TaggedUnit::new(unit));
         let (reply, kept) = oneshot::channel();
         let waiting = (Arc::clone(&unit), reply);

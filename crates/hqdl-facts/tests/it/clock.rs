@@ -19,7 +19,7 @@ fn a_request_counts_for_its_minute_after_the_clock_jumps_back() {
     let facts = Facts::open(dir.path(), "hqdl test").unwrap();
     let journal = Connection::open(dir.path().join("journal.sqlite")).unwrap();
     let limits = PerMinute { requests: Some(1), tokens: None };
-    let throttle = facts.throttle("an endpoint", "a model", limits).unwrap();
+    let throttle = facts.open_throttle("an endpoint", "a model", limits).unwrap();
     let runtime = tokio::runtime::Runtime::new().unwrap();
     runtime.block_on(async {
         throttle.acquire_permit(Need::default()).await.mark_sent();

@@ -41,7 +41,7 @@ fn keep(facts: &Facts, known: &mut Known, which: &[usize], generation: &str) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let run = facts.history().start_run("test", "").unwrap();
     for model in MODELS {
-        let id = facts.history().model_id(model).unwrap();
+        let id = facts.history().intern_model(model).unwrap();
         for five in which.chunks(5) {
             let mut batch = CommitUnit {
                 completion: Completion {
@@ -94,7 +94,7 @@ fn read(journal: &[u8]) -> Result<(Known, bool), FactsError> {
     let mut found = Known::new();
     let told = !facts.known_damage().is_empty();
     for model in MODELS {
-        let by = facts.history().model_id(model)?;
+        let by = facts.history().intern_model(model)?;
         for column in COLUMNS {
             let of = facts.history().intern_column_identity(&meaning(column))?;
             for n in 0..ENTITIES {

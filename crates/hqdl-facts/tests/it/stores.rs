@@ -125,8 +125,10 @@ fn meaning() -> ColumnIdentity {
 /// Returns a commit unit with answers about some entities, for a run.
 fn unit(facts: &Facts, run: RunId, names: &[&str], value: &str) -> CommitUnit {
     let history = facts.history();
-    let (model, of) =
-        (history.model_id("a model").unwrap(), history.intern_column_identity(&meaning()).unwrap());
+    let (model, of) = (
+        history.intern_model("a model").unwrap(),
+        history.intern_column_identity(&meaning()).unwrap(),
+    );
     let fact = Fact {
         meaning: of,
         model,
@@ -188,8 +190,8 @@ fn sessions_share_records_and_history(pairs: Vec<Pair>) {
             assert_eq!((completion.assumed_cache_writes, &*model), (7, "a model"), "{what}");
         }
         assert_eq!(
-            one.history().journal_position().unwrap(),
-            other.history().journal_position().unwrap(),
+            one.history().load_journal_position().unwrap(),
+            other.history().load_journal_position().unwrap(),
             "{what}"
         );
         assert_eq!(one.rebuild_records().unwrap(), 3, "{what}");
@@ -216,7 +218,7 @@ fn ids_are_shared_and_permanent(pairs: Vec<Pair>) {
     for Pair { what, one, other, .. } in &pairs {
         let (one, other) = (one.history(), other.history());
         for _ in 0..2 {
-            assert_eq!(one.model_id("m").unwrap(), other.model_id("m").unwrap(), "{what}");
+            assert_eq!(one.intern_model("m").unwrap(), other.intern_model("m").unwrap(), "{what}");
             assert_eq!(
                 other.intern_column_identity(&meaning()).unwrap(),
                 one.intern_column_identity(&meaning()).unwrap()
@@ -390,8 +392,8 @@ fn replaced_values_outdate_published_tables(pairs: Vec<Pair>) {
         let of = one.history().intern_column_identity(&meaning()).unwrap();
         let keep = |facts: &Facts, names: &[&str], value| {
             runtime.block_on(facts.commit_unit(unit(facts, run, names, value))).unwrap();
-            let (id, last) = one.history().journal_position().unwrap();
-            assert_eq!(other.history().journal_position().unwrap(), (id, last), "{what}");
+            let (id, last) = one.history().load_journal_position().unwrap();
+            assert_eq!(other.history().load_journal_position().unwrap(), (id, last), "{what}");
             last
         };
         assert_eq!(
@@ -440,7 +442,7 @@ fn no_session_sees_older_values_than_before(pairs: Vec<Pair>) {
                     changed = facts.history().find_last_changed_row(of).unwrap();
                     wanted.iter().for_each(|n| kept[*n] = step);
                 }
-                2 => drop(facts.history().journal_position().unwrap()),
+                2 => drop(facts.history().load_journal_position().unwrap()),
                 3 => drop(runtime.block_on(facts.get_latest(&entities)).unwrap()),
                 4 => facts.catch_up().unwrap(),
                 _ => seen = false,
@@ -482,7 +484,7 @@ fn a_split_request_is_one_or_two(pairs: Vec<Pair>) {
         let request = BatchedRequest {
             id: 0,
             template: history.store_template("a form").unwrap(),
-            model: history.model_id("a model").unwrap(),
+            model: history.intern_model("a model").unwrap(),
             columns: vec![0],
             source_columns: vec![0],
             identity_ids: vec![history.intern_column_identity(&meaning()).unwrap()],
@@ -527,22 +529,23 @@ fn ids_are_reread_if_another_cache_replaces_one() {
     let begin =
         || Facts::connect_to_server(&url, dir.path(), "hqdl test", Arc::new(|_: &str| ())).unwrap();
     let one = begin();
-    let ids = ["a", "b"].map(|name| one.history().model_id(name).unwrap());
+    let ids = ["a", "b"].map(|name| one.history().intern_model(name).unwrap());
     postgres::sql_at(&url, "DROP SCHEMA hqdl CASCADE");
     let other = begin();
-    let turned = ["b", "a"].map(|name| other.history().model_id(name).unwrap());
+    let turned = ["b", "a"].map(|name| other.history().intern_model(name).unwrap());
     assert_eq!(turned, ids);
     one.catch_up().unwrap();
-    assert_eq!(["b", "a"].map(|name| one.history().model_id(name).unwrap()), turned);
+    assert_eq!(["b", "a"].map(|name| one.history().intern_model(name).unwrap()), turned);
 }
 
 /// All sessions that share a store share its limits, and the requests admitted under them.
 fn sessions_share_the_rate_limits(pairs: Vec<Pair>) {
     for Pair { what, one, other, runtime, .. } in &pairs {
         let limits = PerMinute { requests: None, tokens: Some(1000) };
-        let first = one.throttle("an endpoint", "a model", limits).unwrap();
-        let second = other.throttle("an endpoint", "another model", PerMinute::default()).unwrap();
-        let elsewhere = other.throttle("elsewhere", "a model", PerMinute::default()).unwrap();
+        let first = one.open_throttle("an endpoint", "a model", limits).unwrap();
+        let second =
+            other.open_throttle("an endpoint", "another model", PerMinute::default()).unwrap();
+        let elsewhere = other.open_throttle("elsewhere", "a model", PerMinute::default()).unwrap();
         runtime.block_on(async {
             let all = first.acquire_permit(Need::from_tokens(1000)).await;
             all.mark_sent();
@@ -575,7 +578,7 @@ fn sessions_share_the_rate_limits(pairs: Vec<Pair>) {
 fn the_strictest_limit_reported_to_any_key_applies(pairs: Vec<Pair>) {
     for Pair { what, one, other, runtime, .. } in &pairs {
         let throttle = |facts: &Facts, key: &str| {
-            let all = facts.throttle("an endpoint", "a model", PerMinute::default());
+            let all = facts.open_throttle("an endpoint", "a model", PerMinute::default());
             all.unwrap().with_api_key(key)
         };
         let (first, second) = (throttle(one, "first"), throttle(other, "second"));
@@ -629,7 +632,7 @@ fn a_column_costs_the_shares_of_its_cells(pairs: Vec<Pair>) {
         assert_eq!(last[0].content.as_deref(), Some("second"), "{what}");
         assert_eq!(latest("a model", 9).len(), 2, "{what}");
         // The position is the model's own, however many answers other models have given since.
-        let other_model = one.history().model_id("another").unwrap();
+        let other_model = one.history().intern_model("another").unwrap();
         for n in 0..5 {
             let mut of_another = unit(one, run, &["E"], &format!("other {n}"));
             of_another.completion.model = other_model;

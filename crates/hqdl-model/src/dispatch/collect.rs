@@ -9,7 +9,7 @@ use tracing::info;
 
 use super::Dispatch;
 use super::read::{self, LineCounts, UnansweredSink};
-use super::send::stop_reason;
+use super::send::to_stop_reason;
 use super::template::{self, AnswerParsers, to_row_batch};
 use crate::ModelError;
 use crate::batch::{Batch, BatchApi};
@@ -94,7 +94,7 @@ impl Dispatch<'_, '_> {
                 }
             };
             let error = ModelError::Temporary { message, wait: None, in_doubt: false };
-            handler.handle_failure(request, error)?;
+            handler.record_failed_request(request, error)?;
         }
         let UnansweredRequests { given_up, cancelled, refused, retry_policy, .. } = handler;
         for (id, state, reason) in given_up {
@@ -140,7 +140,7 @@ impl Dispatch<'_, '_> {
         let disk = |error| FactsError::File { path: path.to_owned(), error };
         let mut lengths = HashSet::new();
         loop {
-            self.endpoint.download_file(file, path).await.map_err(stop_reason)?;
+            self.endpoint.download_file(file, path).await.map_err(to_stop_reason)?;
             let found = read::count_output_lines(path).map_err(disk)?;
             let length = std::fs::metadata(path).map_err(disk)?.len();
             if found >= lines || !lengths.insert(length) {
@@ -277,7 +277,7 @@ impl UnansweredSink for UnansweredRequests<'_, '_> {
         enqueue_retries(self.parsers, self.run, template_id, row_batches)
     }
 
-    fn handle_failure(
+    fn record_failed_request(
         &mut self,
         request: BatchedRequest,
         error: ModelError,

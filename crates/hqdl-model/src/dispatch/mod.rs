@@ -29,7 +29,7 @@ use tokio::sync::watch;
 use tracing::debug;
 
 use self::pack::{BatchBudget, BatchPacker, PackOutcome};
-use self::send::{stop_reason, wait_for_interrupt};
+use self::send::{to_stop_reason, wait_for_interrupt};
 use self::template::{AnswerParsers, ColumnUsageEntry};
 use crate::ModelError;
 use crate::batch::BatchApi;
@@ -131,7 +131,7 @@ impl<'d, 'f> Dispatch<'d, 'f> {
             }
             if batch_job.stage == Stage::Creating {
                 if let Some(batch) =
-                    self.find_batch_of_job(&batch_job).await.map_err(stop_reason)?
+                    self.find_batch_of_job(&batch_job).await.map_err(to_stop_reason)?
                 {
                     self.mark_batch_job_open(&mut batch_job, &batch)?;
                 } else {
@@ -312,13 +312,13 @@ impl<'d, 'f> Dispatch<'d, 'f> {
             Ok(batch) => batch,
             Err(error @ ModelError::Refused { status: 404, .. }) => {
                 // The endpoint itself may be gone, not only the batch.
-                if self.look_for_batch(batch_job).await.map_err(stop_reason)?.is_some() {
-                    return Err(stop_reason(error));
+                if self.look_for_batch(batch_job).await.map_err(to_stop_reason)?.is_some() {
+                    return Err(to_stop_reason(error));
                 }
                 self.close_lost_job(batch_job, id).await?;
                 return Ok(true);
             }
-            Err(error) => return Err(stop_reason(error)),
+            Err(error) => return Err(to_stop_reason(error)),
         };
         debug!(batch = batch.id, status = batch.status, "a batch is polled");
         (self.parsers.events.listener)(&Event::Polled {

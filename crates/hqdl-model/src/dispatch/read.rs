@@ -20,7 +20,7 @@ const MAX_CONCURRENT: usize = 64;
 const MAX_LINE_BYTES: u64 = 16 << 20;
 
 /// Template id of a stored answer, and the rows to request again.
-type KeptAnswer = (i64, Vec<(RowBatch, u32)>);
+type StoredAnswer = (i64, Vec<(RowBatch, u32)>);
 
 /// Numbers of lines in a file, by kind.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -53,7 +53,7 @@ pub trait UnansweredSink {
     ///
     /// # Errors
     /// [`StopReason`] if the failure cannot be stored.
-    fn handle_failure(
+    fn record_failed_request(
         &mut self,
         request: BatchedRequest,
         error: ModelError,
@@ -136,7 +136,7 @@ impl AnswerParsers<'_> {
                 }
                 Err(error) => {
                     lines.failed += 1;
-                    sink.handle_failure(*request, error)?;
+                    sink.record_failed_request(*request, error)?;
                 }
             }
         }
@@ -149,7 +149,7 @@ impl AnswerParsers<'_> {
     /// Waits until one answer is stored.
     async fn store_next_answer(
         &self,
-        tasks: &mut JoinSet<Result<KeptAnswer, StopReason>>,
+        tasks: &mut JoinSet<Result<StoredAnswer, StopReason>>,
         sink: &mut dyn UnansweredSink,
         implausible: &mut Option<StopReason>,
     ) -> Result<(), StopReason> {
@@ -174,7 +174,7 @@ impl AnswerParsers<'_> {
         custom_id: String,
         mut reply: Reply,
         created: Option<i64>,
-    ) -> Result<impl Future<Output = Result<KeptAnswer, StopReason>> + use<>, StopReason> {
+    ) -> Result<impl Future<Output = Result<StoredAnswer, StopReason>> + use<>, StopReason> {
         let context = self.load_context(request.template, request.run)?;
         Ok(async move {
             let row_batch = to_row_batch(&request);

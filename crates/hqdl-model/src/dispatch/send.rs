@@ -8,7 +8,7 @@ use tracing::info;
 
 use super::Dispatch;
 use crate::ModelError;
-use crate::batch::{Batch, SoughtBatch};
+use crate::batch::{Batch, BatchQuery};
 use crate::budget::{BudgetExhausted, Caps};
 use crate::generate::{Event, StopReason};
 use hqdl_facts::{BatchJob, KnownRequest, Stage};
@@ -30,7 +30,7 @@ impl Dispatch<'_, '_> {
             Ok(file) => file,
             Err(error) => {
                 self.facts().history().delete_batch_job(batch_job.id)?;
-                return Err(stop_reason(error));
+                return Err(to_stop_reason(error));
             }
         };
         if let Some(file) = &file {
@@ -64,12 +64,12 @@ impl Dispatch<'_, '_> {
                 });
                 Ok(())
             }
-            Err(error @ ModelError::Temporary { .. }) => Err(stop_reason(error)),
+            Err(error @ ModelError::Temporary { .. }) => Err(to_stop_reason(error)),
             // The endpoint definitely rejected the batch, so it does not exist.
             Err(error) => {
                 self.facts().history().delete_batch_job(batch_job.id)?;
                 self.delete_upload(file.as_deref()).await;
-                Err(stop_reason(error))
+                Err(to_stop_reason(error))
             }
         }
     }
@@ -118,7 +118,7 @@ impl Dispatch<'_, '_> {
             matches!(found, Ok(KnownRequest::Open(_) | KnownRequest::Done))
         };
         self.endpoint
-            .find_batch(&SoughtBatch {
+            .find_batch(&BatchQuery {
                 token: &batch_job.token,
                 requests: batch_job.requests,
                 sent_at: first.and_then(|request| request.sent_at.parse().ok()),
@@ -196,7 +196,7 @@ pub(super) async fn wait_for_interrupt(interrupt: &mut tokio::sync::watch::Recei
 }
 
 /// Converts an endpoint's error to the reason why the run stops.
-pub(super) fn stop_reason(error: ModelError) -> StopReason {
+pub(super) fn to_stop_reason(error: ModelError) -> StopReason {
     match error {
         ModelError::Temporary { message, .. } => StopReason::Gone(message),
         error => StopReason::Endpoint(error),

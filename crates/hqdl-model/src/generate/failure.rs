@@ -21,7 +21,7 @@ pub(super) struct DeferredRequest {
 impl Context {
     /// Handles a failed request. Returns the rows to request now, and the request itself if it must
     /// be deferred.
-    pub(super) async fn handle_failure(
+    pub(super) async fn retry_or_store_failure(
         &self,
         pending: PendingRequest,
         completion: Completion,

@@ -20,7 +20,7 @@ pub type Frames = Mutex<HashMap<(Option<Vec<usize>>, Vec<usize>, bool), Arc<Prom
 impl Context {
     pub(crate) fn build_prompt(&self, row_batch: &RowBatch) -> (Arc<PromptFrame>, Prompt) {
         let frame = self.get_or_build_frame(row_batch);
-        let rows: Vec<Cow<'_, Row>> = self.shown_rows(row_batch);
+        let rows: Vec<Cow<'_, Row>> = self.build_shown_rows(row_batch);
         let mut prompt = frame.build_prompt(rows.iter().map(AsRef::as_ref));
         let media = self.row_media(row_batch);
         prompt.media =
@@ -92,15 +92,15 @@ impl Context {
         let expansion = self.expansion.reduce_to_key_part(first_key(row_batch));
         let frame = PromptFrame::with_full_keys(
             &expansion,
-            self.prompt_columns(row_batch),
+            self.choose_prompt_columns(row_batch),
             self.choice.format,
         );
-        let rows = self.shown_rows(row_batch);
+        let rows = self.build_shown_rows(row_batch);
         frame.build_prompt(rows.iter().map(AsRef::as_ref)).provenance_hash()
     }
 
     pub(crate) fn get_or_build_frame(&self, row_batch: &RowBatch) -> Arc<PromptFrame> {
-        let (key, columns) = (first_key(row_batch), self.prompt_columns(row_batch));
+        let (key, columns) = (first_key(row_batch), self.choose_prompt_columns(row_batch));
         let format = self.answer_format();
         let key_part = self.expansion.key_part(key).map(<[usize]>::to_vec);
         let frame_key = (key_part, columns.to_vec(), format == Format::Json);
@@ -116,8 +116,11 @@ impl Context {
     }
 
     /// Returns the keys that the answer must repeat, and the names of their columns.
-    pub(super) fn request_keys(&self, row_batch: &RowBatch) -> (RequestKeys, Cow<'_, [String]>) {
-        let rows = self.shown_rows(row_batch);
+    pub(super) fn build_request_keys(
+        &self,
+        row_batch: &RowBatch,
+    ) -> (RequestKeys, Cow<'_, [String]>) {
+        let rows = self.build_shown_rows(row_batch);
         let keys = RequestKeys::new(rows.iter().map(|row| row.key.as_slice()));
         let keys = keys.with_known_keys(self.known_keys.clone());
         (keys, self.expansion.choose_prompt_key_names(first_key(row_batch)))
@@ -125,7 +128,7 @@ impl Context {
 
     /// Returns the columns in the prompt: the requested ones, or all columns of the rows if the
     /// model answers whole rows.
-    pub(super) fn prompt_columns<'c>(&self, row_batch: &'c RowBatch) -> &'c [usize] {
+    pub(super) fn choose_prompt_columns<'c>(&self, row_batch: &'c RowBatch) -> &'c [usize] {
         if self.endpoint().answers_whole_rows() {
             &row_batch.source_columns
         } else {
@@ -133,7 +136,7 @@ impl Context {
         }
     }
 
-    fn shown_rows<'c>(&self, row_batch: &'c RowBatch) -> Vec<Cow<'c, Row>> {
+    fn build_shown_rows<'c>(&self, row_batch: &'c RowBatch) -> Vec<Cow<'c, Row>> {
         row_batch
             .missing_rows
             .iter()

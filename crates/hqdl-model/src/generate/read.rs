@@ -33,8 +33,8 @@ impl Context {
         reply: &Reply,
         is_last_attempt: bool,
     ) -> ParsedReply {
-        let (keys, key_names) = self.request_keys(row_batch);
-        let prompt_columns = self.prompt_columns(row_batch);
+        let (keys, key_names) = self.build_request_keys(row_batch);
+        let prompt_columns = self.choose_prompt_columns(row_batch);
         let checkers: Vec<&Checker> =
             prompt_columns.iter().filter_map(|c| self.requirements.checker(*c)).collect();
         let no_evidence = ShownEvidence::default();

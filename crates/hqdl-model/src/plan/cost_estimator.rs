@@ -57,7 +57,7 @@ impl<'e> CostEstimator<'e> {
         };
         let surrounding_of =
             |(at, column)| count_surrounding_tokens(column, format_of(at), tokenizer);
-        let cells = |at: usize| cell_tokens(expansion, at, format_of(at), tokenizer);
+        let cells = |at: usize| estimate_cell_tokens(expansion, at, format_of(at), tokenizer);
         Self {
             cells: (0..columns).map(cells).collect(),
             surrounding_tokens: expansion.columns.iter().enumerate().map(surrounding_of).collect(),
@@ -228,7 +228,12 @@ fn count_surrounding_tokens(column: &Column, format: Format, tokenizer: Tokenize
 }
 
 /// Estimates the tokens of a column's cell in an answer.
-fn cell_tokens(expansion: &Expansion, at: usize, format: Format, tokenizer: Tokenizer) -> Estimate {
+fn estimate_cell_tokens(
+    expansion: &Expansion,
+    at: usize,
+    format: Format,
+    tokenizer: Tokenizer,
+) -> Estimate {
     let Some(column) = expansion.columns.get(at) else { return Estimate::default() };
     let shots: Vec<f64> = expansion
         .shots

@@ -67,7 +67,7 @@ impl Protocol for Anthropic {
         SCHEMA_INSTRUCTIONS
     }
 
-    fn request_body(&self, request: &RequestParts<'_>) -> Json {
+    fn build_request_body(&self, request: &RequestParts<'_>) -> Json {
         let RequestParts { prompt, features, .. } = request;
         let user = if prompt.media.is_empty() {
             Json::from(prompt.user.as_str())

@@ -9,7 +9,7 @@ use reqwest::Method;
 use serde_json::{Value as Json, json};
 
 use super::{BatchApi, BatchClient, BatchLine};
-use crate::batch::{Batch, BatchFuture, SoughtBatch};
+use crate::batch::{Batch, BatchFuture, BatchQuery};
 use crate::file_body::FileBody;
 use crate::transport::{TRANSFER_TIMEOUT, file_error, unexpected_reply_error};
 use crate::wire::{ErrorResponse, to_model_error};
@@ -79,7 +79,7 @@ impl MessageBatches<'_> {
         Ok(found)
     }
 
-    async fn find_sent_batch(&self, sought: &SoughtBatch<'_>) -> Result<Option<Batch>, ModelError> {
+    async fn find_sent_batch(&self, sought: &BatchQuery<'_>) -> Result<Option<Batch>, ModelError> {
         let since = sought.sent_at.and_then(|at| at.checked_sub(CLOCK_SKEW).ok());
         let candidates =
             self.list_batches_since(sought.requests, since.unwrap_or(Timestamp::MIN)).await?;
@@ -108,7 +108,7 @@ impl MessageBatches<'_> {
     async fn has_results_of(
         &self,
         batch: &Batch,
-        sought: &SoughtBatch<'_>,
+        sought: &BatchQuery<'_>,
     ) -> Result<bool, ModelError> {
         let request = self.client.transport().new_request(Method::GET, &results_path(&batch.id));
         let mut response = match self.client.transport().send_http(request).await {
@@ -162,7 +162,7 @@ impl BatchApi for MessageBatches<'_> {
         Box::pin(self.create(path))
     }
 
-    fn find_batch<'a>(&'a self, sought: &'a SoughtBatch<'a>) -> BatchFuture<'a, Option<Batch>> {
+    fn find_batch<'a>(&'a self, sought: &'a BatchQuery<'a>) -> BatchFuture<'a, Option<Batch>> {
         Box::pin(self.find_sent_batch(sought))
     }
 

@@ -129,7 +129,7 @@ pub(super) trait Protocol: Send + Sync {
         0
     }
 
-    fn request_body(&self, request: &RequestParts<'_>) -> Json;
+    fn build_request_body(&self, request: &RequestParts<'_>) -> Json;
 
     /// Adds an event of a stream, or a whole reply, to a draft. Returns whether it is the last one.
     ///

@@ -7,7 +7,7 @@ use reqwest::Method;
 use serde_json::{Value as Json, json};
 
 use super::{BatchApi, BatchClient, BatchLine};
-use crate::batch::{Batch, BatchFuture, SoughtBatch};
+use crate::batch::{Batch, BatchFuture, BatchQuery};
 use crate::file_body::FileBody;
 use crate::transport::{TRANSFER_TIMEOUT, file_error, unexpected_reply_error};
 use crate::wire::{ErrorResponse, to_model_error};
@@ -144,7 +144,7 @@ impl BatchApi for FileBatches<'_> {
         Box::pin(self.create(uploaded_file, token))
     }
 
-    fn find_batch<'a>(&'a self, sought: &'a SoughtBatch<'a>) -> BatchFuture<'a, Option<Batch>> {
+    fn find_batch<'a>(&'a self, sought: &'a BatchQuery<'a>) -> BatchFuture<'a, Option<Batch>> {
         Box::pin(self.find_batch_by_token(sought.token))
     }
 

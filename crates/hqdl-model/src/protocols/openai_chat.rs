@@ -44,7 +44,7 @@ impl Protocol for OpenAiChat {
         }
     }
 
-    fn request_body(&self, request: &RequestParts<'_>) -> Json {
+    fn build_request_body(&self, request: &RequestParts<'_>) -> Json {
         let RequestParts { prompt, features, .. } = request;
         let messages = CreateChatCompletionRequest {
             model: request.model.to_owned(),

@@ -14,7 +14,7 @@ use serde_json::{Map, Value as Json, json};
 use hqdl_spec::{Column, Expansion};
 use hqdl_values::Row;
 use hqdl_values::cell::{Answer, CellValue, State};
-use hqdl_values::evidence::{Quotation, ShownEvidence, fold_text, to_plain_text};
+use hqdl_values::evidence::{Quotation, ShownEvidence, normalize_text, to_plain_text};
 use hqdl_values::key::quote_json;
 
 /// Heading of the passages in the user message.
@@ -141,8 +141,9 @@ impl EvidenceForm {
             Json::Null => check(cell),
             Json::Array(items) if *is_list => {
                 let named: Vec<String> =
-                    of_cell.filter_map(|q| q.item.as_deref().map(fold_text)).collect();
-                let supported = items.iter().filter(|i| named.contains(&fold_text(&item_text(i))));
+                    of_cell.filter_map(|q| q.item.as_deref().map(normalize_text)).collect();
+                let supported =
+                    items.iter().filter(|i| named.contains(&normalize_text(&item_text(i))));
                 let supported: Vec<Json> = supported.cloned().collect();
                 if supported.is_empty() {
                     return unsupported();

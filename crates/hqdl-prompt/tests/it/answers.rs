@@ -135,7 +135,7 @@ impl Asked {
     /// Returns the label that a prompt gives a row.
     pub fn label(&self, row: usize) -> String {
         let question = self.question(Format::Json);
-        let answer = question.write_answer(|_, _| Json::Null);
+        let answer = question.format_answer(|_, _| Json::Null);
         let answer: Json = serde_json::from_str(&answer).unwrap();
         answer["rows"][row]["row"].as_str().unwrap().to_owned()
     }
@@ -860,7 +860,7 @@ fn a_null_key_part_distinguishes_two_rows() {
     for format in [Format::Csv, Format::Json] {
         let question = asked.question(format);
         let said = |row: usize| ["Marvel Comics", "DC Comics", "Image"][row - 1];
-        let answer = question.write_answer(|row, column| match column.name.as_str() {
+        let answer = question.format_answer(|row, column| match column.name.as_str() {
             "publisher_name" => json!(said(row.number)),
             "first_year" => json!(1900 + row.number),
             _ => json!([]),
@@ -1258,7 +1258,7 @@ fn a_well_formed_answer_is_read_exactly() {
             for format in [Format::Csv, Format::Json] {
                 let answer = asked
                     .question(format)
-                    .write_answer(|row, column| case.cell(row.number - 1, &column.name));
+                    .format_answer(|row, column| case.cell(row.number - 1, &column.name));
                 let read = asked.outcomes(&answer, false);
                 prop_assert_eq!(read.len(), case.keys.len());
                 for (row, outcome) in read.iter().enumerate() {
@@ -1287,7 +1287,7 @@ fn permuted_and_missing_lines_never_put_a_value_in_another_row() {
                 let mut question = asked.question(format);
                 question.rows = kept.iter().map(|n| question.rows[*n].clone()).collect();
                 let answer =
-                    question.write_answer(|row, column| case.cell(row.number - 1, &column.name));
+                    question.format_answer(|row, column| case.cell(row.number - 1, &column.name));
                 for (row, outcome) in asked.outcomes(&answer, false).iter().enumerate() {
                     if kept.contains(&row) {
                         prop_assert!(

@@ -392,7 +392,7 @@ fn lines_of_any_values_are_assigned_to_their_rows() {
             &[&checker],
         )
     };
-    let answer = question.write_answer(|row, _| json!(row.number * 10));
+    let answer = question.format_answer(|row, _| json!(row.number * 10));
     assert!(answer.starts_with("{\"rows\":[\"1 "), "{answer}");
     let is_right = |(n, outcome): (usize, &RowOutcome)| match outcome {
         RowOutcome::Answered(cells) => {
@@ -446,7 +446,7 @@ fn arrays_of_any_values_are_assigned_to_their_rows() {
         frame.parse_answer(content, finish, &keys, &["value".to_owned()], &[&checker])
     };
     let said = |row: usize| format!("{row}, \"so\": [{}", ATTACKS[row - 1].len());
-    let answer = question.write_answer(|row, _| json!(said(row.number)));
+    let answer = question.format_answer(|row, _| json!(said(row.number)));
     assert!(answer.starts_with("{\"rows\":[[\"1 "), "{answer}");
     let is_right = |(n, outcome): (usize, &RowOutcome)| match outcome {
         RowOutcome::Answered(cells) => {
@@ -555,7 +555,7 @@ fn a_short_answer_in_lines_needs_few_tokens() {
         let tokens = |frame: PromptFrame| {
             let prompt = frame.build_prompt(&rows);
             let question = Question::parse(&prompt.system, &prompt.user).unwrap();
-            let answer = question.write_answer(|_, _| cell.clone());
+            let answer = question.format_answer(|_, _| cell.clone());
             tokenizer.count_tokens(&answer) as f64 / rows.len() as f64
         };
         let lines = tokens(PromptFrame::new(&expansion, &[0], Format::Json));

@@ -145,7 +145,7 @@ fn written_answers_are_located() {
         let rows = names.map(|town| Row { key: vec![Value::from(town)], context: Vec::new() });
         let prompt = frame.build_prompt(rows.iter());
         let question = Question::parse(&prompt.system, &prompt.user).unwrap();
-        let content = question.write_answer(|row, column| match column.name.as_str() {
+        let content = question.format_answer(|row, column| match column.name.as_str() {
             "country" => json!(format!("land of {}, \"x\"", row.key[0].as_str().unwrap())),
             "founded" => json!(1200),
             _ => json!(["a|b", "ü"]),

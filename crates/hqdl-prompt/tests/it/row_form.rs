@@ -153,7 +153,7 @@ fn any_row_can_be_parsed() {
         assert_eq!(read.columns[1].values.as_deref().unwrap(), ["Blue", "Red"]);
         assert_eq!(read.columns[1].about, "x): y (");
         assert!(read.columns[3].many && !read.columns[2].many);
-        let answer = read.write_answer(|_, column| match column.data_type.as_str() {
+        let answer = read.format_answer(|_, column| match column.data_type.as_str() {
             "integer" => json!(188),
             "date" => Json::Null,
             _ if column.many => json!(["Flight"]),
@@ -390,7 +390,7 @@ fn one_row_needs_fewer_tokens_than_a_table_with_one_row() {
     let count = |frame: PromptFrame| {
         let prompt = frame.build_prompt([&hero("A-Bomb", "Rick Jones")]);
         let question = Question::parse(&prompt.system, &prompt.user).unwrap();
-        let answer = question.write_answer(|_, column| match column.data_type.as_str() {
+        let answer = question.format_answer(|_, column| match column.data_type.as_str() {
             "integer" => json!(188),
             "date" => json!("1938-06-01"),
             _ if column.many => json!(["Flight", "Strength"]),

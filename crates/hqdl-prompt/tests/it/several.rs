@@ -93,7 +93,7 @@ fn several_short_questions_about_values_are_answered_in_lines() {
     assert!(arrays.system.contains("[\"1 Abc\", true, [\"your answer\"]]"), "{}", arrays.system);
     let question = Question::parse(&arrays.system, &arrays.user).unwrap();
     assert!(question.columns[1].many && question.columns[0].data_type == "boolean");
-    let answer = question.write_answer(|_, c| if c.many { json!(["a, b"]) } else { json!(false) });
+    let answer = question.format_answer(|_, c| if c.many { json!(["a, b"]) } else { json!(false) });
     assert_eq!(answer, r#"{"rows":[["1 Oslo",false,["a, b"]],["2 Bergen",false,["a, b"]]]}"#);
 }
 
@@ -226,7 +226,7 @@ fn forms_need_few_tokens() {
             let count = |frame: PromptFrame| {
                 let prompt = frame.build_prompt(&rows);
                 let question = Question::parse(&prompt.system, &prompt.user).unwrap();
-                let answer = question.write_answer(|_, column| cell(column));
+                let answer = question.format_answer(|_, column| cell(column));
                 let around = frame.count_tokens_without_rows(&prompt, tokenizer);
                 let input = around + tokenizer.count_tokens(&prompt.user);
                 let each = |tokens: u64| tokens as f64 / n as f64;

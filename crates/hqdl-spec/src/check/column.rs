@@ -3,12 +3,12 @@
 use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
 
-use super::{SpecCheck, explain_rejection, join_path, literal_value};
+use super::{SpecCheck, explain_rejection, join_path, to_value};
 use crate::checker::Checker;
 use crate::file::{AliasesField, ColumnTable, ExpansionTable, QuestionField, ValuesField};
 use crate::schema_check::Step;
 use crate::{Binding, Column, Many, SLOTS, Type, ValueList};
-use hqdl_values::csv::csv_reason;
+use hqdl_values::csv::describe_csv_error;
 use hqdl_values::format::{format_count, format_file_error};
 use hqdl_values::key::{ColumnIdentity, ListHash};
 use hqdl_values::problem::find_nearest;
@@ -250,8 +250,8 @@ impl SpecCheck<'_> {
             format_file_error(&path.display().to_string(), None, &e.to_string())
         };
         let mut reader =
-            csv::Reader::from_path(&path).map_err(|e| locate_error(&csv_reason(&e)))?;
-        let header = reader.headers().map_err(|e| locate_error(&csv_reason(&e)))?;
+            csv::Reader::from_path(&path).map_err(|e| locate_error(&describe_csv_error(&e)))?;
+        let header = reader.headers().map_err(|e| locate_error(&describe_csv_error(&e)))?;
         if header.len() != 2 {
             return Err(locate_error(&format!(
                 "line 1 has {} instead of 2",
@@ -264,8 +264,9 @@ impl SpecCheck<'_> {
         }
         let mut aliases = BTreeMap::new();
         for (n, record) in reader.records().enumerate() {
-            let record =
-                record.map_err(|e| locate_error(&format!("line {}: {}", n + 2, csv_reason(&e))))?;
+            let record = record.map_err(|e| {
+                locate_error(&format!("line {}: {}", n + 2, describe_csv_error(&e)))
+            })?;
             let (Some(alias), Some(value), 2) = (record.get(0), record.get(1), record.len()) else {
                 return Err(locate_error(&format!(
                     "line {} has {} instead of 2",
@@ -286,7 +287,7 @@ impl SpecCheck<'_> {
 
     fn check_values(&mut self, path: &[Step], c: &ColumnTable, field: &ValuesField) -> ValueList {
         let (literals, open): (Vec<Value>, Option<bool>) = match field {
-            ValuesField::List(list) => (list.iter().map(literal_value).collect(), None),
+            ValuesField::List(list) => (list.iter().map(to_value).collect(), None),
             ValuesField::Table(table) => {
                 let selected = match (&table.sql, &table.list) {
                     (Some(_), None) if self.catalog.is_absent() => {
@@ -308,7 +309,7 @@ impl SpecCheck<'_> {
                             }
                         }
                     }
-                    (None, Some(list)) => list.iter().map(literal_value).collect(),
+                    (None, Some(list)) => list.iter().map(to_value).collect(),
                     (sql, _) => {
                         let (message, help) = if sql.is_some() {
                             ("`values` has both `sql` and `list`", "keep only one of them")

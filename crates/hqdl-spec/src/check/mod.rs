@@ -140,7 +140,7 @@ pub(super) fn join_path(path: &[Step], steps: &[Step]) -> Vec<Step> {
     [path, steps].concat()
 }
 
-fn literal_value(literal: &Literal) -> Value {
+fn to_value(literal: &Literal) -> Value {
     match literal {
         Literal::Boolean(b) => Value::Integer(i64::from(*b)),
         Literal::Integer(i) => Value::Integer(*i),

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{SpecCheck, explain_rejection, format_suggestion, join_path, literal_value};
+use super::{SpecCheck, explain_rejection, format_suggestion, join_path, to_value};
 use crate::checker::Checker;
 use crate::file::{ExpansionTable, ShotCell, ShotsField, ShotsTable};
 use crate::literal::Literal;
@@ -121,7 +121,7 @@ impl SpecCheck<'_> {
         let find_cell =
             |name: &str| row.iter().find(|(n, _)| n.eq_ignore_ascii_case(name)).map(|(_, v)| v);
         let find_scalar = |name: &String| match find_cell(name) {
-            Some(ShotCell::One(one)) => literal_value(one),
+            Some(ShotCell::One(one)) => to_value(one),
             Some(ShotCell::Many(_)) | None => Value::Null,
         };
         let names: Vec<&str> = e
@@ -163,8 +163,8 @@ impl SpecCheck<'_> {
             let cell = find_cell(&column.name)
                 .or_else(|| column.many.as_ref().and_then(|m| find_cell(&m.column)));
             let texts: Option<Vec<String>> = cell.map(|g| match g {
-                ShotCell::One(one) => vec![literal_value(one).to_string()],
-                ShotCell::Many(many) => many.iter().map(|l| literal_value(l).to_string()).collect(),
+                ShotCell::One(one) => vec![to_value(one).to_string()],
+                ShotCell::Many(many) => many.iter().map(|l| to_value(l).to_string()).collect(),
             });
             let Some(texts) = texts else {
                 cells.push(CellValue::Nothing);

@@ -20,7 +20,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD};
 
 use super::{KINDS, MediaInfo, MediaKind, Unusable, explain_refusal, find_format, has_scheme};
-use hqdl_values::format::{describe_read_error, io_reason};
+use hqdl_values::format::{describe_io_error, describe_read_error};
 use hqdl_values::value::Value;
 
 /// Prefix of an identity that is computed from the bytes.
@@ -205,7 +205,8 @@ impl MediaFiles {
             lock_ignoring_poison(&self.0.stored).read_medium(&name)?
         } else {
             let (path, _) = self.find_file(text)?;
-            let bytes = read_medium(&path).map_err(|e| format!("{text}: {}", io_reason(&e)))?;
+            let bytes =
+                read_medium(&path).map_err(|e| format!("{text}: {}", describe_io_error(&e)))?;
             if identity.is_some_and(|identity| compute_identity_digest(&bytes) != identity) {
                 return Err(format!("{text} changed during the run"));
             }
@@ -249,12 +250,13 @@ impl MediaFiles {
             std::io::ErrorKind::NotFound => format!(
                 "the file `{path}` does not exist (paths start at `media` of [database], or at the database's directory)"
             ),
-            _ => format!("{path}: {}", io_reason(&e)),
+            _ => format!("{path}: {}", describe_io_error(&e)),
         })?;
         if !full_path.starts_with(&root) {
             return Err(outside_error());
         }
-        let metadata = full_path.metadata().map_err(|e| format!("{path}: {}", io_reason(&e)))?;
+        let metadata =
+            full_path.metadata().map_err(|e| format!("{path}: {}", describe_io_error(&e)))?;
         // Reading a special file, such as a pipe, may never end.
         if !metadata.is_file() {
             return Err(format!("{path} is not a file: name an image or a recording"));

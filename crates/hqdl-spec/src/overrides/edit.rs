@@ -121,7 +121,7 @@ pub fn set_override(
     value: &str,
     note: &str,
 ) -> Result<(), OverrideEditError> {
-    let cell = find_cell(spec, table, key, column)?;
+    let cell = build_override_line(spec, table, key, column)?;
     let mut line = OverrideLine { value: value.to_owned(), note: note.to_owned(), ..cell };
     let path = spec.overrides_path();
     let _lock = lock_file(&path)?;
@@ -154,7 +154,7 @@ pub fn find_objections<E>(
     has_entity: impl FnOnce(&Expansion, &[Entity]) -> Result<bool, E>,
 ) -> Result<Vec<OverrideEditError>, E> {
     let Some(expansion) = spec.expansions.iter().find(|e| creates_table(e, table)) else {
-        return Ok(find_cell(spec, table, key, column).err().into_iter().collect());
+        return Ok(build_override_line(spec, table, key, column).err().into_iter().collect());
     };
     let mut objections = Vec::new();
     let names = expansion.key.names();
@@ -227,7 +227,7 @@ pub fn remove_override(
     key: &[String],
     column: &str,
 ) -> Result<(), OverrideEditError> {
-    let line = find_cell(spec, table, key, column)?;
+    let line = build_override_line(spec, table, key, column)?;
     let path = spec.overrides_path();
     let _lock = lock_file(&path)?;
     let before = read_lines(&path)?;
@@ -255,12 +255,12 @@ fn lock_file(path: &Path) -> Result<File, OverridesError> {
         .map_err(|e| OverridesError {
             path: path.to_owned(),
             line: None,
-            message: format!("cannot be locked: {}", hqdl_values::format::io_reason(&e)),
+            message: format!("cannot be locked: {}", hqdl_values::format::describe_io_error(&e)),
         })
 }
 
 /// Returns the override line that identifies a cell, with an empty value.
-fn find_cell(
+fn build_override_line(
     spec: &Spec,
     table: &str,
     key: &[String],

@@ -15,7 +15,7 @@
 
 mod edit;
 
-use hqdl_values::csv::csv_reason;
+use hqdl_values::csv::describe_csv_error;
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
@@ -25,7 +25,7 @@ pub use self::edit::{
 use crate::checker::Checker;
 use crate::{Expansion, Spec};
 use hqdl_values::cell::{CellValue, State};
-use hqdl_values::format::{describe_write_error, io_reason};
+use hqdl_values::format::{describe_io_error, describe_write_error};
 use hqdl_values::key::Entity;
 use hqdl_values::problem::find_nearest;
 use hqdl_values::value::Value;
@@ -346,7 +346,7 @@ pub fn read_lines(path: &Path) -> Result<Vec<(u64, OverrideLine)>, OverridesErro
     if !path.exists() {
         return Ok(Vec::new());
     }
-    let bytes = std::fs::read(path).map_err(|e| line_error(None, io_reason(&e)))?;
+    let bytes = std::fs::read(path).map_err(|e| line_error(None, describe_io_error(&e)))?;
     if let Some(line) = hqdl_values::csv::find_unclosed_field(&bytes, b',') {
         return Err(line_error(
             u64::try_from(line).ok(),
@@ -367,8 +367,9 @@ pub fn read_lines(path: &Path) -> Result<Vec<(u64, OverrideLine)>, OverridesErro
     }
     let mut lines = Vec::new();
     for record in reader.records() {
-        let record = record
-            .map_err(|e| line_error(e.position().map(csv::Position::line), csv_reason(&e)))?;
+        let record = record.map_err(|e| {
+            line_error(e.position().map(csv::Position::line), describe_csv_error(&e))
+        })?;
         let number = record.position().map_or(0, csv::Position::line);
         let mut line = OverrideLine {
             key: Vec::new(),

@@ -127,7 +127,10 @@ fn rates_of_batches_tiers_and_long_prompts_are_read() {
     let long = &entry.price;
     assert_eq!((long.find_rates(272_000).input, long.find_rates(272_001).input), (2.0, 4.0));
     assert_eq!((long.find_rates(1).cache_write, long.find_rates(272_001).cache_write), (2.5, 5.0));
-    assert_eq!([entry.service_tier("flex"), entry.service_tier("turbo")], [Some(0.5), None]);
+    assert_eq!(
+        [entry.find_tier_factor("flex"), entry.find_tier_factor("turbo")],
+        [Some(0.5), None]
+    );
     // A batch has half the price, but no cheaper cached input.
     let batched = long.to_batch_prices().find_rates(1);
     assert_eq!((batched.input, batched.cached_input, batched.output), (1.0, 0.5, 4.0));

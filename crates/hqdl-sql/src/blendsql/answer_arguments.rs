@@ -4,7 +4,7 @@
 use serde_json::Value as Json;
 
 use super::argument::{is_null_word, token_span};
-use super::lexer::{Lexeme, Token};
+use super::lexer::{Token, TokenKind};
 use super::{Choices, Quantifier, ReturnType, SqlError, choices};
 use hqdl_values::Type;
 
@@ -207,14 +207,14 @@ fn parse_python_literal(sql: &str, tokens: &[Token]) -> Option<Json> {
     for (token, next) in tokens.iter().zip(tokens.iter().skip(1).map(Some).chain([None])) {
         let closes = |next: &Token| [b')', b']', b'}'].into_iter().any(|b| next.is_symbol(b));
         match token.lexeme {
-            Lexeme::Text | Lexeme::Quoted => {
+            TokenKind::Text | TokenKind::Quoted => {
                 json.push_str(&Json::from(token.unquoted_text(sql)).to_string());
             }
-            Lexeme::Symbol(b'(') => json.push('['),
-            Lexeme::Symbol(b')') => json.push(']'),
+            TokenKind::Symbol(b'(') => json.push('['),
+            TokenKind::Symbol(b')') => json.push(']'),
             // A comma before a closing bracket is allowed.
-            Lexeme::Symbol(b',') if next.is_some_and(closes) => {}
-            Lexeme::Word if token.is_word(sql, "None") => json.push_str("null"),
+            TokenKind::Symbol(b',') if next.is_some_and(closes) => {}
+            TokenKind::Word if token.is_word(sql, "None") => json.push_str("null"),
             _ => json.push_str(&token.text(sql).to_ascii_lowercase()),
         }
     }
@@ -267,7 +267,7 @@ pub(super) fn parse_narrow(sql: &str, tokens: &[Token]) -> Result<Option<u32>, S
 
 fn parse_string_content(sql: &str, tokens: &[Token]) -> Option<String> {
     match tokens {
-        [text] if matches!(text.lexeme, Lexeme::Text | Lexeme::Quoted) => {
+        [text] if matches!(text.lexeme, TokenKind::Text | TokenKind::Quoted) => {
             Some(text.unquoted_text(sql))
         }
         _ => None,
@@ -278,7 +278,7 @@ fn parse_string_content(sql: &str, tokens: &[Token]) -> Option<String> {
 /// must be known before the query runs.
 fn reject_parameter(tokens: &[Token], noun: &str, help: &str) -> Result<(), SqlError> {
     match tokens.first() {
-        Some(first) if first.lexeme == Lexeme::Parameter => Err(SqlError::new(
+        Some(first) if first.lexeme == TokenKind::Parameter => Err(SqlError::new(
             first.span(),
             format!("{noun} cannot be a parameter"),
             "write the value into the query",

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::lexer::{Lexeme, Token, unquote};
+use super::lexer::{Token, TokenKind, unquote};
 use super::{Argument, SqlError};
 
 /// Types of a cast `x::TYPE`. `SQLite` would cast to a DATE as to a number.
@@ -51,10 +51,10 @@ pub(super) fn parse_argument(sql: &str, tokens: &[Token]) -> Result<Option<Argum
 pub(super) fn parse_join_column(sql: &str, tokens: &[Token]) -> Result<Option<Argument>, SqlError> {
     let [text] = tokens else { return parse_argument(sql, tokens) };
     match split_legacy_column(&text.unquoted_text(sql)) {
-        Some((table, column)) if matches!(text.lexeme, Lexeme::Text | Lexeme::Quoted) => {
+        Some((table, column)) if matches!(text.lexeme, TokenKind::Text | TokenKind::Quoted) => {
             Ok(Some(Argument::Column { table: Some(table), column, span: text.span() }))
         }
-        None if text.lexeme == Lexeme::Text => {
+        None if text.lexeme == TokenKind::Text => {
             let error = SqlError::new(text.span(), "a text is not a column", "expected a column");
             Err(error.with_help("write t.c or 't::c'"))
         }
@@ -70,7 +70,7 @@ pub(super) fn is_null_word(sql: &str, tokens: &[Token]) -> bool {
 pub(super) fn begins_query(sql: &str, tokens: &[Token]) -> bool {
     let Some(first) = tokens.first() else { return false };
     // A column can be named `with`.
-    let continues = matches!(tokens.get(1), Some(t) if !matches!(t.lexeme, Lexeme::Symbol(_)));
+    let continues = matches!(tokens.get(1), Some(t) if !matches!(t.lexeme, TokenKind::Symbol(_)));
     first.is_word(sql, "SELECT")
         || first.is_word(sql, "VALUES") && tokens.len() > 1
         || first.is_word(sql, "WITH") && continues
@@ -111,15 +111,15 @@ pub(super) fn strip_parens(tokens: &[Token]) -> (usize, &[Token]) {
 /// if the tokens are anything else.
 pub(super) fn parse_legacy_column(sql: &str, tokens: &[Token]) -> Option<(String, String)> {
     match tokens {
-        [column] if column.lexeme == Lexeme::LegacyColumn => {
+        [column] if column.lexeme == TokenKind::LegacyColumn => {
             split_legacy_column(&column.unquoted_text(sql))
         }
-        [text] if matches!(text.lexeme, Lexeme::Text | Lexeme::Quoted) => {
+        [text] if matches!(text.lexeme, TokenKind::Text | TokenKind::Quoted) => {
             parse_column_string(&text.unquoted_text(sql))
         }
         [table, colons, column]
             if is_name(*table)
-                && colons.lexeme == Lexeme::Colons
+                && colons.lexeme == TokenKind::Colons
                 && is_name(*column)
                 && !is_cast_type(sql, *column) =>
         {
@@ -131,7 +131,7 @@ pub(super) fn parse_legacy_column(sql: &str, tokens: &[Token]) -> Option<(String
 
 /// Returns true if the token can be the name of a table or column.
 pub(super) fn is_name(token: Token) -> bool {
-    matches!(token.lexeme, Lexeme::Word | Lexeme::Quoted | Lexeme::Name)
+    matches!(token.lexeme, TokenKind::Word | TokenKind::Quoted | TokenKind::Name)
 }
 
 /// Parses `t::c` within a string. Names may contain apostrophes, but a table name with both an

@@ -4,7 +4,7 @@ use super::argument::{
     bare_query_error, begins_query, is_name, is_null_word, parse_legacy_column, strip_parens,
     token_span,
 };
-use super::lexer::{Lexeme, Token};
+use super::lexer::{Token, TokenKind};
 use super::{Choices, SqlError};
 use hqdl_values::value::Value;
 
@@ -39,7 +39,7 @@ pub(super) fn parse_choices(sql: &str, tokens: &[Token]) -> Result<Option<Choice
         return Ok(Some(Choices::RowList(token_span(tokens))));
     }
     Err(match tokens {
-        [text] if text.lexeme == Lexeme::Text => {
+        [text] if text.lexeme == TokenKind::Text => {
             // Legacy `BlendSQL` list syntax: elements separated by semicolons. A list with a single
             // element has no semicolon.
             let content = text.unquoted_text(sql);
@@ -47,7 +47,7 @@ pub(super) fn parse_choices(sql: &str, tokens: &[Token]) -> Result<Option<Choice
             let items = items.filter(|_| !content.trim().is_empty()).map(Value::from);
             return Ok(Some(Choices::List(items.collect())));
         }
-        [parameter] if parameter.lexeme == Lexeme::Parameter => {
+        [parameter] if parameter.lexeme == TokenKind::Parameter => {
             SqlError::new(parameter.span(), "options cannot be a parameter", "expected the options")
                 .with_help(HELP)
         }
@@ -63,9 +63,9 @@ pub(super) fn parse_choices(sql: &str, tokens: &[Token]) -> Result<Option<Choice
 /// Returns true if the tokens are a function call: an SQL function or one that asks a question.
 fn is_function(sql: &str, tokens: &[Token]) -> bool {
     match tokens {
-        [call] => call.lexeme == Lexeme::Call && !call.text(sql).starts_with('{'),
+        [call] => call.lexeme == TokenKind::Call && !call.text(sql).starts_with('{'),
         [name, arguments @ ..] => {
-            name.lexeme == Lexeme::Word && strip_parens(arguments).0 > 0 && arguments.len() > 2
+            name.lexeme == TokenKind::Word && strip_parens(arguments).0 > 0 && arguments.len() > 2
         }
         [] => false,
     }
@@ -79,13 +79,13 @@ fn parse_column(sql: &str, layers: usize, tokens: &[Token]) -> Option<(Option<St
     }
     match tokens {
         // `("a")` is a list with one string, but `"a"` is a column.
-        [name] if is_name(*name) && !(layers > 0 && name.lexeme == Lexeme::Quoted) => {
+        [name] if is_name(*name) && !(layers > 0 && name.lexeme == TokenKind::Quoted) => {
             parse_named_value(sql, *name).is_none().then(|| (None, name.unquoted_text(sql)))
         }
         // Options are not a cast: `t::text` is a column.
         [table, dot, column]
             if is_name(*table)
-                && (dot.is_symbol(b'.') || dot.lexeme == Lexeme::Colons)
+                && (dot.is_symbol(b'.') || dot.lexeme == TokenKind::Colons)
                 && is_name(*column) =>
         {
             Some((Some(table.unquoted_text(sql)), column.unquoted_text(sql)))
@@ -134,7 +134,7 @@ fn has_trailing_comma(items: &[Token], count: usize) -> bool {
 
 fn parse_literal(sql: &str, tokens: &[Token]) -> Option<Value> {
     match tokens {
-        [text] if matches!(text.lexeme, Lexeme::Text | Lexeme::Quoted) => {
+        [text] if matches!(text.lexeme, TokenKind::Text | TokenKind::Quoted) => {
             Some(Value::Text(text.unquoted_text(sql)))
         }
         [name] => parse_named_value(sql, *name).or_else(|| parse_number(sql, *name, "")),
@@ -154,7 +154,7 @@ fn parse_named_value(sql: &str, token: Token) -> Option<Value> {
 }
 
 fn parse_number(sql: &str, token: Token, sign: &str) -> Option<Value> {
-    if token.lexeme != Lexeme::Number {
+    if token.lexeme != TokenKind::Number {
         return None;
     }
     let digits = format!("{sign}{}", token.text(sql));

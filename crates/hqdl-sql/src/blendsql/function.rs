@@ -9,8 +9,8 @@ use super::argument::token_span;
 use super::ingredients::{
     AnswerFunction, EmbedFunction, IngredientRef, SimilarityFunction, SummaryFunction,
 };
-use super::lexer::{Brackets, Lexeme, Token};
-use super::macros::{WrittenArgument, macro_ingredient};
+use super::lexer::{Brackets, Token, TokenKind};
+use super::macros::{WrittenArgument, find_macro_ingredient};
 use super::scan::{ScanSettings, Scanner, scan_query};
 use super::vendors::Vendor;
 use super::{Argument, Call, SqlError, Subject, answer_arguments};
@@ -73,7 +73,7 @@ impl Scanner<'_> {
             FUNCTIONS.into_iter().find(|function| word.is_word(self.sql, function.name()));
         let is_macro =
             self.find_macro.is_some() && MACROS.iter().any(|name| word.is_word(self.sql, name));
-        let macro_ingredient = is_macro.then(|| macro_ingredient(Subject::Document));
+        let macro_ingredient = is_macro.then(|| find_macro_ingredient(Subject::Document));
         let Some(ingredient) = function.or(macro_ingredient) else { return Ok(None) };
         let is_table = previous.is_some_and(|b| {
             b.is_symbol(b'.') || TABLE_INTRODUCERS.iter().any(|table| b.is_word(self.sql, table))
@@ -186,31 +186,31 @@ impl Scanner<'_> {
             };
             let last = previous.replace(token);
             let call = match token.lexeme {
-                Lexeme::Open => Some(self.read_call(token, false)?),
+                TokenKind::Open => Some(self.read_call(token, false)?),
                 _ => self.read_function_call(token, last)?,
             };
             let token = match call {
                 Some(call) => {
-                    let token = Token { lexeme: Lexeme::Call, end: call.span.end, ..token };
+                    let token = Token { lexeme: TokenKind::Call, end: call.span.end, ..token };
                     inner.push(call);
                     token
                 }
                 None => token,
             };
             match token.lexeme {
-                Lexeme::Symbol(b'(') => depth += 1,
-                Lexeme::Symbol(b')') if depth == 0 => {
+                TokenKind::Symbol(b'(') => depth += 1,
+                TokenKind::Symbol(b')') if depth == 0 => {
                     if arguments.len() == 1 && arguments[0].is_empty() {
                         arguments.clear();
                     }
                     return Ok((arguments, inner, token.end));
                 }
-                Lexeme::Symbol(b')') => depth -= 1,
-                Lexeme::Symbol(b',') if depth == 0 => {
+                TokenKind::Symbol(b')') => depth -= 1,
+                TokenKind::Symbol(b',') if depth == 0 => {
                     arguments.push(Vec::new());
                     continue;
                 }
-                Lexeme::Close => {
+                TokenKind::Close => {
                     return Err(SqlError::new(
                         word.start..token.end,
                         format!(
@@ -231,7 +231,7 @@ impl Scanner<'_> {
     /// Parses the question, which must be a single string.
     fn parse_question(&self, tokens: &[Token]) -> Result<String, SqlError> {
         let text = match tokens {
-            [text] if text.lexeme == Lexeme::Text => text.unquoted_text(self.sql),
+            [text] if text.lexeme == TokenKind::Text => text.unquoted_text(self.sql),
             _ => String::new(),
         };
         if text.trim().is_empty() {

@@ -9,7 +9,7 @@ use super::SqlError;
 
 /// Kind of a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Lexeme {
+pub enum TokenKind {
     /// Keyword or unquoted identifier.
     Word,
     /// String literal: `'…'`, or `PostgreSQL`'s `$$…$$` and `$tag$…$tag$`.
@@ -40,7 +40,7 @@ pub enum Lexeme {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Token {
     /// Kind of the token.
-    pub lexeme: Lexeme,
+    pub lexeme: TokenKind,
     /// Offset of the token's first byte.
     pub start: usize,
     /// Offset after the token's last byte.
@@ -55,7 +55,7 @@ impl Token {
 
     /// Returns true if the token is the single byte `symbol`.
     pub fn is_symbol(self, symbol: u8) -> bool {
-        self.lexeme == Lexeme::Symbol(symbol)
+        self.lexeme == TokenKind::Symbol(symbol)
     }
 
     /// Returns the token's source text.
@@ -65,18 +65,20 @@ impl Token {
 
     /// Returns true if the token is the unquoted word `word`, ignoring case.
     pub fn is_word(self, sql: &str, word: &str) -> bool {
-        self.lexeme == Lexeme::Word && self.text(sql).eq_ignore_ascii_case(word)
+        self.lexeme == TokenKind::Word && self.text(sql).eq_ignore_ascii_case(word)
     }
 
     /// Returns the text of a string or identifier without its quotes, and other tokens unchanged.
     pub fn unquoted_text(self, sql: &str) -> String {
         let text = self.text(sql);
         match self.lexeme {
-            Lexeme::Text | Lexeme::LegacyColumn if text.starts_with('$') => {
+            TokenKind::Text | TokenKind::LegacyColumn if text.starts_with('$') => {
                 let tag = text.get(1..).and_then(|rest| rest.find('$')).map_or(0, |end| end + 2);
                 text.get(tag..text.len().saturating_sub(tag)).unwrap_or_default().to_owned()
             }
-            Lexeme::Text | Lexeme::Quoted | Lexeme::Name | Lexeme::LegacyColumn => unquote(text),
+            TokenKind::Text | TokenKind::Quoted | TokenKind::Name | TokenKind::LegacyColumn => {
+                unquote(text)
+            }
             _ => text.to_owned(),
         }
     }
@@ -118,34 +120,35 @@ pub fn next_token(sql: &str, at: usize, brackets: Brackets) -> Result<Option<Tok
     if first == b'$'
         && let Some(end) = find_dollar_quoted_end(sql, start)
     {
-        return token_until(Lexeme::Text, end);
+        return token_until(TokenKind::Text, end);
     }
     match (first, byte_at(1)) {
-        (b'\'', _) => token_until(Lexeme::Text, find_quoted_end(bytes, start, b'\'', "text")?),
-        (b'"', _) => token_until(Lexeme::Quoted, find_quoted_end(bytes, start, b'"', "name")?),
-        (b'`', _) => token_until(Lexeme::Name, find_quoted_end(bytes, start, b'`', "name")?),
+        (b'\'', _) => token_until(TokenKind::Text, find_quoted_end(bytes, start, b'\'', "text")?),
+        (b'"', _) => token_until(TokenKind::Quoted, find_quoted_end(bytes, start, b'"', "name")?),
+        (b'`', _) => token_until(TokenKind::Name, find_quoted_end(bytes, start, b'`', "name")?),
         (b'[', _) if brackets == Brackets::Name => {
             match bytes.iter().skip(start).position(|b| *b == b']') {
-                Some(length) => token_until(Lexeme::Name, start + length + 1),
+                Some(length) => token_until(TokenKind::Name, start + length + 1),
                 None => Err(unclosed_quote_error(bytes, start, "name", "]")),
             }
         }
-        (b'{', Some(b'{')) => token_until(Lexeme::Open, start + 2),
-        (b'}', Some(b'}')) => token_until(Lexeme::Close, start + 2),
-        (b':', Some(b':')) => token_until(Lexeme::Colons, start + 2),
-        (b'?', _) => {
-            token_until(Lexeme::Parameter, find_run_end(bytes, start + 1, |b| b.is_ascii_digit()))
-        }
+        (b'{', Some(b'{')) => token_until(TokenKind::Open, start + 2),
+        (b'}', Some(b'}')) => token_until(TokenKind::Close, start + 2),
+        (b':', Some(b':')) => token_until(TokenKind::Colons, start + 2),
+        (b'?', _) => token_until(
+            TokenKind::Parameter,
+            find_run_end(bytes, start + 1, |b| b.is_ascii_digit()),
+        ),
         (b':' | b'@' | b'$', Some(next)) if is_word_byte(next) => {
-            token_until(Lexeme::Parameter, find_run_end(bytes, start + 1, is_word_byte))
+            token_until(TokenKind::Parameter, find_run_end(bytes, start + 1, is_word_byte))
         }
         (b'0'..=b'9', _) | (b'.', Some(b'0'..=b'9')) => {
-            token_until(Lexeme::Number, find_number_end(bytes, start))
+            token_until(TokenKind::Number, find_number_end(bytes, start))
         }
         (first, _) if is_word_byte(first) => {
-            token_until(Lexeme::Word, find_run_end(bytes, start, is_word_byte))
+            token_until(TokenKind::Word, find_run_end(bytes, start, is_word_byte))
         }
-        (first, _) => token_until(Lexeme::Symbol(first), start + 1),
+        (first, _) => token_until(TokenKind::Symbol(first), start + 1),
     }
 }
 
@@ -157,8 +160,8 @@ pub fn has_outer_order_by(sql: &str) -> Result<bool, SqlError> {
     let (mut at, mut depth, mut after_order) = (0, 0_usize, false);
     while let Some(token) = next_token(sql, at, Brackets::Name)? {
         match token.lexeme {
-            Lexeme::Symbol(b'(') => depth += 1,
-            Lexeme::Symbol(b')') => depth = depth.saturating_sub(1),
+            TokenKind::Symbol(b'(') => depth += 1,
+            TokenKind::Symbol(b')') => depth = depth.saturating_sub(1),
             _ if depth == 0 && after_order && token.is_word(sql, "BY") => return Ok(true),
             _ => {}
         }

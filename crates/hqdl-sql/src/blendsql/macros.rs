@@ -7,7 +7,7 @@ use super::argument::{
     begins_query, is_cast_type, is_name, split_legacy_column, strip_parens, token_span,
 };
 use super::ingredients::{AnswerFunction, IngredientRef, LlmJoin, LlmMap, LlmQa, Subject};
-use super::lexer::{Lexeme, Token};
+use super::lexer::{Token, TokenKind};
 use super::{Argument, ReturnType};
 
 /// Properties of a macro that decide how its calls are parsed.
@@ -44,7 +44,7 @@ pub enum MacroSuffix {
 pub type FindMacro<'a> = &'a dyn Fn(&str) -> Option<MacroSignature>;
 
 /// Returns an ingredient with this subject, which represents a macro in the tree.
-pub(super) fn macro_ingredient(subject: Subject) -> IngredientRef {
+pub(super) fn find_macro_ingredient(subject: Subject) -> IngredientRef {
     match subject {
         Subject::Rows => &LlmQa,
         Subject::Document => &AnswerFunction,
@@ -143,7 +143,7 @@ impl WrittenArgument {
     pub(super) fn from_tokens(tokens: Vec<Token>) -> Self {
         let end = token_span(&tokens).end;
         let has_keyword = matches!(tokens.as_slice(), [name, equals, next, ..]
-            if name.lexeme == Lexeme::Word && equals.is_symbol(b'=') && !next.is_symbol(b'='));
+            if name.lexeme == TokenKind::Word && equals.is_symbol(b'=') && !next.is_symbol(b'='));
         if !has_keyword {
             return Self { keyword: None, tokens, end };
         }
@@ -154,7 +154,7 @@ impl WrittenArgument {
     #[must_use]
     pub fn text_content(&self, sql: &str) -> Option<String> {
         match self.tokens.as_slice() {
-            [text] if text.lexeme == Lexeme::Text => Some(text.unquoted_text(sql)),
+            [text] if text.lexeme == TokenKind::Text => Some(text.unquoted_text(sql)),
             _ => None,
         }
     }
@@ -164,8 +164,8 @@ impl WrittenArgument {
     #[must_use]
     pub fn literal_content(&self, sql: &str) -> Option<String> {
         match self.tokens.as_slice() {
-            [number] if number.lexeme == Lexeme::Number => Some(number.text(sql).to_owned()),
-            [minus, number] if minus.is_symbol(b'-') && number.lexeme == Lexeme::Number => {
+            [number] if number.lexeme == TokenKind::Number => Some(number.text(sql).to_owned()),
+            [minus, number] if minus.is_symbol(b'-') && number.lexeme == TokenKind::Number => {
                 Some(format!("-{}", number.text(sql)))
             }
             _ if self.column_names(sql).is_some() => None,
@@ -191,7 +191,7 @@ impl WrittenArgument {
                 if is_name(*table)
                     && is_name(*column)
                     && (sign.is_symbol(b'.')
-                        || sign.lexeme == Lexeme::Colons && !is_cast_type(sql, *column)) =>
+                        || sign.lexeme == TokenKind::Colons && !is_cast_type(sql, *column)) =>
             {
                 Some((table.unquoted_text(sql), column.unquoted_text(sql)))
             }

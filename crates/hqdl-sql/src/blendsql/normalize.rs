@@ -4,7 +4,7 @@
 
 use std::borrow::Cow;
 
-use super::lexer::{Lexeme, Token};
+use super::lexer::{Token, TokenKind};
 use super::parse::{ParsedQuery, Syntax, parse_query_with_syntax, parse_scanned_query};
 use super::scan::{ScannedQuery, scan_query};
 use super::vendors::Vendor;
@@ -88,7 +88,7 @@ pub fn requote_strings(sql: &str, vendor: Vendor) -> Result<TranslatedQuery, Sql
 }
 
 fn find_double_quoted_strings(sql: &str, tokens: &[Token]) -> Vec<Token> {
-    let is_found = |t: &&Token| t.lexeme == Lexeme::Text && t.text(sql).starts_with('"');
+    let is_found = |t: &&Token| t.lexeme == TokenKind::Text && t.text(sql).starts_with('"');
     tokens.iter().filter(is_found).copied().collect()
 }
 
@@ -164,7 +164,7 @@ fn insert_spaces_around_calls(sql: &str, calls: &[Call], edits: &mut Edits) {
 /// the order of unnumbered parameters.
 fn number_parameters(sql: &str, tokens: &[Token], edits: &mut Edits) {
     let (mut named, mut last): (Vec<&str>, u32) = (Vec::new(), 0);
-    for token in tokens.iter().filter(|token| token.lexeme == Lexeme::Parameter) {
+    for token in tokens.iter().filter(|token| token.lexeme == TokenKind::Parameter) {
         let text = token.text(sql);
         if named.contains(&text) {
             continue;

@@ -44,7 +44,7 @@ impl Planner<'_> {
         if self.analysis.list_reachable_calls(query).is_empty() {
             return;
         }
-        let scope = self.analysis.resolver().cte_scope(query, Some(parent));
+        let scope = self.analysis.resolver().build_cte_scope(query, Some(parent));
         let outer_ctes = self.analysis.visible_ctes.len();
         self.analysis.cte_scopes.extend((!query.with.is_empty()).then_some(query.span.start));
         for cte in &query.with {

@@ -301,7 +301,7 @@ pub type CteCalls = [(String, Vec<usize>)];
 impl Resolver<'_> {
     /// Returns the scope that declares the CTEs of a query.
     #[must_use]
-    pub fn cte_scope<'p>(&self, query: &Query, parent: Option<&'p Scope<'p>>) -> Scope<'p> {
+    pub fn build_cte_scope<'p>(&self, query: &Query, parent: Option<&'p Scope<'p>>) -> Scope<'p> {
         let mut scope = Scope::new(parent);
         for cte in &query.with {
             let fields = self.resolve_cte(cte, &scope);
@@ -387,7 +387,7 @@ impl Resolver<'_> {
     /// Returns the columns of a query; `None` if they are unknown.
     #[must_use]
     pub fn resolve_output_fields(&self, query: &Query, parent: &Scope<'_>) -> Option<Vec<Field>> {
-        let scope = self.cte_scope(query, Some(parent));
+        let scope = self.build_cte_scope(query, Some(parent));
         match &query.body {
             Body::Core(core) => {
                 let inner = self.build_select_scope(core, &scope);
@@ -533,7 +533,7 @@ impl Resolver<'_> {
         parent: &Scope<'_>,
         visit: &mut dyn FnMut(&Expr, &Scope<'_>, bool),
     ) {
-        let scope = self.cte_scope(query, Some(parent));
+        let scope = self.build_cte_scope(query, Some(parent));
         for cte in &query.with {
             self.visit_exprs(&cte.query, &scope, visit);
         }

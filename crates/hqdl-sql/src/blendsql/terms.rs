@@ -36,7 +36,7 @@ pub(super) fn resolve_term(
     core: &SelectCore,
     sql: &str,
 ) -> ResolvedTerm {
-    let term = without_collation(term);
+    let term = strip_collation(term);
     if let ExprKind::Column { table: None, column } = &term.kind
         && clause == Clause::Order
     {
@@ -91,11 +91,11 @@ pub(super) fn read_integer(expr: &Expr, sql: &str) -> Option<i64> {
 }
 
 /// Removes the outer parentheses and COLLATE of an expression.
-fn without_collation(expr: &Expr) -> &Expr {
+fn strip_collation(expr: &Expr) -> &Expr {
     let expr = strip_expr_parens(expr);
     match &expr.kind {
         ExprKind::Operation(ExprOperator::Collate(_), parts) => {
-            parts.first().map_or(expr, without_collation)
+            parts.first().map_or(expr, strip_collation)
         }
         _ => expr,
     }

@@ -11,7 +11,7 @@ use super::literal::{
 use super::parser::{PRIMARY, Parser, SqlType, TypedSql, translation_error};
 use super::text::SourceFragment;
 use crate::blendsql::SqlError;
-use crate::blendsql::lexer::{Lexeme, Token};
+use crate::blendsql::lexer::{Token, TokenKind};
 
 /// `PostgreSQL` types that have no equivalent in `SQLite`; any other unknown name is treated as an
 /// ENUM.
@@ -226,11 +226,11 @@ impl Parser<'_> {
     /// Parses the rest of `INTERVAL '…'` after its text.
     pub fn parse_interval(&mut self, span: Range<usize>) -> Result<TypedSql, SqlError> {
         let token =
-            self.tokens.get(self.position - 1).copied().filter(|t| t.lexeme == Lexeme::Text);
+            self.tokens.get(self.position - 1).copied().filter(|t| t.lexeme == TokenKind::Text);
         let mut text = token.map(|t| t.unquoted_text(self.sql)).unwrap_or_default();
         let mut span = span;
         // The unit can follow the text: INTERVAL '1' DAY
-        if let Some(unit) = self.peek().filter(|t| t.lexeme == Lexeme::Word)
+        if let Some(unit) = self.peek().filter(|t| t.lexeme == TokenKind::Word)
             && find_unit(unit.text(self.sql)).is_some()
         {
             self.position += 1;

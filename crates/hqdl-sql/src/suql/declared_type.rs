@@ -66,7 +66,10 @@ impl SqlType {
 
 /// Returns the common type of expressions. Text literals and NULL adopt the type of the other
 /// expressions.
-pub(super) fn common_type<'p>(sql: &str, exprs: impl IntoIterator<Item = &'p TypedSql>) -> SqlType {
+pub(super) fn find_common_type<'p>(
+    sql: &str,
+    exprs: impl IntoIterator<Item = &'p TypedSql>,
+) -> SqlType {
     let is_null = |p: &TypedSql| {
         sql.get(p.span.clone()).is_some_and(|text| text.eq_ignore_ascii_case("NULL"))
     };
@@ -84,7 +87,7 @@ impl Parser<'_> {
     /// # Errors
     /// Returns [`SqlError`] for a text literal that cannot be converted.
     pub fn coerce_to_common_type(&self, values: Vec<&mut TypedSql>) -> Result<SqlType, SqlError> {
-        let common = common_type(self.sql, values.iter().map(|expr| &**expr));
+        let common = find_common_type(self.sql, values.iter().map(|expr| &**expr));
         for expr in values {
             match expr.sql_type.clone() {
                 SqlType::Literal(text) => {

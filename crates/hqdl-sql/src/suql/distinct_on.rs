@@ -18,7 +18,7 @@ use super::parser::{DistinctOn, Parser, TableSource, TypedSql, join_exprs, trans
 use super::query::rename_elements;
 use super::text::{SourceFragment, SqlText};
 use crate::blendsql::SqlError;
-use crate::blendsql::lexer::{Lexeme, Token};
+use crate::blendsql::lexer::{Token, TokenKind};
 use hqdl_values::sql::quote_name;
 
 /// A result column, or a column of a `*`.
@@ -192,7 +192,7 @@ impl Parser<'_> {
         let is_whole = open.is_symbol(b'(') && close.is_symbol(b')');
         let is_one_text = match rest {
             [] => true,
-            [comma, text] => comma.is_symbol(b',') && text.lexeme == Lexeme::Text,
+            [comma, text] => comma.is_symbol(b',') && text.lexeme == TokenKind::Text,
             _ => false,
         };
         let column = text.iter().position(|f| matches!(f, SourceFragment::Column(..)))?;
@@ -206,7 +206,8 @@ impl Parser<'_> {
     fn read_comparable_tokens(&self, span: &Range<usize>) -> Vec<String> {
         let mut words: Vec<String> = Vec::new();
         for token in self.list_tokens_in(span) {
-            let is_name = matches!(token.lexeme, Lexeme::Word | Lexeme::Quoted | Lexeme::Name);
+            let is_name =
+                matches!(token.lexeme, TokenKind::Word | TokenKind::Quoted | TokenKind::Name);
             if is_name && words.last().is_some_and(|last| last == ".") {
                 words.truncate(words.len().saturating_sub(2));
             }

@@ -6,7 +6,7 @@ use super::cast_target::CastTarget;
 use super::parser::{Parser, SqlType, TypedSql, join_exprs, prepend_source, translation_error};
 use super::text::SourceFragment;
 use crate::blendsql::SqlError;
-use crate::blendsql::lexer::{Lexeme, Token};
+use crate::blendsql::lexer::{Token, TokenKind};
 
 pub(super) const OR: u8 = 1;
 pub(super) const AND: u8 = 2;
@@ -124,7 +124,7 @@ impl Parser<'_> {
         }
         let mut expr = self.parse_primary()?;
         loop {
-            if self.peek().is_some_and(|t| t.lexeme == Lexeme::Colons) {
+            if self.peek().is_some_and(|t| t.lexeme == TokenKind::Colons) {
                 self.position += 1;
                 expr = self.parse_cast(expr, start)?;
             } else if self.is_symbol(b'[') {
@@ -162,21 +162,21 @@ impl Parser<'_> {
     fn parse_primary(&mut self) -> Result<TypedSql, SqlError> {
         let Some(token) = self.peek() else { return Err(self.expected_error("an expression")) };
         match token.lexeme {
-            Lexeme::Number | Lexeme::Parameter | Lexeme::Call => {
+            TokenKind::Number | TokenKind::Parameter | TokenKind::Call => {
                 self.position += 1;
                 let mut expr = TypedSql::from_source(token.span());
                 match token.lexeme {
-                    Lexeme::Call => expr.sql_type = SqlType::Call,
-                    Lexeme::Number if token.text(self.sql).contains('.') => {
+                    TokenKind::Call => expr.sql_type = SqlType::Call,
+                    TokenKind::Number if token.text(self.sql).contains('.') => {
                         expr.sql_type = SqlType::Numeric;
                     }
-                    Lexeme::Number => expr.sql_type = SqlType::Integer,
+                    TokenKind::Number => expr.sql_type = SqlType::Integer,
                     _ => {}
                 }
                 Ok(expr)
             }
             // E'…' with escapes, and $$…$$.
-            Lexeme::Text if !token.text(self.sql).starts_with('\'') => {
+            TokenKind::Text if !token.text(self.sql).starts_with('\'') => {
                 self.position += 1;
                 let text = if token.text(self.sql).starts_with('$') {
                     token.unquoted_text(self.sql)
@@ -189,18 +189,18 @@ impl Parser<'_> {
                 let sql_type = SqlType::Literal(text);
                 Ok(TypedSql { sql_type, ..TypedSql::new(vec![fragment], token.span()) })
             }
-            Lexeme::Text => {
+            TokenKind::Text => {
                 self.position += 1;
                 let sql_type = SqlType::Literal(token.unquoted_text(self.sql));
                 Ok(TypedSql { sql_type, ..TypedSql::from_source(token.span()) })
             }
-            Lexeme::Symbol(b'(') => self.parse_parentheses(),
-            Lexeme::Symbol(b'*') => {
+            TokenKind::Symbol(b'(') => self.parse_parentheses(),
+            TokenKind::Symbol(b'*') => {
                 self.position += 1;
                 Ok(TypedSql::from_source(token.span()))
             }
-            Lexeme::Quoted | Lexeme::Name => self.parse_name(),
-            Lexeme::Word => {
+            TokenKind::Quoted | TokenKind::Name => self.parse_name(),
+            TokenKind::Word => {
                 if let Some(special) = self.parse_keyword_expression(token)? {
                     return Ok(special);
                 }
@@ -332,7 +332,7 @@ impl Parser<'_> {
                 return Ok(TypedSql::new(vec![SourceFragment::Star(span.clone(), table)], span));
             }
             let next = self.expect_token()?;
-            if !matches!(next.lexeme, Lexeme::Word | Lexeme::Quoted | Lexeme::Name) {
+            if !matches!(next.lexeme, TokenKind::Word | TokenKind::Quoted | TokenKind::Name) {
                 self.position -= 1;
                 return Err(self.expected_error("a name"));
             }
@@ -369,7 +369,7 @@ impl Parser<'_> {
     /// Parses an expression that begins with a keyword. Returns `None` for any other token.
     fn parse_keyword_expression(&mut self, token: Token) -> Result<Option<TypedSql>, SqlError> {
         let next = self.peek_at(1);
-        let text_next = next.is_some_and(|t| t.lexeme == Lexeme::Text);
+        let text_next = next.is_some_and(|t| t.lexeme == TokenKind::Text);
         let word = token.text(self.sql).to_ascii_uppercase();
         let opens = next.is_some_and(|t| t.is_symbol(b'('));
         match word.as_str() {
@@ -468,7 +468,7 @@ impl Parser<'_> {
     fn parse_subscript(&mut self, array: TypedSql) -> Result<TypedSql, SqlError> {
         self.position += 1;
         let index = self.parse_expr()?;
-        if self.is_symbol(b':') || self.peek().is_some_and(|t| t.lexeme == Lexeme::Parameter) {
+        if self.is_symbol(b':') || self.peek().is_some_and(|t| t.lexeme == TokenKind::Parameter) {
             return Err(translation_error(
                 array.span.start..self.next_start() + 1,
                 "a slice of an array",

@@ -1,11 +1,11 @@
 //! Parser of function calls.
 
-use super::declared_type::common_type;
+use super::declared_type::find_common_type;
 use super::operator::check_pattern;
 use super::parser::{Parser, SqlType, TypedSql, join_exprs, translation_error};
 use super::text::SourceFragment;
 use crate::blendsql::SqlError;
-use crate::blendsql::lexer::{Lexeme, Token};
+use crate::blendsql::lexer::{Token, TokenKind};
 
 /// `PostgreSQL`'s functions: name, number of arguments, and template of the equivalent in `SQLite`.
 const FUNCTIONS: [(&str, usize, &str); 90] = [
@@ -378,7 +378,7 @@ impl Parser<'_> {
     /// Returns the result type of a function with `arg_count` arguments, if it is known.
     fn infer_result_type(&self, name: &str, exprs: &[TypedSql], arg_count: usize) -> SqlType {
         let values = exprs.get(..arg_count).unwrap_or_default();
-        let first_type = || common_type(self.sql, values.first());
+        let first_type = || find_common_type(self.sql, values.first());
         match name {
             "age" => SqlType::ComputedInterval,
             "now" | "to_timestamp" => SqlType::Timestamp,
@@ -389,10 +389,10 @@ impl Parser<'_> {
                 of => of,
             },
             "cbrt" | "exp" | "ln" | "log" | "power" | "sqrt" => {
-                let of = common_type(self.sql, values);
+                let of = find_common_type(self.sql, values);
                 if of == SqlType::Numeric { of } else { SqlType::Float }
             }
-            "div" | "mod" => common_type(self.sql, values),
+            "div" | "mod" => find_common_type(self.sql, values),
             "random" => SqlType::Float,
             _ if STATISTICS_FUNCTIONS.contains(&name) => match first_type() {
                 SqlType::Float => SqlType::Float,
@@ -628,8 +628,10 @@ impl Parser<'_> {
     /// Returns true if a token is a name.
     pub fn is_name(&self, token: Token) -> bool {
         match token.lexeme {
-            Lexeme::Quoted | Lexeme::Name => true,
-            Lexeme::Word => !super::expr::RESERVED_WORDS.iter().any(|w| token.is_word(self.sql, w)),
+            TokenKind::Quoted | TokenKind::Name => true,
+            TokenKind::Word => {
+                !super::expr::RESERVED_WORDS.iter().any(|w| token.is_word(self.sql, w))
+            }
             _ => false,
         }
     }

@@ -18,7 +18,7 @@ use rusqlite::{Connection, Error};
 use serde_json::Value as Json;
 
 use super::date_functions::{self, TimeSpan};
-use hqdl_values::format::regex_reason;
+use hqdl_values::format::describe_regex_error;
 use hqdl_values::value::Value;
 
 type FunctionResult = rusqlite::Result<Sql>;
@@ -117,7 +117,7 @@ fn register_array_functions(connection: &Connection) -> rusqlite::Result<()> {
     let make = |name: &str, count: i32, run: StrictFunction| {
         register_strict_function(connection, name, count, run)
     };
-    make("suql_array", 1, |v| Ok(Sql::Text(Json::from(array_elements(v[0])).to_string())))?;
+    make("suql_array", 1, |v| Ok(Sql::Text(Json::from(parse_array_elements(v[0])).to_string())))?;
     for (name, any) in [("suql_any", true), ("suql_all", false)] {
         connection.create_scalar_function(name, 3, FLAGS, move |ctx: &Context<'_>| {
             evaluate_quantified_comparison(&[ctx.get_raw(0), ctx.get_raw(1), ctx.get_raw(2)], any)
@@ -152,22 +152,23 @@ fn register_array_functions(connection: &Connection) -> rusqlite::Result<()> {
             Json::Bool(truth) => Some(if truth { "t" } else { "f" }.to_owned()),
             other => Some(other.to_string()),
         };
-        let all: Vec<String> = array_elements(v[0]).into_iter().filter_map(element_text).collect();
+        let all: Vec<String> =
+            parse_array_elements(v[0]).into_iter().filter_map(element_text).collect();
         Ok(Sql::Text(all.join(&to_text(v[1]))))
     })?;
     make("suql_contains", 2, |v| {
         if let (Some(all), Some(some)) = (parse_object(v[0]), parse_object(v[1])) {
             return Ok(boolean_to_sql(document_contains(&all, &some)));
         }
-        let (all, some) = (array_elements(v[0]), array_elements(v[1]));
+        let (all, some) = (parse_array_elements(v[0]), parse_array_elements(v[1]));
         Ok(boolean_to_sql(some.iter().all(|s| all.iter().any(|a| are_equal(a, s)))))
     })?;
     make("suql_overlaps", 2, |v| {
-        let (all, some) = (array_elements(v[0]), array_elements(v[1]));
+        let (all, some) = (parse_array_elements(v[0]), parse_array_elements(v[1]));
         Ok(boolean_to_sql(some.iter().any(|s| all.iter().any(|a| are_equal(a, s)))))
     })?;
     make("suql_same", 2, |v| {
-        let (a, b) = (array_elements(v[0]), array_elements(v[1]));
+        let (a, b) = (parse_array_elements(v[0]), parse_array_elements(v[1]));
         // If whole arrays are compared, NULL equals NULL.
         let same = |a: &Json, b: &Json| a.is_null() && b.is_null() || are_equal(a, b);
         Ok(boolean_to_sql(a.len() == b.len() && a.iter().zip(&b).all(|(a, b)| same(a, b))))
@@ -179,12 +180,12 @@ fn register_array_functions(connection: &Connection) -> rusqlite::Result<()> {
             return Ok(Sql::Null);
         }
         let some = values.into_iter().filter(|value| *value != ValueRef::Null);
-        Ok(Sql::Text(some.flat_map(array_elements).collect::<Json>().to_string()))
+        Ok(Sql::Text(some.flat_map(parse_array_elements).collect::<Json>().to_string()))
     })?;
     make("suql_element", 2, |v| {
         let ValueRef::Integer(n) = v[1] else { return Ok(Sql::Null) };
         let n = n.checked_sub(1).and_then(|n| usize::try_from(n).ok());
-        Ok(n.and_then(|n| array_elements(v[0]).get(n).map(json_to_sql)).unwrap_or(Sql::Null))
+        Ok(n.and_then(|n| parse_array_elements(v[0]).get(n).map(json_to_sql)).unwrap_or(Sql::Null))
     })?;
     Ok(())
 }
@@ -617,7 +618,7 @@ pub(super) fn compile_pattern(
     let built =
         RegexBuilder::new(&regex).case_insensitive(ignore_case).dot_matches_new_line(true).build();
     built.map_err(|error| {
-        let reason = regex_reason(&error);
+        let reason = describe_regex_error(&error);
         function_error(format!("hqdl cannot parse the regular expression `{pattern}`: {reason}"))
     })
 }
@@ -663,7 +664,7 @@ fn evaluate_quantified_comparison(values: &[ValueRef<'_>], is_any: bool) -> Func
         None => (false, sign.as_str()),
     };
     let mut has_null = false;
-    for element in array_elements(values[2]) {
+    for element in parse_array_elements(values[2]) {
         let holds = match &element {
             _ if values[0] == ValueRef::Null => None,
             Json::Null => None,
@@ -741,7 +742,7 @@ fn compare_elements(a: &Value, b: &Value) -> Ordering {
     }
 }
 
-fn array_elements(value: ValueRef<'_>) -> Vec<Json> {
+fn parse_array_elements(value: ValueRef<'_>) -> Vec<Json> {
     let text = match value {
         ValueRef::Text(bytes) => String::from_utf8_lossy(bytes),
         other => return Value::from_sqlite(other).map(|v| vec![v.to_json()]).unwrap_or_default(),

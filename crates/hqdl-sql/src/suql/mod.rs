@@ -47,7 +47,7 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
 use crate::blendsql::SqlError;
-use crate::blendsql::lexer::{self, Brackets, Lexeme, Token};
+use crate::blendsql::lexer::{self, Brackets, Token, TokenKind};
 use crate::blendsql::vendors::Vendor;
 
 /// Columns of a database table.
@@ -75,7 +75,7 @@ fn find_known_tables(
 ) -> HashMap<String, TableColumns> {
     let mut tables = HashMap::new();
     for token in tokens {
-        if matches!(token.lexeme, Lexeme::Word | Lexeme::Quoted | Lexeme::Name) {
+        if matches!(token.lexeme, TokenKind::Word | TokenKind::Quoted | TokenKind::Name) {
             let name = token.unquoted_text(sql).to_lowercase();
             if let (Entry::Vacant(slot), true) = (tables.entry(name.clone()), !name.is_empty())
                 && let Some(table) = columns(&name)
@@ -96,7 +96,8 @@ fn blank_out_public_schema(sql: &str) -> Cow<'_, str> {
         at = token.end;
         last.rotate_left(1);
         last[3] = Some(token);
-        let is_name = |t: Token| matches!(t.lexeme, Lexeme::Word | Lexeme::Quoted | Lexeme::Name);
+        let is_name =
+            |t: Token| matches!(t.lexeme, TokenKind::Word | TokenKind::Quoted | TokenKind::Name);
         if let [Some(schema), Some(dot), Some(table), Some(second)] = last
             && is_name(schema)
             && schema.unquoted_text(sql).eq_ignore_ascii_case("public")

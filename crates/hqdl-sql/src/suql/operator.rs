@@ -9,7 +9,7 @@ use super::functions::{compile_pattern, find_pattern_syntax};
 use super::parser::{PRIMARY, Parser, SqlType, TypedSql, join_exprs, translation_error};
 use super::text::{SourceFragment, SqlText};
 use crate::blendsql::SqlError;
-use crate::blendsql::lexer::Lexeme;
+use crate::blendsql::lexer::TokenKind;
 
 /// The operator at the current position.
 pub(super) struct Operator {
@@ -33,7 +33,7 @@ impl Parser<'_> {
         let new_operator = |precedence, sign: &str, token_count| {
             Some(Operator { precedence, sign: sign.to_owned(), token_count })
         };
-        if token.lexeme == Lexeme::Word {
+        if token.lexeme == TokenKind::Word {
             let word = token.text(self.sql).to_ascii_uppercase();
             return match word.as_str() {
                 "OR" => new_operator(OR, "OR", 1),

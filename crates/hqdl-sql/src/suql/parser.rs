@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use super::TableColumns;
 use super::text::{SourceFragment, SqlText};
-use crate::blendsql::lexer::{self, Brackets, Lexeme, Token};
+use crate::blendsql::lexer::{self, Brackets, Token, TokenKind};
 use crate::blendsql::vendors::Vendor;
 use crate::blendsql::{Call, SqlError, scan_dialect_calls};
 
@@ -166,12 +166,12 @@ impl<'s> Parser<'s> {
         let mut at = 0;
         while let Some(mut token) = lexer::next_token(sql, at, Brackets::List)? {
             if let Ok(n) = calls.binary_search_by_key(&token.start, |call| call.start) {
-                token = Token { lexeme: Lexeme::Call, end: calls[n].end, ..token };
+                token = Token { lexeme: TokenKind::Call, end: calls[n].end, ..token };
             }
             // E'…' ends at the first quote without a backslash before it.
             if token.is_word(sql, "E") && sql.as_bytes().get(token.end) == Some(&b'\'') {
                 token = Token {
-                    lexeme: Lexeme::Text,
+                    lexeme: TokenKind::Text,
                     end: find_escaped_string_end(sql, token.end)?,
                     ..token
                 };

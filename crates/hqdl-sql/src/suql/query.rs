@@ -8,14 +8,14 @@ use super::parser::{
 };
 use super::text::{SourceFragment, SqlText};
 use crate::blendsql::SqlError;
-use crate::blendsql::lexer::{Lexeme, Token};
+use crate::blendsql::lexer::{Token, TokenKind};
 use hqdl_values::format::format_count;
 
 impl Parser<'_> {
     /// Parses the whole text as a single query.
     pub fn parse_statement(&mut self) -> Result<SqlText, SqlError> {
         // Pass other statements through. They are rejected later, as in any dialect.
-        if !self.is_query_at(0) && !self.peek().is_some_and(|t| t.lexeme == Lexeme::Call) {
+        if !self.is_query_at(0) && !self.peek().is_some_and(|t| t.lexeme == TokenKind::Call) {
             return Ok(vec![SourceFragment::Source(0..self.sql.len())]);
         }
         let start = self.next_start();
@@ -603,11 +603,11 @@ fn find_keyword(sql: &str, tokens: &[Token], at: usize, words: &[&str]) -> Optio
     let mut depth = 0_usize;
     for (n, token) in tokens.iter().enumerate().skip(at) {
         match token.lexeme {
-            Lexeme::Symbol(b'(' | b'[' | b'{') | Lexeme::Open => depth += 1,
-            Lexeme::Symbol(b')' | b']' | b'}' | b';') | Lexeme::Close if depth == 0 => {
+            TokenKind::Symbol(b'(' | b'[' | b'{') | TokenKind::Open => depth += 1,
+            TokenKind::Symbol(b')' | b']' | b'}' | b';') | TokenKind::Close if depth == 0 => {
                 return Some(n);
             }
-            Lexeme::Symbol(b')' | b']' | b'}') | Lexeme::Close => depth -= 1,
+            TokenKind::Symbol(b')' | b']' | b'}') | TokenKind::Close => depth -= 1,
             // IS DISTINCT FROM is an operator; t.from and AS from are names.
             _ if token.is_word(sql, "FROM")
                 && n.checked_sub(1).and_then(|n| tokens.get(n)).is_some_and(|t| {

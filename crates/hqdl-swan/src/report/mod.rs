@@ -131,7 +131,7 @@ fn format_percent(p: f64) -> String {
     format!("{p:.1} %")
 }
 
-fn no_value() -> String {
+fn missing_value_text() -> String {
     "–".to_owned()
 }
 
@@ -170,9 +170,9 @@ fn push_runs(scored: &[RunScore], text: &mut String) {
                 format_percent(run.ex.percent()),
                 format!("{:.0}/{}", run.ex_strict.correct, run.ex_strict.total),
                 format_percent(run.graded),
-                run.relative_error.map_or_else(no_value, |e| format_percent(100.0 * e)),
-                facts.map_or_else(no_value, |f| format_percent(f.cells.percent())),
-                facts.map_or_else(no_value, |f| format_percent(f.swan.percent())),
+                run.relative_error.map_or_else(missing_value_text, |e| format_percent(100.0 * e)),
+                facts.map_or_else(missing_value_text, |f| format_percent(f.cells.percent())),
+                facts.map_or_else(missing_value_text, |f| format_percent(f.swan.percent())),
                 total.requests.to_string(),
                 total.input_tokens.to_string(),
                 total.output_tokens.to_string(),
@@ -217,7 +217,7 @@ fn push_published_figures(scored: &[RunScore], text: &mut String) {
                     .filter(|run| run.header.shots == *shots)
                     .map(|run| format!("{:.1}", run.ex.percent()))
                     .collect();
-                if found.is_empty() { no_value() } else { found.join(", ") }
+                if found.is_empty() { missing_value_text() } else { found.join(", ") }
             };
             let ours = format!("hqdl, {name}");
             push_row(std::iter::once(ours).chain(shots.iter().map(ex)), text);
@@ -225,7 +225,7 @@ fn push_published_figures(scored: &[RunScore], text: &mut String) {
         for figure in figures {
             let ex = |shots: &usize| {
                 let found = figure.ex.iter().find(|e| e.0 == *shots);
-                found.map_or_else(no_value, |e| format!("{:.1}", e.1))
+                found.map_or_else(missing_value_text, |e| format!("{:.1}", e.1))
             };
             push_row(std::iter::once(figure.system.to_owned()).chain(shots.iter().map(ex)), text);
         }
@@ -316,7 +316,7 @@ fn push_database_factuality(database: &str, runs: &[&RunScore], several: bool, t
     for (table, column, measure) in columns {
         let score = |(_, f): &(&RunScore, &crate::factuality::Factuality)| {
             let found = f.columns.iter().find(|c| c.table == table && c.column == column);
-            found.map_or_else(no_value, |c| {
+            found.map_or_else(missing_value_text, |c| {
                 let (low, high) = c.score.interval();
                 format!("{:.1} ({low:.1}–{high:.1})", c.score.percent())
             })
@@ -430,7 +430,7 @@ fn push_question_matrix(runs: &[&RunScore], text: &mut String) {
                 Some(g) => format!("{:.2}", g.graded),
             })
         };
-        let all = runs.iter().map(|run| result_of(run).unwrap_or_else(no_value));
+        let all = runs.iter().map(|run| result_of(run).unwrap_or_else(missing_value_text));
         push_row([q.qid.clone(), q.question.clone()].into_iter().chain(all), text);
     }
 }
@@ -454,12 +454,12 @@ fn push_differences(run: &RunScore, text: &mut String) {
             [
                 q.qid.clone(),
                 match &q.grade {
-                    None => no_value(),
+                    None => missing_value_text(),
                     Some(grade) => if grade.swan { "right" } else { "wrong" }.to_owned(),
                 },
                 differs,
                 format!("{:.2}", grade.graded),
-                grade.relative_error.map_or_else(no_value, |e| format_percent(100.0 * e)),
+                grade.relative_error.map_or_else(missing_value_text, |e| format_percent(100.0 * e)),
             ],
             text,
         );

@@ -1,6 +1,6 @@
 //! Computes scores from a record and the gold database.
 
-pub(crate) mod known;
+pub(crate) mod faults;
 
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
@@ -10,7 +10,7 @@ use std::time::Duration;
 use serde::Serialize;
 use tokio::sync::watch;
 
-use self::known::Faults;
+use self::faults::Faults;
 use crate::benchmark::ReadColumn;
 use crate::compare::{self, Rows};
 use crate::factuality::{Factuality, Share, compute_factuality};
@@ -167,7 +167,7 @@ impl GoldDatabase {
         let mut new = questions.to_vec();
         new.retain(|q| !checked.queries.contains(&query(q)));
         if !new.is_empty() {
-            checked.faults.extend(known::find_faults(header, &new, self)?);
+            checked.faults.extend(faults::find_faults(header, &new, self)?);
             checked.queries.extend(new.iter().map(query));
         }
         Ok(checked.faults.clone())
@@ -258,7 +258,7 @@ pub fn score_run(
         for (scored, question) in scored.iter_mut().zip(questions) {
             let query = question.query(header.mode).unwrap_or_default();
             let fault = faults.get(query).filter(|_| is_wrong(scored));
-            scored.known = fault.map(|fault| known::describe_fault(fault, scored.difference()));
+            scored.known = fault.map(|fault| faults::describe_fault(fault, scored.difference()));
         }
     }
     notes.extend(describe_hidden_reads(&header));

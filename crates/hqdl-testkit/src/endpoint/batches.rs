@@ -237,7 +237,7 @@ impl Endpoint {
         for line in text.lines() {
             let line: Json = serde_json::from_str(line).unwrap();
             let api = Api::of_batch_line(&line);
-            let (status, body) = answer_line(&self.shared, api, request_body(&line));
+            let (status, body) = answer_line(&self.shared, api, build_request_body(&line));
             let lines_out = if status == 200 { &mut output } else { &mut errors };
             lines_out.push_str(&format!("{}\n", output_line(api, &line, status, &body)));
         }
@@ -269,7 +269,7 @@ impl Batches {
     }
 }
 
-fn request_body(line: &Json) -> &Json {
+fn build_request_body(line: &Json) -> &Json {
     line.get("body").unwrap_or(&line["params"])
 }
 
@@ -376,7 +376,7 @@ fn advance_batch(shared: &Shared, index: usize) {
                 continue;
             }
             let line_api = Api::of_batch_line(line);
-            let (status, body) = answer_line(shared, line_api, request_body(line));
+            let (status, body) = answer_line(shared, line_api, build_request_body(line));
             let line = format!("{}\n", output_line(line_api, line, status, &body));
             if status == 200 {
                 counts.1 += 1;

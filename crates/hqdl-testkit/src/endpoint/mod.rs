@@ -759,7 +759,7 @@ fn build_completion(
         Some(Fault::MixedDrafts(seed)) => {
             let digest = blake3::hash(body["messages"].to_string().as_bytes());
             let request_seed = u64::from_le_bytes(digest.as_bytes()[..8].try_into().unwrap());
-            let lies = question.clone().write_answer(wrong_value);
+            let lies = question.clone().format_answer(wrong_value);
             let correct_answer = content.as_str().unwrap_or_default();
             let (misleading, reason) =
                 drafts::mislead_parser(seed ^ request_seed, correct_answer, &lies, question.format);
@@ -887,13 +887,13 @@ fn answer_content(
         Some(Fault::RefusalInWords) => "I'm sorry, but I cannot assist with that request.".into(),
         Some(Fault::Prose) => format!(
             "Sure! Here is what I know of these rows, as you asked:\n\n{}\n\nLet me know if you need anything else, such as more rows.",
-            answered_question.write_answer(true_value)
+            answered_question.format_answer(true_value)
         ),
         Some(Fault::Fence) => {
-            format!("```{}\n{}\n```", format.name(), answered_question.write_answer(true_value))
+            format!("```{}\n{}\n```", format.name(), answered_question.format_answer(true_value))
         }
         Some(Fault::Truncated) => {
-            let full_text = answered_question.write_answer(true_value);
+            let full_text = answered_question.format_answer(true_value);
             let mut middle = full_text.len() / 2;
             while !full_text.is_char_boundary(middle) {
                 middle += 1;
@@ -902,30 +902,30 @@ fn answer_content(
         }
         Some(Fault::Permuted) => {
             answered_question.rows.reverse();
-            answered_question.write_answer(true_value)
+            answered_question.format_answer(true_value)
         }
         Some(Fault::MissingRows) => {
             answered_question.rows = answered_question.rows.into_iter().step_by(2).collect();
-            answered_question.write_answer(true_value)
+            answered_question.format_answer(true_value)
         }
         Some(Fault::FirstRowOnly) => {
             answered_question.rows.truncate(1);
-            answered_question.write_answer(true_value)
+            answered_question.format_answer(true_value)
         }
         Some(Fault::DuplicatedRows) => {
             answered_question.rows.extend(question.rows.clone());
-            answered_question.write_answer(true_value)
+            answered_question.format_answer(true_value)
         }
         Some(Fault::ContradictingRows) => join_answers(
             &[
-                answered_question.write_answer(true_value),
-                answered_question.write_answer(wrong_value),
+                answered_question.format_answer(true_value),
+                answered_question.format_answer(wrong_value),
             ],
             format,
         ),
         Some(Fault::Renumbered) => {
             answered_question.rows.iter_mut().for_each(|r| r.number += 1);
-            answered_question.write_answer(true_value)
+            answered_question.format_answer(true_value)
         }
         Some(Fault::SwappedKeys) => {
             let keys: Vec<_> = answered_question.rows.iter().map(|r| r.key.clone()).collect();
@@ -933,7 +933,7 @@ fn answer_content(
             for (n, row) in answered_question.rows.iter_mut().enumerate() {
                 row.key.clone_from(&keys[(n + 1) % count]);
             }
-            answered_question.write_answer(|row, column| {
+            answered_question.format_answer(|row, column| {
                 // The value belongs to the row number, the key to the next row.
                 true_value(&question.rows[row.number - 1], column)
             })
@@ -950,7 +950,7 @@ fn answer_content(
                 }
             }
             join_answers(
-                &[foreign.write_answer(wrong_value), answered_question.write_answer(true_value)],
+                &[foreign.format_answer(wrong_value), answered_question.format_answer(true_value)],
                 format,
             )
         }
@@ -966,27 +966,27 @@ fn answer_content(
             answered_question
                 .columns
                 .insert(if first { 0 } else { answered_question.columns.len() }, extra_column);
-            answered_question.write_answer(|row, column| {
+            answered_question.format_answer(|row, column| {
                 if column.name == "shoe_size" { json!(44) } else { true_value(row, column) }
             })
         }
         Some(Fault::MissingColumn) => {
             answered_question.columns.pop();
-            answered_question.write_answer(true_value)
+            answered_question.format_answer(true_value)
         }
         Some(Fault::MissingColumnBefore) => {
             let index = answered_question.columns.len().saturating_sub(2);
             answered_question.columns.remove(index);
-            answered_question.write_answer(true_value)
+            answered_question.format_answer(true_value)
         }
         Some(Fault::OutsideList) => {
-            answered_question.write_answer(|row, column| match &column.values {
+            answered_question.format_answer(|row, column| match &column.values {
                 Some(_) if column.many => json!(["Plaid"]),
                 Some(_) => json!("Plaid"),
                 None => true_value(row, column),
             })
         }
-        _ => answered_question.write_answer(true_value),
+        _ => answered_question.format_answer(true_value),
     }
 }
 

@@ -43,7 +43,7 @@ pub(super) async fn submit_decision(
     };
     let decide = move |plans: &PlanStore, now| {
         let open = plans.find_open_plan(&plan, now)?.filter(|open| open.digest() == shown);
-        open.map_or(Ok(false), |open| plans.decide(&open, approves, now))
+        open.map_or(Ok(false), |open| plans.record_decision(&open, approves, now))
     };
     if with_plan_store(&state, decide).await? {
         return Ok(redirect_to(PATH));

@@ -23,7 +23,7 @@ use crate::failure::Failure;
 use crate::format::format_count;
 use crate::key::Entity;
 use crate::overrides::{Override, Overrides};
-use crate::query::connection::guard::Guard;
+use crate::query::connection::guard::GuardedConnection;
 use crate::spec::{Expansion, Spec};
 use crate::value::Value;
 
@@ -139,7 +139,7 @@ fn read_rows(
     keys: &[Vec<Value>],
     interrupt: watch::Receiver<bool>,
 ) -> Result<Vec<MatchingRows>, Failure> {
-    let guard = Guard::open_for_sql(&spec.database, Some(READ_TIMEOUT), interrupt)?;
+    let guard = GuardedConnection::open_for_sql(&spec.database, Some(READ_TIMEOUT), interrupt)?;
     let found = guard.database().find_entity_rows(expansion, keys, MAX_ROWS, READ_TIMEOUT);
     found.map_err(|e| guard_failure(&guard).unwrap_or_else(|| e.into()))
 }

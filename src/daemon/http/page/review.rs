@@ -23,7 +23,7 @@ use crate::daemon::active_spec::ActiveSpec;
 use crate::daemon::job::guard_failure;
 use crate::database::Database;
 use crate::failure::Failure;
-use crate::query::connection::guard::Guard;
+use crate::query::connection::guard::GuardedConnection;
 use crate::spec::checker::Checker;
 use crate::spec::{Column, Expansion, Spec};
 use crate::value::Value;
@@ -415,7 +415,7 @@ fn create_audit(
     let Some(expansion) = spec.expansions.iter().find(|e| e.name == table) else {
         return Err(Failure::wrong_input(format!("the spec has no table `{table}`"), ""));
     };
-    let sources = Guard::open_for_sql(&spec.database, Some(CHECK_TIMEOUT), interrupt)?;
+    let sources = GuardedConnection::open_for_sql(&spec.database, Some(CHECK_TIMEOUT), interrupt)?;
     let published = Database::open(spec.target())?;
     let request = DrawRequest {
         sample: rows,

@@ -24,7 +24,7 @@ use crate::failure::Failure;
 use crate::format::{format_count, format_usd_bound};
 use crate::materialize::Selection;
 use crate::plan::Plan;
-use crate::query::connection::guard::Guard;
+use crate::query::connection::guard::GuardedConnection;
 
 /// Fields of the page's address.
 #[derive(Deserialize)]
@@ -267,7 +267,7 @@ async fn price_missing_cells(state: &HttpState, name: &str) -> Result<(Plan, f64
     let facts = Arc::clone(&state.context.facts);
     let price = run_blocking(permit, client_guard, move || {
         let spec = &active.spec;
-        let guard = Guard::open_for_sql(&spec.database, Some(CHECK_TIMEOUT), interrupt)
+        let guard = GuardedConnection::open_for_sql(&spec.database, Some(CHECK_TIMEOUT), interrupt)
             .map_err(Failure::from)?;
         let priced = price_cells(spec, guard.database(), &facts, &Selection::default());
         Ok(priced.map_err(|failure| guard_failure(&guard).unwrap_or(failure))?)

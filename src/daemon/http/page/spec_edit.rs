@@ -25,12 +25,12 @@ use crate::daemon::job::guard_failure;
 use crate::database::Database;
 use crate::facts::Facts;
 use crate::failure::Failure;
-use crate::format::{format_count, format_usd, format_usd_bound, io_reason};
+use crate::format::{describe_io_error, format_count, format_usd, format_usd_bound};
 use crate::materialize::{Materializer, Selection};
 use crate::model;
 use crate::plan::Plan;
 use crate::problem::Problems;
-use crate::query::connection::guard::Guard;
+use crate::query::connection::guard::GuardedConnection;
 use crate::sample_prompts::{SamplePrompt, build_sample_prompts};
 use crate::spec::file::ExampleTable;
 use crate::spec::{Spec, UncheckedSpec, mask_secrets};
@@ -181,7 +181,7 @@ fn check_text(
     interrupt: watch::Receiver<bool>,
 ) -> Result<(Problems, Option<SpecPreview>), Failure> {
     let draft = UncheckedSpec::parse(path, text)?;
-    let guard = Guard::open_for_sql(&draft.database(), Some(CHECK_TIMEOUT), interrupt)
+    let guard = GuardedConnection::open_for_sql(&draft.database(), Some(CHECK_TIMEOUT), interrupt)
         .map_err(|e| draft.find_problems_without_database(&e.to_string(), e.hint()))?;
     let check = || {
         let (spec, warnings) = draft.check(guard.database())?;
@@ -238,7 +238,7 @@ impl SpecEditor {
     pub(super) fn open(state: &HttpState, name: &str) -> Result<Self, ErrorPage> {
         let path = PathBuf::from(&find_spec(state, name)?.path);
         let text = std::fs::read_to_string(&path).map_err(|e| {
-            let message = format!("cannot read {}: {}", path.display(), io_reason(&e));
+            let message = format!("cannot read {}: {}", path.display(), describe_io_error(&e));
             HttpRefusal::bad_request(message, "check the path and its permissions")
         })?;
         let can_edit = state.context.settings.edit;

@@ -24,7 +24,7 @@ use crate::database::Database;
 use crate::database::provenance::PublishedExpansion;
 use crate::failure::Failure;
 use crate::format::{format_count, format_thousands};
-use crate::query::connection::guard::Guard;
+use crate::query::connection::guard::GuardedConnection;
 use crate::spec::{Column, Expansion, Spec};
 
 /// Number of rows per page.
@@ -76,7 +76,7 @@ pub(super) async fn show_table(
     let (of, wanted) = (table.clone(), view.clone());
     let read = move || {
         let spec = &active_spec.spec;
-        let guard = Guard::open_for_sql(spec.target(), Some(READ_TIMEOUT), interrupt);
+        let guard = GuardedConnection::open_for_sql(spec.target(), Some(READ_TIMEOUT), interrupt);
         let guard = guard.map_err(Failure::from)?;
         let page = read_page(guard.database(), spec, &of, &wanted);
         Ok(page.map_err(|failure| guard_failure(&guard).unwrap_or(failure))?)
@@ -132,7 +132,7 @@ pub(super) async fn export_table(
     tokio::task::spawn_blocking(move || {
         let write = |writer: &mut ChunkWriter| -> Result<(), Failure> {
             let spec = &active_spec.spec;
-            let guard = Guard::open_for_sql(spec.target(), Some(timeout), interrupt)?;
+            let guard = GuardedConnection::open_for_sql(spec.target(), Some(timeout), interrupt)?;
             let database = guard.database();
             let written = find_table(database, spec, &table).and_then(|shown| {
                 database.fetch_published_cells(&shown.expansion)?;

@@ -28,10 +28,10 @@ use crate::daemon::event::DaemonEvent;
 use crate::daemon::job::guard_failure;
 use crate::database::StoreError;
 use crate::failure::Failure;
-use crate::format::{describe_write_error, io_reason};
+use crate::format::{describe_io_error, describe_write_error};
 use crate::init::csv_import::{self, CsvImportError};
 use crate::init::{GeneratedSpec, SpecDraft};
-use crate::query::connection::guard::Guard;
+use crate::query::connection::guard::GuardedConnection;
 use crate::session::SpecOverrides;
 
 /// Size of a megabyte, in bytes.
@@ -403,8 +403,8 @@ impl Uploaded {
             let message = e.to_string().replace(&database.display().to_string(), &self.file_name);
             Failure::wrong_input(message, e.hint())
         };
-        let guard =
-            Guard::open_for_sql(database, Some(CHECK_TIMEOUT), interrupt).map_err(describe)?;
+        let guard = GuardedConnection::open_for_sql(database, Some(CHECK_TIMEOUT), interrupt)
+            .map_err(describe)?;
         let overrides = SpecOverrides { budget_usd: Some(0.0), ..SpecOverrides::default() };
         let drafted = SpecDraft::sample_database(guard.database())
             .and_then(|draft| draft.write(&format!("{}.sqlite", self.name), &overrides));
@@ -416,7 +416,7 @@ impl Uploaded {
 /// spec would otherwise apply to the new one.
 fn check_name_is_free(folder: &Path, name: &str) -> Result<(), HttpRefusal> {
     let entries = std::fs::read_dir(folder).map_err(|e| {
-        let message = format!("cannot read {}: {}", folder.display(), io_reason(&e));
+        let message = format!("cannot read {}: {}", folder.display(), describe_io_error(&e));
         HttpRefusal::bad_request(message, "check the folder of the specs and its permissions")
     })?;
     let prefix = format!("{}.", name.to_lowercase());

@@ -47,7 +47,7 @@ pub(in crate::query) fn group_by_entity(demands: &[Demand]) -> impl Iterator<Ite
 ///
 /// # Errors
 /// Fails if the passages of a long document cannot be chosen.
-pub(in crate::query) fn row_batches<'b>(
+pub(in crate::query) fn build_row_batches<'b>(
     target: &'b TargetExpansion,
     demands: &'b [Demand],
     max_rows: u32,
@@ -78,7 +78,7 @@ fn push_entity(
     demands: &[Demand],
 ) -> Option<RowBatch> {
     let columns: Vec<usize> = demands.iter().map(|demand| demand.column()).collect();
-    let missing_row = target.missing_row(demands.first()?.entity());
+    let missing_row = target.build_missing_row(demands.first()?.entity());
     let whole_row = match target.in_spec {
         Some(_) => target.expansion.list_columns_for_key(&missing_row.row.key),
         None => columns.clone(),
@@ -101,7 +101,7 @@ fn build_document_batches(
             Some(document) if !selector.fits_entirely(document) => {
                 for column in demands.iter().map(|demand| demand.column()) {
                     let question = &target.expansion.columns[column].about;
-                    let mut missing_row = target.missing_row(entity);
+                    let mut missing_row = target.build_missing_row(entity);
                     missing_row.row.context =
                         vec![Value::Text(selector.select_passages(document, question)?)];
                     row_batches.push(RowBatch {
@@ -117,7 +117,7 @@ fn build_document_batches(
                 row_batches.push(RowBatch {
                     source_columns: columns.clone(),
                     columns,
-                    missing_rows: vec![target.missing_row(entity)],
+                    missing_rows: vec![target.build_missing_row(entity)],
                 });
             }
             _ => row_batches.extend(push_entity(&mut batcher, target, demands)),

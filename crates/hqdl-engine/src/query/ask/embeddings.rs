@@ -134,7 +134,7 @@ impl EmbeddingsSource {
 
 impl EmbeddingsClient {
     /// Returns the distinct texts that have no stored embedding.
-    pub(super) fn missing_texts<'t>(
+    pub(super) fn find_missing_texts<'t>(
         &self,
         texts: impl Iterator<Item = (PassageDigest, &'t str)>,
     ) -> rusqlite::Result<Vec<(PassageDigest, &'t str)>> {
@@ -155,7 +155,7 @@ impl EmbeddingsClient {
         tokenizer: Tokenizer,
     ) -> rusqlite::Result<Option<(DigestedTexts, u64)>> {
         let texts = batch.0.iter().map(|(digest, text)| (*digest, text.as_str()));
-        let missing = self.missing_texts(texts)?;
+        let missing = self.find_missing_texts(texts)?;
         if missing.len() == batch.0.len() {
             return Ok(Some(batch));
         }
@@ -213,7 +213,7 @@ impl QueryRun<'_> {
         let model = self.request.spec.embeddings.as_ref().map_or("", |e| e.model.name.as_str());
         let result = source.open_client(self).and_then(|client| {
             let texts = texts.iter().map(|text| (hash_passage(text), text.as_str()));
-            let missing = client.missing_texts(texts)?;
+            let missing = client.find_missing_texts(texts)?;
             let rejected = self.request_embeddings(client, &missing, EmbeddingNeed::Required)?;
             Ok((missing.len(), rejected))
         });
@@ -328,7 +328,7 @@ impl QueryRun<'_> {
     ) -> Result<(), NoEmbeddings> {
         let tokens = reply.tokens.unwrap_or_default();
         let price = client.price;
-        let number = self.request.facts.history().model_id(client.model.name())?;
+        let number = self.request.facts.history().intern_model(client.model.name())?;
         let completion = Completion {
             run: self.run.id,
             model: number,

@@ -12,7 +12,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::mpsc;
 
-use crate::query::ask::batches::{group_by_entity, group_by_target, row_batches, split_by_model};
+use crate::query::ask::batches::{
+    build_row_batches, group_by_entity, group_by_target, split_by_model,
+};
 use crate::query::ask::embeddings::EmbeddingsSource;
 use crate::query::ask::passages::PassageSelector;
 use crate::query::cells::targets::{Counts, Demand, TargetExpansion};
@@ -153,7 +155,7 @@ impl<'a> QueryRun<'a> {
                         self.compute_question_similarities(question, passages)
                     },
                 };
-                let row_batches = row_batches(target, &demands, choice.rows, &mut selector)?;
+                let row_batches = build_row_batches(target, &demands, choice.rows, &mut selector)?;
                 self.send_row_batches(target, (model, choice.clone()), row_batches)?;
             }
         }
@@ -202,7 +204,7 @@ impl<'a> QueryRun<'a> {
         row_batches: impl Iterator<Item = RowBatch>,
     ) -> Result<(), QueryError> {
         let expansion = Arc::clone(&target.expansion);
-        let requirements = Arc::clone(target.requirements.for_model(model));
+        let requirements = Arc::clone(target.requirements.model_requirements(model));
         let context = Arc::new(Context::new(&self.run, expansion, requirements, choice));
         let (send, receive) = mpsc::channel(2 * self.run.concurrency);
         let result = self.runtime.block_on(async move {

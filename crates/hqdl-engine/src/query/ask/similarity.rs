@@ -75,7 +75,7 @@ impl QueryRun<'_> {
         let digests: Vec<PassageDigest> = passages.iter().map(|p| hash_passage(p)).collect();
         let question_digest = hash_passage(question);
         let all = digests.iter().zip(passages).map(|(d, p)| (*d, *p));
-        let missing = client.missing_texts(all.chain([(question_digest, question)]))?;
+        let missing = client.find_missing_texts(all.chain([(question_digest, question)]))?;
         self.request_embeddings(client, &missing, EmbeddingNeed::Optional)?;
         let read = |digest: &PassageDigest| {
             client.vectors.get_vector(model, digest)?.ok_or_else(|| {

@@ -38,7 +38,7 @@ pub fn build_combining_question(question: &str) -> String {
 }
 
 /// Outcome of reducing a document: the location of the answer about the whole document.
-pub(in crate::query) enum Reduced {
+pub(in crate::query) enum ReductionOutcome {
     /// The cell that contains the answer, with the document if hqdl may have to ask for the cell.
     Cell(Demand, Option<Document>),
     /// Unknown: answers about parts are missing and have been demanded.

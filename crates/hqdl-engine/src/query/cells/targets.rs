@@ -394,7 +394,7 @@ impl TargetExpansion {
     /// Returns an entity's row for a prompt, with the entity under which the answers are stored.
     /// That entity includes the context that the prompt shows.
     #[must_use]
-    pub fn missing_row(&self, entity: usize) -> MissingRow {
+    pub fn build_missing_row(&self, entity: usize) -> MissingRow {
         let mut row = self.entities.row(entity);
         if let Some(document) = self.documents.get(entity) {
             row.context = vec![Value::Text(document.full_text())];

@@ -2,7 +2,7 @@
 //!
 //! The file is opened read-only and `query_only` is set. An authorizer denies everything except
 //! reads, and uses lists to decide which functions and pragmas are allowed. Until
-//! [`Guard::lock_temp`] is called, the engine may register functions and create temporary tables.
+//! [`GuardedConnection::lock_temp`] is called, the engine may register functions and create temporary tables.
 //! Nothing else is ever written.
 
 use std::path::Path;
@@ -96,7 +96,7 @@ const ARGUMENTLESS_PRAGMAS: [&str; 9] = [
 
 /// A guarded read-only connection, used by one thread.
 #[derive(Debug)]
-pub struct Guard {
+pub struct GuardedConnection {
     database: Database,
     timeout: Option<Duration>,
     authorizer: Arc<Authorizer>,
@@ -126,7 +126,7 @@ enum AbortReason {
     Interrupted,
 }
 
-impl Guard {
+impl GuardedConnection {
     /// Opens a guarded connection to a database. The connection is not locked yet: the engine
     /// creates its temporary tables and functions, and then calls [`Self::lock_temp`]. A statement
     /// may run for `timeout`, counted from [`Self::start_timeout`], and is aborted when `interrupt`

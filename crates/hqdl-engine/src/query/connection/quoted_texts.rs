@@ -4,7 +4,7 @@
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, Error};
 
-use hqdl_sql::blendsql::lexer::{self, Brackets, Lexeme, Token};
+use hqdl_sql::blendsql::lexer::{self, Brackets, Token, TokenKind};
 use hqdl_values::sql;
 
 /// Returns a note for each double-quoted name that `SQLite` reads as a text.
@@ -51,7 +51,7 @@ fn find_quoted_tokens(statement: &str) -> Vec<Token> {
     let (mut tokens, mut at) = (Vec::new(), 0);
     while let Ok(Some(token)) = lexer::next_token(statement, at, Brackets::Name) {
         at = token.end;
-        if token.lexeme == Lexeme::Quoted {
+        if token.lexeme == TokenKind::Quoted {
             tokens.push(token);
         }
     }

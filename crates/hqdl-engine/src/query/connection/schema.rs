@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rusqlite::{Connection, OpenFlags};
 
-use crate::query::connection::guard::Guard;
+use crate::query::connection::guard::GuardedConnection;
 use crate::query::request::error::QueryError;
 use hqdl_database::publish::find_column_affinity;
 use hqdl_sql::blendsql::calls_random_function;
@@ -72,7 +72,7 @@ impl KnownSchema {
     ///
     /// # Errors
     /// Returns [`QueryError`] if the database fails.
-    pub fn read_schema(guard: &Guard) -> Result<Self, QueryError> {
+    pub fn read_schema(guard: &GuardedConnection) -> Result<Self, QueryError> {
         let failed = |e: rusqlite::Error| guard.query_error(&e, "");
         let connection = guard.connection();
         let mut tables: HashMap<String, Vec<String>> = HashMap::new();

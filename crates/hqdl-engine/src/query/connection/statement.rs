@@ -7,7 +7,7 @@ use std::ops::Range;
 use crate::query::connection::sqlite_message::AGGREGATES;
 use crate::query::request::error::QueryError;
 use hqdl_sql::blendsql::begins_write;
-use hqdl_sql::blendsql::lexer::{self, Brackets, Lexeme};
+use hqdl_sql::blendsql::lexer::{self, Brackets, TokenKind};
 use hqdl_sql::blendsql::tree::{ExprKind, ExprOperator, Query};
 
 /// Message for every denied statement.
@@ -160,11 +160,11 @@ impl Iterator for QueryTokens<'_> {
         let brackets = if self.braces == 0 { Brackets::Name } else { Brackets::List };
         let (lexeme, span) = match lexer::next_token(self.sql, self.at, brackets) {
             Ok(token) => token.map(|t| (t.lexeme, t.span()))?,
-            Err(_) => (Lexeme::Quoted, self.at..self.sql.len()),
+            Err(_) => (TokenKind::Quoted, self.at..self.sql.len()),
         };
         match lexeme {
-            Lexeme::Open => self.braces += 1,
-            Lexeme::Close => self.braces = self.braces.saturating_sub(1),
+            TokenKind::Open => self.braces += 1,
+            TokenKind::Close => self.braces = self.braces.saturating_sub(1),
             _ => {}
         }
         self.at = span.end;

@@ -61,7 +61,7 @@ impl ComparedTexts {
             return Usage::default();
         }
         let name = settings.model.name.as_str();
-        let missing = self.missing_texts(name, request);
+        let missing = self.find_missing_texts(name, request);
         let tokenizer = Tokenizer::for_model(name);
         let requests = self.comparisons.iter().map(|comparison| {
             let texts = comparison.iter().filter_map(|d| Some((*d, *missing.get(d)?)));
@@ -78,7 +78,11 @@ impl ComparedTexts {
     }
 
     /// Returns the texts without a stored embedding.
-    fn missing_texts(&self, model: &str, request: &Request<'_>) -> HashMap<PassageDigest, &str> {
+    fn find_missing_texts(
+        &self,
+        model: &str,
+        request: &Request<'_>,
+    ) -> HashMap<PassageDigest, &str> {
         let vectors = VectorStore::open(request.facts.dir());
         let mut missing = HashMap::new();
         for (digest, text) in &self.texts {

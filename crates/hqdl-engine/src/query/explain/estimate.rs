@@ -4,7 +4,9 @@
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::query::ask::batches::{group_by_entity, group_by_target, row_batches, split_by_model};
+use crate::query::ask::batches::{
+    build_row_batches, group_by_entity, group_by_target, split_by_model,
+};
 use crate::query::ask::passages::PassageSelector;
 use crate::query::cells::targets::{Demand, TargetExpansion};
 use crate::query::explain::embedding_usage::ComparedTexts;
@@ -176,7 +178,7 @@ impl Engine<'_, '_> {
         let model = target.requirements.first_model(demands.first()?.column());
         let tokenizer = Tokenizer::for_model(&models.choices()[model].tokenizer);
         let text = |entity: usize| {
-            let row = target.missing_row(entity).row;
+            let row = target.build_missing_row(entity).row;
             row.key.iter().chain(&row.context).map(ToString::to_string).collect::<String>()
         };
         let entities = group_by_entity(demands).map(|demands| demands[0].entity());
@@ -222,7 +224,7 @@ impl Engine<'_, '_> {
                     .compute_and_record_similarities(question, passages))
             },
         };
-        row_batches(target, demands, rows, &mut selector)?
+        build_row_batches(target, demands, rows, &mut selector)?
             .for_each(|row_batch| meter.add_batch(&row_batch));
         let (name, price) = (expansion.name.clone(), choice.price);
         let mut expansion_plan = ExpansionPlan { name, price, ..ExpansionPlan::default() };

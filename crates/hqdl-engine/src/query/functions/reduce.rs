@@ -7,7 +7,7 @@ use rusqlite::types::{Value as Sql, ValueRef};
 
 use crate::query::cells::documents::Document;
 use crate::query::cells::reduction::{
-    DocumentPart, MAX_COMBINED, Reduced, Reduction, split_sequence,
+    DocumentPart, MAX_COMBINED, Reduction, ReductionOutcome, split_sequence,
 };
 use crate::query::cells::targets::{Cell, Demand};
 use crate::query::functions::call_runtime::{CallRuntime, function_error};
@@ -36,16 +36,16 @@ impl CallRuntime {
         &mut self,
         reduction: Reduction,
         value: ValueRef<'_>,
-    ) -> rusqlite::Result<Reduced> {
+    ) -> rusqlite::Result<ReductionOutcome> {
         let Reduction { call, target, column, columns } = reduction;
         let digest = hash_value(value);
         if let Some(cell) = self.data.reductions.results.get(&(call, digest)).copied()
             && !matches!(self.look_up_cell(cell)?, Cell::Missing | Cell::NotLookedUp)
         {
-            return Ok(Reduced::Cell(cell, None));
+            return Ok(ReductionOutcome::Cell(cell, None));
         }
         let Some(document) = self.read_document(target, &digest, value)? else {
-            return Ok(Reduced::Nothing);
+            return Ok(ReductionOutcome::Nothing);
         };
         if self.data.contexts.fits_document(&document) {
             return Ok(self.register_result_cell(reduction, column, digest, document));
@@ -60,11 +60,11 @@ impl CallRuntime {
             let ranges = split_sequence(&weights, MAX_COMBINED);
             if let [_] = ranges.as_slice() {
                 return match self.build_answers_document(reduction, columns.result, &answers)? {
-                    Combined::Document(document) => {
+                    CombinationOutcome::Document(document) => {
                         Ok(self.register_result_cell(reduction, columns.result, digest, document))
                     }
-                    Combined::State(PartState::Pending) => Ok(Reduced::Pending),
-                    Combined::State(_) => Ok(Reduced::Nothing),
+                    CombinationOutcome::State(PartState::Pending) => Ok(ReductionOutcome::Pending),
+                    CombinationOutcome::State(_) => Ok(ReductionOutcome::Nothing),
                 };
             }
             let mut combined = Vec::with_capacity(ranges.len());
@@ -84,10 +84,10 @@ impl CallRuntime {
         column: usize,
         digest: [u8; 32],
         document: Document,
-    ) -> Reduced {
+    ) -> ReductionOutcome {
         let cell = self.intern_document_cell(reduction.target, column, &document);
         self.data.reductions.results.insert((reduction.call, digest), cell);
-        Reduced::Cell(cell, Some(document))
+        ReductionOutcome::Cell(cell, Some(document))
     }
 
     /// Returns the cell of a document, registering the document if necessary.
@@ -127,13 +127,13 @@ impl CallRuntime {
         }
         let column = reduction.columns.combined;
         let state = match self.build_answers_document(reduction, column, &answers)? {
-            Combined::Document(document) if document.texts.len() == 1 => {
+            CombinationOutcome::Document(document) if document.texts.len() == 1 => {
                 PartState::Known(document.texts.into_iter().next())
             }
-            Combined::Document(document) => {
+            CombinationOutcome::Document(document) => {
                 self.find_or_demand_answer(reduction, column, &document)?
             }
-            Combined::State(state) => state,
+            CombinationOutcome::State(state) => state,
         };
         let priority = answers.first().map_or(0, |first| first.priority);
         Ok(PartAnswer { priority, state, digest: hash_answers(&answers) })
@@ -146,15 +146,15 @@ impl CallRuntime {
         reduction: Reduction,
         column: usize,
         answers: &[PartAnswer],
-    ) -> rusqlite::Result<Combined> {
+    ) -> rusqlite::Result<CombinationOutcome> {
         if answers.iter().any(|a| matches!(a.state, PartState::Failed)) {
-            return Ok(Combined::State(PartState::Failed));
+            return Ok(CombinationOutcome::State(PartState::Failed));
         }
         if answers.iter().any(|a| matches!(a.state, PartState::Pending)) {
             if self.settings.bounds_requests {
                 self.demand_longest_document(reduction, column, answers)?;
             }
-            return Ok(Combined::State(PartState::Pending));
+            return Ok(CombinationOutcome::State(PartState::Pending));
         }
         let text = |answer: &PartAnswer| match &answer.state {
             PartState::Known(text) => text.clone(),
@@ -162,14 +162,14 @@ impl CallRuntime {
         };
         let document = Document { texts: answers.iter().filter_map(text).collect() };
         if document.texts.is_empty() {
-            return Ok(Combined::State(PartState::Known(None)));
+            return Ok(CombinationOutcome::State(PartState::Known(None)));
         }
         if !self.data.contexts.fits_document(&document) {
             let long_answers = self.data.reductions.long_answers.entry(reduction.call);
             long_answers.or_default().insert(hash_answers(answers));
-            return Ok(Combined::State(PartState::Failed));
+            return Ok(CombinationOutcome::State(PartState::Failed));
         }
-        Ok(Combined::Document(document))
+        Ok(CombinationOutcome::Document(document))
     }
 
     /// Returns the answer about a document. If the answer is missing, demands it.
@@ -239,7 +239,7 @@ impl CallRuntime {
 const MIN_WORDS: u64 = 100;
 
 /// Result of combining answers.
-enum Combined {
+enum CombinationOutcome {
     /// The answers to combine.
     Document(Document),
     /// There is no document, because an answer is pending or failed, or no part has an answer.

@@ -8,7 +8,7 @@ use rusqlite::types::ValueRef;
 
 use crate::query::ask::LazyRun;
 use crate::query::cells::targets::Demand;
-use crate::query::connection::guard::Guard;
+use crate::query::connection::guard::GuardedConnection;
 use crate::query::connection::schema::KnownSchema;
 use crate::query::connection::statement;
 use crate::query::functions::call_runtime::{SharedRuntime, lock_runtime};
@@ -19,7 +19,7 @@ use crate::query::result::row_buffer::RowBuffer;
 use crate::query::route::calls::Calls;
 use hqdl_sql::blendsql::Argument;
 use hqdl_sql::blendsql::parse::ParsedQuery;
-use hqdl_sql::blendsql::plan::RefusalReason;
+use hqdl_sql::blendsql::plan::RejectionReason;
 use hqdl_sql::blendsql::rewrite::{Rewriter, RewrittenQuery, Statistics};
 use hqdl_sql::suql::TranslatedQuery;
 
@@ -30,7 +30,7 @@ pub(in crate::query) struct Engine<'r, 'a> {
     pub(in crate::query) lazy_run: Option<&'r LazyRun<'a>>,
     pub(in crate::query) normalized: TranslatedQuery,
     pub(in crate::query) parsed: ParsedQuery,
-    pub(super) guard: Guard,
+    pub(super) guard: GuardedConnection,
     pub(in crate::query) schema: KnownSchema,
     pub(in crate::query) calls: Calls,
     pub(in crate::query) runtime: SharedRuntime,
@@ -43,7 +43,7 @@ pub(in crate::query) struct Engine<'r, 'a> {
     /// Query over published tables; `None` if they cannot answer the whole query.
     pub(super) stored_plan: Option<RewrittenQuery>,
     /// Reason why published tables do not answer the query.
-    pub(in crate::query) no_stored_plan_reason: RefusalReason,
+    pub(in crate::query) no_stored_plan_reason: RejectionReason,
     pub(in crate::query) passes: Vec<Pass>,
     pub(in crate::query) sql: String,
     /// Metadata of the nested queries that returned options.

@@ -4,7 +4,7 @@
 use rusqlite::types::ValueRef;
 
 use crate::query::ask::LazyRun;
-use crate::query::connection::guard::Guard;
+use crate::query::connection::guard::GuardedConnection;
 use crate::query::connection::schema::KnownSchema;
 use crate::query::plan::stored_values;
 use crate::query::request::error::QueryError;
@@ -25,7 +25,7 @@ pub type NestedRunner =
 /// Runs the queries and lookups that a query needs before it starts.
 pub(in crate::query) struct NestedQueries<'n, 'a> {
     pub(in crate::query) request: &'n Request<'n>,
-    pub(in crate::query) guard: &'n Guard,
+    pub(in crate::query) guard: &'n GuardedConnection,
     pub(in crate::query) schema: &'n KnownSchema,
     pub(in crate::query) lazy_run: Option<&'n LazyRun<'a>>,
     pub(in crate::query) run_nested: NestedRunner,

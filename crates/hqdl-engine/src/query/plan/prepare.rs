@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use crate::query::ask::LazyRun;
 use crate::query::cells::context::Contexts;
-use crate::query::connection::guard::Guard;
+use crate::query::connection::guard::GuardedConnection;
 use crate::query::connection::schema::{KnownSchema, ThroughViews};
 use crate::query::connection::statement;
 use crate::query::functions::call_runtime::CallRuntime;
@@ -24,7 +24,7 @@ use hqdl_spec::overrides::Overrides;
 use hqdl_sql::blendsql::emit::stored_columns::rewrite_to_stored_columns;
 use hqdl_sql::blendsql::normalize::normalize_query;
 use hqdl_sql::blendsql::parse::{ParsedQuery, Syntax};
-use hqdl_sql::blendsql::plan::RefusalReason;
+use hqdl_sql::blendsql::plan::RejectionReason;
 use hqdl_sql::blendsql::rewrite::Statistics;
 use hqdl_sql::blendsql::usage;
 use hqdl_sql::suql::TranslatedQuery;
@@ -36,16 +36,19 @@ pub(in crate::query) struct ReadQuery {
     /// Text of the tree, which contains no macro.
     pub(in crate::query) normalized: TranslatedQuery,
     pub(in crate::query) parsed: ParsedQuery,
-    pub(in crate::query) guard: Guard,
+    pub(in crate::query) guard: GuardedConnection,
     pub(in crate::query) schema: KnownSchema,
 }
 
 /// Opens the database of a query and reads its schema.
 pub(in crate::query) fn open_database(
     request: &Request<'_>,
-) -> Result<(Guard, KnownSchema), QueryError> {
-    let guard =
-        Guard::open_for_query(request.database, request.timeout, request.interrupt.clone())?;
+) -> Result<(GuardedConnection, KnownSchema), QueryError> {
+    let guard = GuardedConnection::open_for_query(
+        request.database,
+        request.timeout,
+        request.interrupt.clone(),
+    )?;
     let schema = KnownSchema::read_schema(&guard)?;
     Ok((guard, schema))
 }
@@ -172,7 +175,7 @@ fn find_stored_plan_refusal(
     request: &Request<'_>,
     calls: &Calls,
     has_views: bool,
-) -> RefusalReason {
+) -> RejectionReason {
     if request.spec.expansions.is_empty() {
         "the spec has no expansion"
     } else if request.refresh.is_some() {

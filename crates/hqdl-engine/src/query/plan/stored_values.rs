@@ -9,7 +9,7 @@ use rusqlite::types::{Value as Sql, ValueRef};
 
 use crate::query::cells::canonical_bytes::write_canonical_bytes;
 use crate::query::cells::targets::{Cell, Counts, TargetExpansion};
-use crate::query::connection::guard::Guard;
+use crate::query::connection::guard::GuardedConnection;
 use crate::query::request::Request;
 use crate::query::request::error::QueryError;
 use hqdl_spec::SourceRows;
@@ -28,7 +28,7 @@ const BATCH_ENTITIES: usize = 256;
 /// Returns [`QueryError`] if the sources or the facts cannot be read.
 pub(in crate::query) fn read_stored_values(
     request: &Request<'_>,
-    guard: &Guard,
+    guard: &GuardedConnection,
     (number, column): (usize, usize),
 ) -> Result<Option<Vec<String>>, QueryError> {
     if guard.database().server_url().is_some() {
@@ -37,7 +37,7 @@ pub(in crate::query) fn read_stored_values(
     }
     let expansion = &request.spec.expansions[number];
     let requirements =
-        request.choose_models(expansion).requirements(request.facts.history(), expansion)?;
+        request.choose_models(expansion).build_requirements(request.facts.history(), expansion)?;
     let mut target =
         TargetExpansion::new(Arc::new(expansion.clone()), Arc::new(requirements), Some(number));
     target.load_contexts(guard.path())?;

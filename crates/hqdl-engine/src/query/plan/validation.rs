@@ -6,7 +6,7 @@ use std::ops::Range;
 use rusqlite::functions::FunctionFlags;
 use rusqlite::types::Null;
 
-use crate::query::connection::guard::Guard;
+use crate::query::connection::guard::GuardedConnection;
 use crate::query::connection::quoted_texts::describe_quoted_texts;
 use crate::query::request::error::QueryError;
 use hqdl_sql::blendsql::parse::ParsedQuery;
@@ -28,7 +28,7 @@ const OPAQUE_FUNCTION: &str = "hqdl_opaque";
 pub(in crate::query) fn validate_query(
     text: &str,
     parsed: &ParsedQuery,
-    guard: &Guard,
+    guard: &GuardedConnection,
 ) -> Result<Vec<String>, QueryError> {
     if parsed.is_single_call {
         return Ok(Vec::new());

@@ -5,12 +5,12 @@
 
 use std::ops::Range;
 
-use crate::query::connection::guard::Guard;
+use crate::query::connection::guard::GuardedConnection;
 use crate::query::connection::schema::KnownSchema;
 use crate::query::request::Request;
 use hqdl_spec::Catalog;
 use hqdl_sql::Edits;
-use hqdl_sql::blendsql::lexer::{self, Brackets, Lexeme};
+use hqdl_sql::blendsql::lexer::{self, Brackets, TokenKind};
 use hqdl_sql::blendsql::normalize::SourceQuery;
 use hqdl_sql::blendsql::scope::{ColumnOrigin, Resolver, Scope, strip_expr_parens};
 use hqdl_sql::blendsql::tree::{Expr, ExprKind};
@@ -25,7 +25,7 @@ const QUESTION: &str = "which of the values mean the same as this, or are a kind
 /// Returns the edits that replace unlisted words of a query with listed values or questions.
 pub(in crate::query) fn classify_literals(
     request: &Request<'_>,
-    guard: &Guard,
+    guard: &GuardedConnection,
     schema: &KnownSchema,
     source: &SourceQuery,
 ) -> Edits {
@@ -150,14 +150,14 @@ impl ComparedColumn {
 /// Returns the content of a literal that is a string. Some dialects have strings in double quotes.
 fn parse_text_literal(text: &str) -> Option<String> {
     let token = lexer::next_token(text, 0, Brackets::Name).ok()??;
-    let is_string = matches!(token.lexeme, Lexeme::Text | Lexeme::Quoted);
+    let is_string = matches!(token.lexeme, TokenKind::Text | TokenKind::Quoted);
     (is_string && token.end == text.trim_end().len()).then(|| token.unquoted_text(text))
 }
 
 /// Finds the value lists of columns.
 struct Lists<'l> {
     request: &'l Request<'l>,
-    guard: &'l Guard,
+    guard: &'l GuardedConnection,
 }
 
 impl Lists<'_> {
@@ -213,7 +213,7 @@ impl Lists<'_> {
         })?;
         let list = tokens[from + 5..].iter().take_while(|t| !t.is_symbol(b')'));
         let texts: Vec<String> = list
-            .filter(|t| t.lexeme == Lexeme::Text)
+            .filter(|t| t.lexeme == TokenKind::Text)
             .map(|t| t.unquoted_text(&statement))
             .collect();
         (!texts.is_empty()).then_some(texts)

@@ -15,7 +15,7 @@ use hqdl_sql::blendsql::ReturnType;
 use hqdl_sql::blendsql::macros::WrittenArgument;
 use hqdl_sql::{EditText, Edits};
 use hqdl_values::Type;
-use hqdl_values::format::{format_name_list, json_reason};
+use hqdl_values::format::{describe_json_error, format_name_list};
 use hqdl_values::problem::find_nearest;
 use hqdl_values::sql;
 
@@ -146,8 +146,9 @@ impl MacroNode<'_> {
         let text = schema
             .text_content(self.text)
             .ok_or_else(|| error("the schema is not a text".to_owned()))?;
-        let json: Json = serde_json::from_str(&text)
-            .map_err(|why| error(format!("the schema cannot be read: {}", json_reason(&why))))?;
+        let json: Json = serde_json::from_str(&text).map_err(|why| {
+            error(format!("the schema cannot be read: {}", describe_json_error(&why)))
+        })?;
         let Json::Object(members) = json else {
             return Err(error("the schema is not an object".to_owned()));
         };

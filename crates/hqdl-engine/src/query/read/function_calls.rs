@@ -18,7 +18,7 @@ use crate::query::request::Request;
 use crate::query::request::error::QueryError;
 use hqdl_spec::ingredients::{AliasArgument, FunctionIngredient, FunctionKind, IngredientTable};
 use hqdl_sql::blendsql::SqlError;
-use hqdl_sql::blendsql::lexer::Lexeme;
+use hqdl_sql::blendsql::lexer::TokenKind;
 use hqdl_sql::blendsql::macros::WrittenArgument;
 use hqdl_sql::blendsql::normalize::SourceQuery;
 use hqdl_sql::blendsql::parse::Syntax;
@@ -192,7 +192,7 @@ fn read_literal(argument: &WrittenArgument, sql: &str) -> Option<Json> {
         return Some(Json::Null);
     }
     let text = argument.literal_content(sql)?;
-    if argument.tokens.last().is_some_and(|token| token.lexeme == Lexeme::Number) {
+    if argument.tokens.last().is_some_and(|token| token.lexeme == TokenKind::Number) {
         // SQLite's other numbers, such as 0x10, are expressions.
         return serde_json::from_str(&text).ok();
     }

@@ -9,7 +9,7 @@
 
 use crate::query::read::arguments::{ArgumentNames, MEDIA, MacroNode};
 use crate::query::request::error::QueryError;
-use hqdl_sql::blendsql::lexer::{Lexeme, Token};
+use hqdl_sql::blendsql::lexer::{Token, TokenKind};
 use hqdl_sql::blendsql::macros::WrittenArgument;
 use hqdl_sql::blendsql::split_legacy_column;
 use hqdl_sql::{EditText, Edits};
@@ -53,7 +53,7 @@ impl MacroNode<'_> {
         };
         value.ok_or_else(|| self.missing_argument_error("a value"))?;
         let is_many = many.map_or(Ok(false), |many| self.parse_flag(many, "many"))?;
-        let other_label = other.map_or(Ok(None), |other| self.other_label(other))?;
+        let other_label = other.map_or(Ok(None), |other| self.parse_other_label(other))?;
         let mut edits = Edits::default();
         for removed in [question, many, other].into_iter().flatten() {
             edits.replace(removed.full_span(), "");
@@ -144,7 +144,7 @@ impl MacroNode<'_> {
     }
 
     /// Returns the label that `other=` adds.
-    fn other_label(&self, argument: &WrittenArgument) -> Result<Option<String>, QueryError> {
+    fn parse_other_label(&self, argument: &WrittenArgument) -> Result<Option<String>, QueryError> {
         match argument.text_content(self.text) {
             Some(label) => Ok(Some(label)),
             None => Ok(self.parse_flag(argument, "other")?.then(|| OTHER.to_owned())),
@@ -167,7 +167,7 @@ impl MacroNode<'_> {
         }
         let (open, items, close) = match tokens {
             [open, items @ .., close] => (open, items, close),
-            [text] if text.lexeme == Lexeme::Text => {
+            [text] if text.lexeme == TokenKind::Text => {
                 return match split_legacy_column(&text.unquoted_text(self.text)) {
                     Some(_) => Ok(None),
                     None => Err(self.label_error(tokens)),
@@ -179,7 +179,7 @@ impl MacroNode<'_> {
         let is_tuple = open.is_symbol(b'(')
             && close.is_symbol(b')')
             && !items.first().is_some_and(|first| {
-                matches!(first.lexeme, Lexeme::Word | Lexeme::Name) || first.is_symbol(b'(')
+                matches!(first.lexeme, TokenKind::Word | TokenKind::Name) || first.is_symbol(b'(')
             });
         if !is_list && !is_tuple {
             return Ok(None);
@@ -192,7 +192,7 @@ impl MacroNode<'_> {
     fn parse_label(&self, item: &[Token]) -> Result<Label, QueryError> {
         let whole = WrittenArgument { keyword: None, tokens: item.to_vec(), end: 0 };
         match item {
-            [text] if matches!(text.lexeme, Lexeme::Text | Lexeme::Quoted) => {
+            [text] if matches!(text.lexeme, TokenKind::Text | TokenKind::Quoted) => {
                 return Ok(Label::new(text.unquoted_text(self.text), None));
             }
             [open, fields @ .., close] if open.is_symbol(b'{') && close.is_symbol(b'}') => {
@@ -217,8 +217,8 @@ impl MacroNode<'_> {
     /// Reads `'key': 'text'`. The text is `None` for NULL.
     fn parse_text_pair(&self, tokens: &[Token]) -> Option<(String, Option<String>)> {
         let [key, colon, value] = tokens else { return None };
-        let is_text = |t: &Token| matches!(t.lexeme, Lexeme::Text | Lexeme::Quoted);
-        if !colon.is_symbol(b':') || !(is_text(key) || key.lexeme == Lexeme::Word) {
+        let is_text = |t: &Token| matches!(t.lexeme, TokenKind::Text | TokenKind::Quoted);
+        if !colon.is_symbol(b':') || !(is_text(key) || key.lexeme == TokenKind::Word) {
             return None;
         }
         let is_null = ["NULL", "None"].iter().any(|word| value.is_word(self.text, word));
@@ -252,7 +252,7 @@ impl MacroNode<'_> {
                 continue;
             };
             let repeated = options.tokens.iter().rfind(|token| {
-                matches!(token.lexeme, Lexeme::Text | Lexeme::Quoted | Lexeme::Number)
+                matches!(token.lexeme, TokenKind::Text | TokenKind::Quoted | TokenKind::Number)
                     && token.unquoted_text(self.text).trim() == label.name.trim()
             });
             let span = repeated.map_or_else(|| options.span(), |token| token.span());
@@ -305,15 +305,15 @@ impl Label {
 fn split_items(tokens: &[Token]) -> Vec<&[Token]> {
     let mut depth = 0_usize;
     let is_comma = move |token: &Token| match token.lexeme {
-        Lexeme::Symbol(b'{' | b'[' | b'(') => {
+        TokenKind::Symbol(b'{' | b'[' | b'(') => {
             depth += 1;
             false
         }
-        Lexeme::Symbol(b'}' | b']' | b')') => {
+        TokenKind::Symbol(b'}' | b']' | b')') => {
             depth = depth.saturating_sub(1);
             false
         }
-        Lexeme::Symbol(b',') => depth == 0,
+        TokenKind::Symbol(b',') => depth == 0,
         _ => false,
     };
     let mut items: Vec<&[Token]> = tokens.split(is_comma).collect();

@@ -216,7 +216,7 @@ pub(in crate::query) struct MacroNames(Vec<(usize, Option<String>)>);
 impl MacroNames {
     /// Collects the calls that are replaced with or are ingredients in braces. The name of a call is
     /// `None` if the call is not a macro.
-    pub(in crate::query) fn of_calls(source: &SourceQuery) -> Self {
+    pub(in crate::query) fn from_source(source: &SourceQuery) -> Self {
         let mut names: Vec<(usize, Option<String>)> = Vec::new();
         for call in &source.parsed.calls {
             let is_vendor_call = call.macro_call.as_ref().is_some_and(|m| m.question.is_some());

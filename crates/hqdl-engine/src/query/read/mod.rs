@@ -83,14 +83,14 @@ pub fn with_read_query<T>(
     let vendor = request.dialect.vendor();
     request.dialect.with_translated_query(request.sql, request.database, |sql| {
         let request = &Request { sql, dialect: Dialect::Sqlite, ..request.clone() };
-        let result = read_query(request, vendor, run);
+        let result = parse_and_run_query(request, vendor, run);
         result.map_err(|error| macros::list_ingredients_in_error(request, error))
     })
 }
 
 /// Parses a query, applies the edits of all passes over its tree, and parses the resulting text
 /// again. Passes the final query to `run`.
-fn read_query<T>(
+fn parse_and_run_query<T>(
     request: &Request<'_>,
     vendor: Option<Vendor>,
     run: impl FnOnce(&Request<'_>, ReadQuery) -> Result<T, QueryError>,
@@ -101,7 +101,7 @@ fn read_query<T>(
     let find_macro = Some::<FindMacro<'_>>(&find_macro);
     let syntax = Syntax { is_table: &is_table, is_server: false, find_macro, vendor };
     if let Some(expanded) = function_calls::expand_aliases(request, syntax)? {
-        let run = |sql: &str| read_query(&Request { sql, ..request.clone() }, vendor, run);
+        let run = |sql: &str| parse_and_run_query(&Request { sql, ..request.clone() }, vendor, run);
         return run_with_remapped_spans(&expanded, run);
     }
     let mut source = SourceQuery::parse(request.sql, syntax)?;
@@ -109,7 +109,7 @@ fn read_query<T>(
     let classified = classify::classify_literals(request, &guard, &schema, &source);
     source.edits.extend(expanded);
     source.edits.extend(classified);
-    let names = macros::MacroNames::of_calls(&source);
+    let names = macros::MacroNames::from_source(&source);
     let written = source.write(syntax).map_err(QueryError::from);
     let result = written.and_then(|(normalized, parsed)| {
         let query = ReadQuery { normalized, parsed, guard, schema };

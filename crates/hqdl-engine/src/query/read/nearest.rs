@@ -10,7 +10,7 @@ use crate::query::read::arguments::{ArgumentNames, MacroNode};
 use crate::query::request::error::QueryError;
 use hqdl_spec::ingredients::{SearchBy, SearchTable};
 use hqdl_sql::blendsql::SEARCH;
-use hqdl_sql::blendsql::lexer::{Lexeme, Token};
+use hqdl_sql::blendsql::lexer::{Token, TokenKind};
 use hqdl_sql::blendsql::macros::WrittenArgument;
 use hqdl_sql::blendsql::runtime::{NEAREST_AGGREGATE, SEARCH_AGGREGATE};
 use hqdl_sql::{EditText, Edits};
@@ -176,7 +176,8 @@ impl MacroNode<'_> {
             let column = format!("{table}.{}", sql::quote_name(&column));
             return Ok(ValueSource::Column { column, table });
         }
-        let is_name = |t: &Token| matches!(t.lexeme, Lexeme::Word | Lexeme::Quoted | Lexeme::Name);
+        let is_name =
+            |t: &Token| matches!(t.lexeme, TokenKind::Word | TokenKind::Quoted | TokenKind::Name);
         if let [schema, dot, table, second, column] = values.tokens.as_slice()
             && [schema, table, column].into_iter().all(is_name)
             && dot.is_symbol(b'.')

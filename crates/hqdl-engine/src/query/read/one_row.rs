@@ -21,7 +21,7 @@ use crate::query::result::query_result::QueryResult;
 use crate::query::result::query_result::RouteKind;
 use crate::routing::question;
 use hqdl_spec::Spec;
-use hqdl_sql::blendsql::lexer::{self, Brackets, Lexeme};
+use hqdl_sql::blendsql::lexer::{self, Brackets, TokenKind};
 use hqdl_sql::blendsql::parse::{ParsedQuery, Syntax, parse_query_with_syntax};
 use hqdl_sql::blendsql::tree::{Body, Expr, ExprKind, Query, ResultColumn, SelectCore};
 use hqdl_sql::blendsql::{Argument, Call, SqlError, Subject};
@@ -65,7 +65,7 @@ pub(in crate::query) fn rewrite_one_row_questions(
     if edits.is_empty() {
         return Ok(query);
     }
-    let (normalized, parsed) = write_query(&query, edits)?;
+    let (normalized, parsed) = apply_edits(&query, edits)?;
     Ok(ReadQuery { normalized, parsed, ..query })
 }
 
@@ -85,7 +85,7 @@ fn reads_outer_cte(query: &Query, rows: &Query) -> bool {
 }
 
 /// Applies edits to a query. Returns the new text and its tree.
-fn write_query(
+fn apply_edits(
     query: &ReadQuery,
     edits: Edits,
 ) -> Result<(TranslatedQuery, ParsedQuery), QueryError> {
@@ -204,7 +204,7 @@ fn find_parameters(text: &str) -> Vec<(usize, &str)> {
     let (mut at, mut found) = (0, Vec::new());
     while let Ok(Some(token)) = lexer::next_token(text, at, Brackets::Name) {
         at = token.end;
-        if token.lexeme == Lexeme::Parameter {
+        if token.lexeme == TokenKind::Parameter {
             let name = token.text(text);
             let number = name.strip_prefix('?').and_then(|number| number.parse().ok());
             found.push((number.unwrap_or(0), name));
@@ -220,7 +220,7 @@ fn is_routed(
     edits: Edits,
     call: usize,
 ) -> Result<bool, QueryError> {
-    let (normalized, parsed) = write_query(query, edits)?;
+    let (normalized, parsed) = apply_edits(query, edits)?;
     let (guard, schema) = open_database(request)?;
     let query = ReadQuery { normalized, parsed, guard, schema };
     let engine = Engine::prepare_query(request, query, None, explain_nested);

@@ -79,7 +79,7 @@ impl<'t> MacroNode<'t> {
             let is_last_removed =
                 self.written.arguments.last().is_some_and(|last| edits.covers(&last.full_span()));
             for value in &extra {
-                if let Some([table, column]) = self.unread_column(value) {
+                if let Some([table, column]) = self.find_unread_column(value) {
                     edits.replace(value.span(), format!("(SELECT {column} FROM {table})"));
                 }
             }
@@ -130,7 +130,7 @@ impl<'t> MacroNode<'t> {
     }
 
     /// Returns the table of an argument and its column as SQL if the query does not read the table.
-    fn unread_column(&self, value: &WrittenArgument) -> Option<[String; 2]> {
+    fn find_unread_column(&self, value: &WrittenArgument) -> Option<[String; 2]> {
         let (table, column) = value.column_names(self.text)?;
         let is_read =
             self.scope.find_source(&table).is_some() || self.scope.find_alias(&table).is_some();
@@ -143,7 +143,7 @@ impl<'t> MacroNode<'t> {
         let mut texts = question.split("{}");
         let mut parts = vec![EditText::from(sql::quote_text(texts.next().unwrap_or_default()))];
         for (text, value) in texts.zip(values) {
-            parts.push(match self.unread_column(value) {
+            parts.push(match self.find_unread_column(value) {
                 // The question is about all values of the column.
                 Some([table, column]) => {
                     format!("(SELECT group_concat({column}, ', ') FROM {table})").into()

@@ -39,7 +39,7 @@ pub enum QueryError {
     #[error("the query exceeded its time limit of {} s", .0.as_secs_f64())]
     Timeout(Duration),
     /// The sink could not write the rows.
-    #[error("cannot write the result: {}", hqdl_values::format::io_reason(.0))]
+    #[error("cannot write the result: {}", hqdl_values::format::describe_io_error(.0))]
     Output(std::io::Error),
     /// The documents of an expansion cannot be read.
     #[error("the evidence of `{expansion}`: {message}")]

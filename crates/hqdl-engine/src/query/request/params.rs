@@ -4,7 +4,7 @@
 use rusqlite::Statement;
 
 use crate::query::request::error::QueryError;
-use hqdl_sql::blendsql::lexer::{Brackets, Lexeme, next_token};
+use hqdl_sql::blendsql::lexer::{Brackets, TokenKind, next_token};
 use hqdl_values::problem::find_nearest;
 use hqdl_values::value::Value;
 
@@ -159,7 +159,7 @@ pub fn list_parameters(sql: &str) -> Vec<&str> {
     while let Ok(Some(token)) = next_token(sql, at, Brackets::List) {
         at = token.span().end;
         let text = token.text(sql);
-        if token.lexeme == Lexeme::Parameter && text != "?" && !names.contains(&text) {
+        if token.lexeme == TokenKind::Parameter && text != "?" && !names.contains(&text) {
             names.push(text);
         }
     }

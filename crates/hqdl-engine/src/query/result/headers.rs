@@ -8,7 +8,7 @@ use rusqlite::types::ValueRef;
 
 use crate::query::request::dialect::Dialect;
 use crate::query::result::query_result::RowSink;
-use hqdl_sql::blendsql::lexer::{self, Brackets, Lexeme, Token};
+use hqdl_sql::blendsql::lexer::{self, Brackets, Token, TokenKind};
 
 /// Header of a result column.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -115,16 +115,18 @@ fn parse_headers(sql: &str, dialect: Dialect) -> Option<Vec<SourceHeader>> {
     let mut begin: Option<usize> = None;
     for (n, token) in tokens.iter().enumerate() {
         match token.lexeme {
-            Lexeme::Symbol(b'(' | b'[' | b'{') | Lexeme::Open => depth += 1,
-            Lexeme::Symbol(b')' | b']' | b'}') | Lexeme::Close => depth = depth.checked_sub(1)?,
+            TokenKind::Symbol(b'(' | b'[' | b'{') | TokenKind::Open => depth += 1,
+            TokenKind::Symbol(b')' | b']' | b'}') | TokenKind::Close => {
+                depth = depth.checked_sub(1)?
+            }
             _ if depth > 0 => {}
-            Lexeme::Symbol(b',') => {
+            TokenKind::Symbol(b',') => {
                 if let Some(from) = begin {
                     items.push(from..n);
                     begin = Some(n + 1);
                 }
             }
-            Lexeme::Symbol(b';') => break,
+            TokenKind::Symbol(b';') => break,
             _ => match begin {
                 None if token.is_word(sql, "SELECT") => begin = Some(n + 1),
                 Some(from) if from == n && is_one_of(token, &["DISTINCT", "ALL"]) => {
@@ -163,19 +165,21 @@ fn parse_header(sql: &str, item: &[Token], dialect: Dialect) -> Option<SourceHea
     }
     let text = sql.get(first.start..last.end)?;
     let names_column = item.iter().enumerate().all(|(n, token)| match n % 2 {
-        0 => matches!(token.lexeme, Lexeme::Word | Lexeme::Quoted | Lexeme::Name),
+        0 => matches!(token.lexeme, TokenKind::Word | TokenKind::Quoted | TokenKind::Name),
         _ => token.is_symbol(b'.'),
     });
     if names_column || has_alias(sql, item, dialect) {
         return Some(SourceHeader::FromSqlite);
     }
     // A field that is selected from a call, as in `{{…}}.name`, names the column.
-    if is_member && first.lexeme == Lexeme::Open && is_enclosed_in_brackets(&item[..item.len() - 2])
+    if is_member
+        && first.lexeme == TokenKind::Open
+        && is_enclosed_in_brackets(&item[..item.len() - 2])
     {
         return Some(SourceHeader::Text(last.unquoted_text(sql)));
     }
     // If a call has a question, the question names the column.
-    if first.lexeme == Lexeme::Open && is_enclosed_in_brackets(item) {
+    if first.lexeme == TokenKind::Open && is_enclosed_in_brackets(item) {
         let question = parse_call_question(sql, item);
         return Some(SourceHeader::Text(question.unwrap_or_else(|| text.to_owned())));
     }
@@ -192,8 +196,8 @@ fn is_enclosed_in_brackets(item: &[Token]) -> bool {
     let mut depth = 0_usize;
     for (n, token) in item.iter().enumerate() {
         match token.lexeme {
-            Lexeme::Symbol(b'(' | b'[' | b'{') | Lexeme::Open => depth += 1,
-            Lexeme::Symbol(b')' | b']' | b'}') | Lexeme::Close => {
+            TokenKind::Symbol(b'(' | b'[' | b'{') | TokenKind::Open => depth += 1,
+            TokenKind::Symbol(b')' | b']' | b'}') | TokenKind::Close => {
                 depth = depth.saturating_sub(1);
                 if depth == 0 {
                     return n + 1 == item.len();
@@ -211,15 +215,15 @@ fn has_alias(sql: &str, item: &[Token], dialect: Dialect) -> bool {
         return true;
     }
     let is_name = match last.lexeme {
-        Lexeme::Word => !NO_ALIAS.iter().chain(&OPERATORS).any(|w| last.is_word(sql, w)),
-        Lexeme::Quoted | Lexeme::Name => true,
-        Lexeme::Text => dialect == Dialect::Sqlite,
+        TokenKind::Word => !NO_ALIAS.iter().chain(&OPERATORS).any(|w| last.is_word(sql, w)),
+        TokenKind::Quoted | TokenKind::Name => true,
+        TokenKind::Text => dialect == Dialect::Sqlite,
         _ => false,
     };
     let operand = match before.lexeme {
-        Lexeme::Word => !OPERATORS.iter().any(|w| before.is_word(sql, w)),
-        Lexeme::Symbol(symbol) => matches!(symbol, b')' | b']'),
-        Lexeme::Colons | Lexeme::Open => false,
+        TokenKind::Word => !OPERATORS.iter().any(|w| before.is_word(sql, w)),
+        TokenKind::Symbol(symbol) => matches!(symbol, b')' | b']'),
+        TokenKind::Colons | TokenKind::Open => false,
         _ => true,
     };
     is_name && operand
@@ -241,19 +245,22 @@ fn parse_call_question(sql: &str, call: &[Token]) -> Option<String> {
         [keyword, equals, text] => {
             keyword.is_word(sql, "question")
                 && equals.is_symbol(b'=')
-                && matches!(text.lexeme, Lexeme::Text | Lexeme::Quoted)
+                && matches!(text.lexeme, TokenKind::Text | TokenKind::Quoted)
         }
         _ => false,
     });
     let question = arguments.get(renamed.map_or(0, |keyword| keyword + 2)..)?;
-    let text = question.first().filter(|t| matches!(t.lexeme, Lexeme::Text | Lexeme::Quoted))?;
+    let text =
+        question.first().filter(|t| matches!(t.lexeme, TokenKind::Text | TokenKind::Quoted))?;
     let text = if question.get(1).is_some_and(|next| next.is_symbol(b'|')) {
         let mut depth = 0_usize;
         let last = question.iter().take_while(|token| {
             match token.lexeme {
-                Lexeme::Symbol(b'(' | b'[' | b'{') | Lexeme::Open => depth += 1,
-                Lexeme::Symbol(b')' | b']' | b'}') | Lexeme::Close if depth == 0 => return false,
-                Lexeme::Symbol(b')' | b']' | b'}') | Lexeme::Close => depth -= 1,
+                TokenKind::Symbol(b'(' | b'[' | b'{') | TokenKind::Open => depth += 1,
+                TokenKind::Symbol(b')' | b']' | b'}') | TokenKind::Close if depth == 0 => {
+                    return false;
+                }
+                TokenKind::Symbol(b')' | b']' | b'}') | TokenKind::Close => depth -= 1,
                 _ => {}
             }
             depth > 0 || !token.is_symbol(b',')

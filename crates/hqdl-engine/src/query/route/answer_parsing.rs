@@ -11,7 +11,7 @@ use hqdl_sql::blendsql::ingredients::{AnswerFunction, Ingredient};
 use hqdl_sql::blendsql::parse::ParsedQuery;
 use hqdl_sql::blendsql::usage::{CallUsage, ComparedWith, Key};
 use hqdl_sql::blendsql::{Call, Choices, Quantifier, Subject, yes_no};
-use hqdl_values::format::regex_reason;
+use hqdl_values::format::describe_regex_error;
 use hqdl_values::key::{ColumnIdentity, ListHash};
 use hqdl_values::value::Value;
 
@@ -23,7 +23,10 @@ pub(in crate::query) fn compile_answer_regex(
     match regex::Regex::new(&format!("^(?:{pattern})$")) {
         Ok(regex) => Ok(Some(Arc::new(regex))),
         Err(error) => Err(QueryError::in_sql(
-            format!("the regular expression `{pattern}` cannot be read: {}", regex_reason(&error)),
+            format!(
+                "the regular expression `{pattern}` cannot be read: {}",
+                describe_regex_error(&error)
+            ),
             Some(call.span.clone()),
             "in this call",
             "correct `regex`; to match a special character literally, put `\\` before it",

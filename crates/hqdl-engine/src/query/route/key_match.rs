@@ -70,7 +70,7 @@ pub(in crate::query) fn match_key(
         let mut is_first = true;
         for item in concatenation_items(value) {
             if let Lineage::Literal(literal) = item {
-                text.push_str(&literal_text(literal)?);
+                text.push_str(&parse_literal_text(literal)?);
                 continue;
             }
             let free = |n: &usize| columns[*n].lineage.is_same(item) && !found.contains(n);
@@ -124,7 +124,7 @@ fn is_literal(lineage: &Lineage) -> bool {
 }
 
 /// Returns the text of a literal, or `None` for a number.
-fn literal_text(literal: &str) -> Option<String> {
+fn parse_literal_text(literal: &str) -> Option<String> {
     let inner = literal.strip_prefix('\'')?.strip_suffix('\'')?;
     Some(inner.replace("''", "'"))
 }

@@ -143,7 +143,7 @@ impl<'b, 'a> ModelRouter<'b, 'a> {
         let routing_expansion = Arc::new(build_routing_expansion(expansion, columns_hash));
         let requirements = request
             .choose_models(&routing_expansion)
-            .requirements(request.facts.history(), &routing_expansion)?;
+            .build_requirements(request.facts.history(), &routing_expansion)?;
         let identity = requirements.identity_id(0);
         let mut targets = [TargetExpansion::new(routing_expansion, Arc::new(requirements), None)];
         let text = Value::Text(ask.trim().to_owned());

@@ -301,7 +301,7 @@ struct SourceEvaluator<'s> {
 
 impl SourceEvaluator<'_> {
     /// Returns the parts of the key as SQL over the source's rows.
-    fn key_expressions(&self) -> Vec<String> {
+    fn build_key_expressions(&self) -> Vec<String> {
         let column =
             |instance: usize, column: &str| self.source.relation.output_column(instance, column);
         self.source.parts.iter().filter_map(|p| p.to_sql(&column)).collect()
@@ -339,7 +339,7 @@ impl SourceEvaluator<'_> {
             });
             names
         };
-        let keys = self.key_expressions();
+        let keys = self.build_key_expressions();
         let mut is_number = |part: usize| {
             let type_checks = keys.iter().enumerate().map(|(n, key)| {
                 let allowed_types =
@@ -363,7 +363,7 @@ impl SourceEvaluator<'_> {
         all: &[&Lineage],
         value_provider: &mut dyn ValueListProvider,
     ) -> Result<bool, QueryError> {
-        let keys = self.key_expressions();
+        let keys = self.build_key_expressions();
         let Some(args) = self.translate_values(all).filter(|args| !args.is_empty()) else {
             return Ok(false);
         };
@@ -397,7 +397,8 @@ impl SourceEvaluator<'_> {
         all: &[&Lineage],
         value_provider: &mut dyn ValueListProvider,
     ) -> Result<String, QueryError> {
-        let (keys, args) = (self.key_expressions(), self.translate_values(all).unwrap_or_default());
+        let (keys, args) =
+            (self.build_key_expressions(), self.translate_values(all).unwrap_or_default());
         let names = |name: &str, many: usize| -> Vec<String> {
             (1..=many).map(|n| format!("{name}{n}")).collect()
         };

@@ -115,8 +115,9 @@ impl PartnerQuestions {
         counts: &mut Counts,
     ) -> Result<Self, QueryError> {
         let expansion = Arc::new(build_join_expansion(join, list));
-        let mut requirements =
-            request.choose_models(&expansion).requirements(request.facts.history(), &expansion)?;
+        let mut requirements = request
+            .choose_models(&expansion)
+            .build_requirements(request.facts.history(), &expansion)?;
         if let Some(refresh) = request.refresh {
             refresh.mark_values_missing(&mut requirements, 1);
         }

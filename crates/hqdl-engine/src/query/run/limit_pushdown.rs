@@ -206,7 +206,7 @@ impl<'r> CandidateReader<'r> {
             return;
         }
         let mut key = Vec::new();
-        let values: Vec<ValueRef<'_>> = row.values.iter().map(distinct_value).collect();
+        let values: Vec<ValueRef<'_>> = row.values.iter().map(to_distinct_form).collect();
         write_canonical_bytes(&values, &mut key);
         let at = *self.row_positions.entry(key).or_insert(self.rows.len());
         let Some(mut known) = self.rows.get_mut(at).map(|known| {
@@ -274,7 +274,7 @@ impl<'r> CandidateReader<'r> {
 }
 
 /// Returns a value in the form that DISTINCT compares.
-fn distinct_value(value: &Sql) -> ValueRef<'_> {
+fn to_distinct_form(value: &Sql) -> ValueRef<'_> {
     // A whole number of 64 bits is exact as an integer.
     let limit = 63_f64.exp2();
     match value {

@@ -37,7 +37,7 @@ pub fn run_passes(engine: &mut Engine<'_, '_>, sink: &mut dyn RowSink) -> Result
         };
         let seconds = began.elapsed().as_secs_f64();
         let step = pass_loop.choose_step(&rewritten, end);
-        if let Some(buffer) = pass_loop.take_step(step, seconds)? {
+        if let Some(buffer) = pass_loop.execute_step(step, seconds)? {
             engine.sql.clone_from(&rewritten.sql);
             return engine.send_rows(&rewritten, &buffer, sink);
         }
@@ -56,7 +56,7 @@ enum Statement {
 /// Rules that a pass applies to save requests. If the query waits for a value without recording a
 /// demand, the next pass applies fewer rules.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Evaluation {
+enum EnabledRules {
     /// All rules.
     LimitPushdown,
     /// No LIMIT pushdown.
@@ -106,7 +106,7 @@ struct PassLoop<'e, 'r, 'a> {
     statement: Statement,
     /// Offsets of the subqueries that were already tried and are not run separately again.
     tried: Vec<usize>,
-    evaluation: Evaluation,
+    evaluation: EnabledRules,
     /// Whether the conditions have been reordered since the last request.
     is_reordered: bool,
 }
@@ -118,7 +118,7 @@ impl<'e, 'r, 'a> PassLoop<'e, 'r, 'a> {
             engine,
             statement: Statement::Query,
             tried: Vec::new(),
-            evaluation: Evaluation::LimitPushdown,
+            evaluation: EnabledRules::LimitPushdown,
             is_reordered: false,
         }
     }
@@ -127,7 +127,7 @@ impl<'e, 'r, 'a> PassLoop<'e, 'r, 'a> {
     fn rewrite_current_statement(&self) -> RewrittenQuery {
         match self.statement {
             Statement::Query => {
-                self.engine.rewrite_query(self.evaluation == Evaluation::LimitPushdown)
+                self.engine.rewrite_query(self.evaluation == EnabledRules::LimitPushdown)
             }
             Statement::Subquery(at) => self.engine.rewrite_standalone_subquery(at),
         }
@@ -146,7 +146,7 @@ impl<'e, 'r, 'a> PassLoop<'e, 'r, 'a> {
             runtime.begin_pass();
             runtime.settings.probes_all_conditions =
                 self.sampler.must_probe_all_conditions(rewritten);
-            runtime.settings.no_short_circuit = self.evaluation == Evaluation::NoShortCircuit;
+            runtime.settings.no_short_circuit = self.evaluation == EnabledRules::NoShortCircuit;
         }
         let mut buffer = RowBuffer::default();
         let mut reader = rewritten.limit_pushdown.as_ref().map(|rule| {
@@ -228,7 +228,7 @@ impl<'e, 'r, 'a> PassLoop<'e, 'r, 'a> {
     }
 
     /// Takes a step and records the preceding pass. Returns the rows if the pass was final.
-    fn take_step(
+    fn execute_step(
         &mut self,
         step: PassStep<'_>,
         seconds: f64,
@@ -289,9 +289,9 @@ impl<'e, 'r, 'a> PassLoop<'e, 'r, 'a> {
     /// Makes the following passes apply fewer rules.
     fn disable_next_rule(&mut self) -> Result<(), QueryError> {
         self.evaluation = match self.evaluation {
-            Evaluation::LimitPushdown => Evaluation::NoLimitPushdown,
-            Evaluation::NoLimitPushdown => Evaluation::NoShortCircuit,
-            Evaluation::NoShortCircuit => {
+            EnabledRules::LimitPushdown => EnabledRules::NoLimitPushdown,
+            EnabledRules::NoLimitPushdown => EnabledRules::NoShortCircuit,
+            EnabledRules::NoShortCircuit => {
                 let message = "a call is pending but needs no value: this is a bug in hqdl";
                 return Err(QueryError::in_sql(message, None, "", "please report this query"));
             }

@@ -327,8 +327,8 @@ fn find_result_column(sql: &str, expr: &Expr, query: &Query) -> Option<usize> {
         }
         Body::Core(core) => core.columns.iter().position(|c| {
             let is_same = |e: &Expr| {
-                read_words(&sql[strip_expr_parens(e).span.clone()])
-                    == read_words(&sql[strip_expr_parens(expr).span.clone()])
+                split_tokens(&sql[strip_expr_parens(e).span.clone()])
+                    == split_tokens(&sql[strip_expr_parens(expr).span.clone()])
             };
             c.expr.as_ref().is_some_and(is_same)
         }),
@@ -337,7 +337,7 @@ fn find_result_column(sql: &str, expr: &Expr, query: &Query) -> Option<usize> {
 }
 
 /// Returns the tokens of an expression, without the space between them.
-fn read_words(sql: &str) -> Vec<&str> {
+fn split_tokens(sql: &str) -> Vec<&str> {
     let (mut words, mut at) = (Vec::new(), 0);
     while let Ok(Some(token)) = lexer::next_token(sql, at, Brackets::List) {
         words.push(token.text(sql));

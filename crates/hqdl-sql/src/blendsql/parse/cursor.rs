@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use crate::blendsql::ingredients::Subject;
-use crate::blendsql::lexer::{Lexeme, Token};
+use crate::blendsql::lexer::{Token, TokenKind};
 use crate::blendsql::parse::keywords;
 use crate::blendsql::tree::{Query, Span};
 use crate::blendsql::{Call, SqlError};
@@ -57,7 +57,7 @@ impl QueryParser<'_> {
     fn token_at(&self, at: usize) -> Option<Token> {
         let token = *self.tokens.get(at).filter(|_| at < self.end)?;
         Some(match self.call_at(token) {
-            Some(n) => Token { lexeme: Lexeme::Call, end: self.calls[n].span.end, ..token },
+            Some(n) => Token { lexeme: TokenKind::Call, end: self.calls[n].span.end, ..token },
             None => token,
         })
     }
@@ -65,7 +65,7 @@ impl QueryParser<'_> {
     /// Returns the index of the call that begins with a token, if there is one.
     pub fn call_at(&self, token: Token) -> Option<usize> {
         // Calls begin with `{{` or with the name of a function.
-        let can_begin = matches!(token.lexeme, Lexeme::Open | Lexeme::Word | Lexeme::Call);
+        let can_begin = matches!(token.lexeme, TokenKind::Open | TokenKind::Word | TokenKind::Call);
         self.call_starts.get(&token.start).copied().filter(|_| can_begin)
     }
 
@@ -79,7 +79,7 @@ impl QueryParser<'_> {
     pub fn advance(&mut self) -> Option<Token> {
         let token = self.peek()?;
         self.at += 1;
-        if token.lexeme == Lexeme::Call {
+        if token.lexeme == TokenKind::Call {
             self.at += self.tokens[self.at..self.end].partition_point(|t| t.start < token.end);
         }
         Some(token)
@@ -146,15 +146,15 @@ impl QueryParser<'_> {
     /// Returns true if the token can be the name of a table, a column or an alias: `nm` in
     /// `SQLite`'s grammar.
     pub fn is_name(&self, token: Token) -> bool {
-        token.lexeme == Lexeme::Text && !self.text(token).starts_with('$')
+        token.lexeme == TokenKind::Text && !self.text(token).starts_with('$')
             || self.is_identifier(token)
     }
 
     /// Returns true if the token is a name that is not quoted with `'`.
     pub fn is_identifier(&self, token: Token) -> bool {
         match token.lexeme {
-            Lexeme::Quoted | Lexeme::Name => true,
-            Lexeme::Word => !keywords::is_reserved(self.text(token)) && !self.begins_blob(token),
+            TokenKind::Quoted | TokenKind::Name => true,
+            TokenKind::Word => !keywords::is_reserved(self.text(token)) && !self.begins_blob(token),
             _ => false,
         }
     }
@@ -191,7 +191,7 @@ impl QueryParser<'_> {
     /// Returns true for a word that is a name elsewhere but continues the query after a table or
     /// an expression.
     fn continues_clause(&self, token: Token) -> bool {
-        if token.lexeme != Lexeme::Word {
+        if token.lexeme != TokenKind::Word {
             return false;
         }
         let is_window =
@@ -288,10 +288,10 @@ impl QueryParser<'_> {
             "*", "/", "%", "&", "|", "~", "::",
         ];
         let first = self.peek()?;
-        if first.lexeme == Lexeme::Colons {
+        if first.lexeme == TokenKind::Colons {
             return Some(("::", 1));
         }
-        if !matches!(first.lexeme, Lexeme::Symbol(_)) {
+        if !matches!(first.lexeme, TokenKind::Symbol(_)) {
             return None;
         }
         let rest = self.sql.get(first.start..self.text_end)?;

@@ -1,7 +1,7 @@
 //! Grammar of expressions, by operator precedence.
 
 use crate::blendsql::SqlError;
-use crate::blendsql::lexer::{Lexeme, Token, is_word_byte};
+use crate::blendsql::lexer::{Token, TokenKind, is_word_byte};
 use crate::blendsql::parse::cursor::QueryParser;
 use crate::blendsql::tree::{Expr, ExprKind, ExprOperator, MatchOperator, WindowSpec};
 
@@ -129,7 +129,7 @@ impl QueryParser<'_> {
             }
             return find_infix(sign).map(|(infix, level)| (infix, tokens, level));
         }
-        if token.lexeme != Lexeme::Word {
+        if token.lexeme != TokenKind::Word {
             return None;
         }
         if self.is_word("AND") {
@@ -264,7 +264,7 @@ impl QueryParser<'_> {
             query = Some(Box::new(self.parse_query_in_parens()?));
         } else if self.is_symbol(b'(') {
             list = self.parse_list_in_parens()?;
-        } else if self.peek().is_some_and(|t| t.lexeme == Lexeme::Call) {
+        } else if self.peek().is_some_and(|t| t.lexeme == TokenKind::Call) {
             list = vec![self.parse_call()?];
             is_answer = true;
         } else {
@@ -295,9 +295,9 @@ impl QueryParser<'_> {
         let start = self.next_start();
         let Some(token) = self.peek() else { return Err(self.unexpected_error()) };
         let kind = match token.lexeme {
-            Lexeme::Call => return self.parse_call(),
-            Lexeme::Symbol(b'(') => self.parse_parenthesized()?,
-            Lexeme::Symbol(symbol @ (b'+' | b'-' | b'~')) => {
+            TokenKind::Call => return self.parse_call(),
+            TokenKind::Symbol(b'(') => self.parse_parenthesized()?,
+            TokenKind::Symbol(symbol @ (b'+' | b'-' | b'~')) => {
                 // Operators of several symbols, such as `->`, are not prefix operators.
                 if self.peek_operator().is_some_and(|(_, tokens)| tokens > 1) {
                     return Err(self.unexpected_error());
@@ -311,26 +311,26 @@ impl QueryParser<'_> {
                 let operand = self.parse_binary(Precedence::Prefix, false)?;
                 ExprKind::Operation(ExprOperator::Prefix(sign), vec![operand])
             }
-            Lexeme::Number if is_number(self.text(token)) => self.read_literal(1),
-            Lexeme::Text
+            TokenKind::Number if is_number(self.text(token)) => self.read_literal(1),
+            TokenKind::Text
                 if self.text(token).starts_with(['\'', '"']) && !self.is_symbol_after(1, b'.') =>
             {
                 self.read_literal(1)
             }
-            Lexeme::Parameter if is_parameter(self.text(token)) => {
+            TokenKind::Parameter if is_parameter(self.text(token)) => {
                 self.at += 1;
                 ExprKind::Operation(ExprOperator::Unknown, Vec::new())
             }
             // `$tag$…$tag$` is a string in PostgreSQL; in SQLite it is a parameter if it is one
             // word.
-            Lexeme::Text
+            TokenKind::Text
                 if is_parameter(self.text(token))
                     && (self.is_server || self.text(token).bytes().all(is_word_byte)) =>
             {
                 self.at += 1;
                 ExprKind::Operation(ExprOperator::Unknown, Vec::new())
             }
-            Lexeme::Word => self.parse_word(token)?,
+            TokenKind::Word => self.parse_word(token)?,
             _ => self.parse_name()?,
         };
         self.skip_subscripts();
@@ -406,7 +406,7 @@ impl QueryParser<'_> {
                 table = Some(std::mem::replace(&mut column, self.read_name()?));
             }
         }
-        if first.lexeme == Lexeme::Text && table.is_none() {
+        if first.lexeme == TokenKind::Text && table.is_none() {
             return Err(self.unexpected_error());
         }
         Ok(ExprKind::Column { table, column })

@@ -1,7 +1,7 @@
 //! Grammar of the FROM clause.
 
 use crate::blendsql::SqlError;
-use crate::blendsql::lexer::{Lexeme, Token};
+use crate::blendsql::lexer::{Token, TokenKind};
 use crate::blendsql::parse::cursor::QueryParser;
 use crate::blendsql::parse::keywords;
 use crate::blendsql::tree::{FromItem, FromSource, JoinKind};
@@ -36,7 +36,7 @@ impl QueryParser<'_> {
             return Ok(Some((JoinKind::Inner, false)));
         }
         let begins_join = |token: &Token| {
-            token.lexeme == Lexeme::Word && keywords::begins_join(self.text(*token))
+            token.lexeme == TokenKind::Word && keywords::begins_join(self.text(*token))
         };
         if !self.peek().is_some_and(|t| begins_join(&t)) {
             return Ok(None);

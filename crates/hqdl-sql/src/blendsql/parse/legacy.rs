@@ -13,7 +13,7 @@
 //! | `{{…}}::INT`, `t.x::INT` | `CAST({{…}} AS INT)`, `CAST(t.x AS INT)` |
 
 use crate::blendsql::argument::is_cast_type;
-use crate::blendsql::lexer::Lexeme;
+use crate::blendsql::lexer::TokenKind;
 use crate::blendsql::parse::cursor::{LegacySyntax, QueryParser};
 use crate::blendsql::tree::{
     Body, Cte, Expr, ExprKind, FromItem, FromSource, JoinKind, Query, ResultColumn, SelectCore,
@@ -229,7 +229,7 @@ impl QueryParser<'_> {
     ) -> Result<(), SqlError> {
         let end = self.previous_token_end();
         let subscript = self.peek().filter(|next| {
-            next.start == end && next.lexeme == Lexeme::Name && self.text(*next).starts_with('[')
+            next.start == end && next.lexeme == TokenKind::Name && self.text(*next).starts_with('[')
         });
         if let Some(subscript) = subscript.filter(|_| self.legacy.is_some() && !self.is_server) {
             let message = "a cast cannot have a subscript";

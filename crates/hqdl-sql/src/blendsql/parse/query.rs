@@ -1,7 +1,7 @@
 //! Grammar of queries: WITH, compound SELECTs, VALUES, and the clauses of a SELECT.
 
 use crate::blendsql::SqlError;
-use crate::blendsql::lexer::{Lexeme, Token};
+use crate::blendsql::lexer::{Token, TokenKind};
 use crate::blendsql::parse::cursor::QueryParser;
 use crate::blendsql::tree::{
     Body, CompoundOperator, Cte, Expr, ExprKind, OrderTerm, Query, ResultColumn, SelectCore,
@@ -140,7 +140,7 @@ impl QueryParser<'_> {
     /// Parses the rows of VALUES. A call can be an entire row.
     fn parse_values_rows(&mut self) -> Result<Body, SqlError> {
         let rows = self.read_list(|p| match p.peek() {
-            Some(token) if token.lexeme == Lexeme::Call => Ok(vec![p.parse_call()?]),
+            Some(token) if token.lexeme == TokenKind::Call => Ok(vec![p.parse_call()?]),
             _ => {
                 p.expect_symbol(b'(')?;
                 let row = p.read_list(Self::parse_expr)?;

@@ -13,7 +13,7 @@
 //! | `FETCH FIRST n ROWS ONLY` | LIMIT |
 
 use crate::blendsql::SqlError;
-use crate::blendsql::lexer::Lexeme;
+use crate::blendsql::lexer::TokenKind;
 use crate::blendsql::parse::cursor::QueryParser;
 use crate::blendsql::parse::expr::Precedence;
 use crate::blendsql::tree::Expr;
@@ -59,7 +59,7 @@ const LONG_TYPES: [&str; 4] = ["DOUBLE", "CHARACTER", "TIME", "TIMESTAMP"];
 impl QueryParser<'_> {
     /// Returns the number of tokens of the next literal if the literal begins with its type.
     pub(super) fn typed_literal_token_count(&self) -> Option<usize> {
-        let is_text = self.peek_after(1).is_some_and(|t| t.lexeme == Lexeme::Text);
+        let is_text = self.peek_after(1).is_some_and(|t| t.lexeme == TokenKind::Text);
         if !is_text || !TYPES.iter().any(|word| self.is_word(word)) {
             return None;
         }
@@ -97,7 +97,7 @@ impl QueryParser<'_> {
         while self.is_server
             && self
                 .peek()
-                .is_some_and(|t| t.lexeme == Lexeme::Name && self.text(t).starts_with('['))
+                .is_some_and(|t| t.lexeme == TokenKind::Name && self.text(t).starts_with('['))
         {
             self.at += 1;
         }
@@ -179,7 +179,7 @@ impl QueryParser<'_> {
         }
         if self.eat_symbol(b'(') {
             self.read_list(|p| match p.advance() {
-                Some(token) if token.lexeme == Lexeme::Number => Ok(()),
+                Some(token) if token.lexeme == TokenKind::Number => Ok(()),
                 _ => Err(p.unexpected_error()),
             })?;
             self.expect_symbol(b')')?;

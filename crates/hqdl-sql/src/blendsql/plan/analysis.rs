@@ -4,7 +4,7 @@
 use crate::blendsql::aggregates::{has_window, is_aggregate, is_aggregate_call};
 use crate::blendsql::frame::is_volatile;
 use crate::blendsql::parse::ParsedQuery;
-use crate::blendsql::plan::RefusalReason;
+use crate::blendsql::plan::RejectionReason;
 use crate::blendsql::plan::call_site::CallSite;
 use crate::blendsql::plan::statistics::Statistics;
 use crate::blendsql::scope::{CteCalls, Resolver, Schema, Scope, strip_expr_parens};
@@ -501,11 +501,11 @@ pub(crate) fn find_decisive_select<'e>(
     analysis: &Analysis<'_>,
     expr: &'e Expr,
     outer_scope: &Scope<'_>,
-) -> Result<&'e Query, RefusalReason> {
+) -> Result<&'e Query, RejectionReason> {
     let (query, core) = find_decisive_select_by_syntax(expr)?;
     if matches!(expr.kind, ExprKind::In { .. }) {
         let resolver = analysis.resolver();
-        let cte_scope = resolver.cte_scope(query, Some(outer_scope));
+        let cte_scope = resolver.build_cte_scope(query, Some(outer_scope));
         let scope = resolver.build_select_scope(core, &cte_scope);
         find_candidate_value(analysis, core, &scope)
             .ok_or("the value of its rows is not a column of a table")?;
@@ -527,7 +527,7 @@ pub(crate) fn find_candidate_value<'e>(
 /// Same as [`find_decisive_select`], but checks only the syntax.
 pub(crate) fn find_decisive_select_by_syntax(
     expr: &Expr,
-) -> Result<(&Query, &SelectCore), RefusalReason> {
+) -> Result<(&Query, &SelectCore), RejectionReason> {
     let (ExprKind::Exists(query) | ExprKind::In { query: Some(query), .. }) = &expr.kind else {
         return Err("it is neither EXISTS nor IN");
     };

@@ -18,7 +18,7 @@ use crate::blendsql::plan::condition::{Condition, Predicate};
 use crate::blendsql::tree::{Expr, Span};
 
 /// The unmet precondition of a rule.
-pub type RefusalReason = &'static str;
+pub type RejectionReason = &'static str;
 
 /// Plan of a query.
 #[derive(Debug, Clone, Default)]
@@ -330,7 +330,7 @@ pub enum RuleResult {
     /// The rule changed the plan; the text describes the effect.
     Applied(String),
     /// The rule's precondition is not met.
-    Refused(RefusalReason),
+    Refused(RejectionReason),
     /// The rule does not concern the SELECT.
     Irrelevant,
 }

@@ -12,7 +12,7 @@
 use crate::blendsql::aggregates::{has_window, is_aggregate};
 use crate::blendsql::plan::select_scope::{RowUse, SelectScope};
 use crate::blendsql::plan::{
-    ConditionStage, DemandPlan, MemberRows, Membership, RefusalReason, RuleResult,
+    ConditionStage, DemandPlan, MemberRows, Membership, RejectionReason, RuleResult,
 };
 use crate::blendsql::scope::strip_expr_parens;
 use crate::blendsql::tree::{CompoundOperator, Expr, ExprKind, Query, Span};
@@ -43,7 +43,7 @@ pub(crate) fn restrict_by_other_side(
 fn find_compared_columns(
     select: &SelectScope<'_>,
     other: &Query,
-) -> Result<Vec<Span>, RefusalReason> {
+) -> Result<Vec<Span>, RejectionReason> {
     let SelectScope { analysis, query, core, scope, .. } = *select;
     if !analysis.list_reachable_calls(other).is_empty()
         || analysis.is_volatile(other)

@@ -32,7 +32,7 @@ use crate::blendsql::plan::analysis::{
 use crate::blendsql::plan::numbered_rows::NumberedRows;
 use crate::blendsql::plan::select_scope::{RowUse, SelectScope};
 use crate::blendsql::plan::{
-    ConditionStage, DemandPlan, NeededPart, NeededRows, OrderKey, RefusalReason, RuleResult,
+    ConditionStage, DemandPlan, NeededPart, NeededRows, OrderKey, RejectionReason, RuleResult,
 };
 use crate::blendsql::rules::limit_pushdown::parse_row_count;
 use crate::blendsql::scope::{Scope, strip_expr_parens};
@@ -41,7 +41,7 @@ use crate::blendsql::tree::{
     Expr, ExprKind, FromItem, FromSource, JoinKind, OrderTerm, Query, Span,
 };
 
-const ALL_ROWS: RefusalReason = "its result depends on all rows that pass";
+const ALL_ROWS: RejectionReason = "its result depends on all rows that pass";
 
 /// Plans the number of rows that must pass in each group.
 pub(crate) fn stop_at_first_rows(plan: &mut DemandPlan, select: &SelectScope<'_>) -> RuleResult {
@@ -84,7 +84,7 @@ fn has_groups(select: &SelectScope<'_>) -> bool {
 pub(crate) fn check_conditions(
     select: &SelectScope<'_>,
     calls: &[Expr],
-) -> Result<(), RefusalReason> {
+) -> Result<(), RejectionReason> {
     let SelectScope { analysis, query, core, scope, .. } = *select;
     let mut asks_pairs = false;
     for call in calls {
@@ -133,7 +133,7 @@ fn is_inner_table(item: &FromItem) -> bool {
     matches!(item.source, FromSource::Table { .. }) && item.join == JoinKind::Inner
 }
 
-fn find_needed_rows(select: &SelectScope<'_>) -> Result<NeededRows, RefusalReason> {
+fn find_needed_rows(select: &SelectScope<'_>) -> Result<NeededRows, RejectionReason> {
     let SelectScope { query, core, .. } = *select;
     let mut needed = NeededRows { set: select.offset(), ..NeededRows::default() };
     let is_grouped = has_groups(select);
@@ -156,7 +156,7 @@ fn find_needed_rows(select: &SelectScope<'_>) -> Result<NeededRows, RefusalReaso
         }
         _ => return Err(ALL_ROWS),
     }
-    let outer = outer_columns(select)?;
+    let outer = find_outer_columns(select)?;
     let runs_once = match select.row_use {
         RowUse::Arm(compound) => compound.span == select.analysis.whole_span,
         RowUse::Numbered(numbered) => numbered.runs_once,
@@ -174,7 +174,7 @@ fn require_window_rows(
     select: &SelectScope<'_>,
     numbered: NumberedRows<'_>,
     needed: &mut NeededRows,
-) -> Result<(), RefusalReason> {
+) -> Result<(), RejectionReason> {
     let NumberedRows { window, last, .. } = numbered;
     if has_groups(select) || select.query.limit.is_some() {
         return Err(ALL_ROWS);
@@ -196,7 +196,7 @@ fn require_window_rows(
 pub(crate) fn count_limited_rows(
     select: &SelectScope<'_>,
     limited: &Query,
-) -> Result<u64, RefusalReason> {
+) -> Result<u64, RejectionReason> {
     let sql = select.analysis.sql;
     let count = |e: &Expr| parse_row_count(e, sql).ok_or("its LIMIT or OFFSET is not a number");
     let limit = limited.limit.as_ref().map_or(Ok(0), count)?;
@@ -211,7 +211,7 @@ pub(crate) fn count_limited_rows(
 fn find_limit_order(
     select: &SelectScope<'_>,
     terms: &[OrderTerm],
-) -> Result<Vec<OrderKey>, RefusalReason> {
+) -> Result<Vec<OrderKey>, RejectionReason> {
     let mut order = Vec::new();
     for term in terms {
         let (core, sql) = (select.core, select.analysis.sql);
@@ -238,7 +238,7 @@ fn build_order_key(term: &OrderTerm, expr: &Expr) -> OrderKey {
 fn require_aggregate_rows(
     select: &SelectScope<'_>,
     needed: &mut NeededRows,
-) -> Result<(), RefusalReason> {
+) -> Result<(), RejectionReason> {
     let SelectScope { analysis, query, core, .. } = *select;
     let groups = check_groups_are_plain(select)?;
     needed.groups = groups.iter().map(|e| e.span.clone()).collect();
@@ -267,7 +267,7 @@ fn require_result_rows(
     groups: &[&Expr],
     select: &SelectScope<'_>,
     needed: &mut NeededRows,
-) -> Result<(), RefusalReason> {
+) -> Result<(), RejectionReason> {
     let sql = select.analysis.sql;
     if groups.iter().any(|group| is_same_value(group, strip_expr_parens(expr), select)) {
         return Ok(());
@@ -331,7 +331,7 @@ fn is_same_value(a: &Expr, b: &Expr, select: &SelectScope<'_>) -> bool {
 /// Checks that all grouping expressions are plain, and returns them.
 pub(crate) fn check_groups_are_plain<'s>(
     select: &SelectScope<'s>,
-) -> Result<Vec<&'s Expr>, RefusalReason> {
+) -> Result<Vec<&'s Expr>, RejectionReason> {
     let mut groups = Vec::new();
     for term in &select.core.group {
         let expr = resolve_term_expr(term, Clause::Group, select.core, select.analysis.sql);
@@ -365,7 +365,7 @@ fn is_plain(expr: &Expr, select: &SelectScope<'_>) -> bool {
 }
 
 /// Returns the columns of outer rows that a SELECT references.
-fn outer_columns(select: &SelectScope<'_>) -> Result<Vec<Span>, RefusalReason> {
+fn find_outer_columns(select: &SelectScope<'_>) -> Result<Vec<Span>, RejectionReason> {
     let SelectScope { analysis, query, scope, .. } = *select;
     let (mut outer, mut is_known): (Vec<Span>, bool) = (Vec::new(), true);
     let Some(around) = scope.parent.and_then(|ctes| ctes.parent) else { return Ok(outer) };

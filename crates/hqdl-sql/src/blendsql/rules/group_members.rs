@@ -11,7 +11,7 @@
 
 use crate::blendsql::aggregates::{has_window, is_aggregate_call};
 use crate::blendsql::plan::select_scope::SelectScope;
-use crate::blendsql::plan::{DemandPlan, MemberRows, Membership, RefusalReason, RuleResult};
+use crate::blendsql::plan::{DemandPlan, MemberRows, Membership, RejectionReason, RuleResult};
 use crate::blendsql::terms::{Clause, ResolvedTerm, resolve_term};
 use crate::blendsql::tree::{Expr, ExprKind, FromItem, Span};
 
@@ -30,7 +30,7 @@ pub(crate) fn restrict_to_kept_groups(
     {
         return RuleResult::Irrelevant;
     }
-    match check_groups(select) {
+    match find_group_columns(select) {
         Ok(columns) => {
             let rows = MemberRows::Groups { after: span_starting_at_from(select) };
             planned.memberships.push(Membership { columns, rows, keeps: true });
@@ -59,7 +59,7 @@ fn source_has_calls(item: &FromItem, select: &SelectScope<'_>) -> bool {
     found
 }
 
-fn check_groups(select: &SelectScope<'_>) -> Result<Vec<Span>, RefusalReason> {
+fn find_group_columns(select: &SelectScope<'_>) -> Result<Vec<Span>, RejectionReason> {
     let SelectScope { analysis, query, core, scope, .. } = *select;
     let sql = analysis.sql;
     let order = || query.order.iter().map(|o| &o.expr);

@@ -15,7 +15,7 @@
 use crate::blendsql::plan::analysis::is_row_count;
 use crate::blendsql::plan::select_scope::SelectScope;
 use crate::blendsql::plan::{
-    ConditionStage, DemandPlan, NeededPart, NeededRows, RefusalReason, RuleResult,
+    ConditionStage, DemandPlan, NeededPart, NeededRows, RejectionReason, RuleResult,
 };
 use crate::blendsql::rules::first_of_group::{
     check_conditions, check_groups_are_plain, count_limited_rows,
@@ -59,7 +59,7 @@ pub(crate) fn stop_at_decided_groups(
     }
 }
 
-fn find_needed_groups(select: &SelectScope<'_>) -> Result<NeededRows, RefusalReason> {
+fn find_needed_groups(select: &SelectScope<'_>) -> Result<NeededRows, RejectionReason> {
     let count = count_limited_rows(select, select.query)?;
     let groups = check_groups_are_plain(select)?;
     let groups = groups.iter().map(|e| e.span.clone()).collect();

@@ -36,7 +36,9 @@ use crate::blendsql::aggregates::{has_window, is_aggregate};
 use crate::blendsql::ingredients::Subject;
 use crate::blendsql::plan::analysis::visit_own_calls;
 use crate::blendsql::plan::select_scope::SelectScope;
-use crate::blendsql::plan::{DemandPlan, LimitPushdown, RefusalReason, RuleResult, SubqueryLimit};
+use crate::blendsql::plan::{
+    DemandPlan, LimitPushdown, RejectionReason, RuleResult, SubqueryLimit,
+};
 use crate::blendsql::scope::{Table, strip_expr_parens};
 use crate::blendsql::terms::{Clause, ResolvedTerm, read_integer, resolve_term, resolve_term_expr};
 use crate::blendsql::tree::{Expr, ExprKind, ResultColumn, SelectCore};
@@ -73,7 +75,7 @@ pub(crate) fn push_down_limit(plan: &mut DemandPlan, select: &SelectScope<'_>) -
     RuleResult::Applied(rows)
 }
 
-fn plan_limit(select: &SelectScope<'_>, calls: &[Expr]) -> Result<LimitPushdown, RefusalReason> {
+fn plan_limit(select: &SelectScope<'_>, calls: &[Expr]) -> Result<LimitPushdown, RejectionReason> {
     let SelectScope { analysis, query, core, scope, .. } = *select;
     if core.from.is_empty() {
         return Err("it reads no table");
@@ -145,7 +147,7 @@ fn plan_limit(select: &SelectScope<'_>, calls: &[Expr]) -> Result<LimitPushdown,
 }
 
 /// Checks that no call affects the grouping.
-fn check_groups(select: &SelectScope<'_>) -> Result<(), RefusalReason> {
+fn check_groups(select: &SelectScope<'_>) -> Result<(), RejectionReason> {
     let SelectScope { analysis, query, core, .. } = *select;
     if core.group.is_empty() {
         let is_aggregate = is_aggregate(core, query);
@@ -165,7 +167,7 @@ fn check_groups(select: &SelectScope<'_>) -> Result<(), RefusalReason> {
 
 /// Checks that DISTINCT compares only values that depend on no call, and that every ORDER BY term
 /// is among these values.
-fn check_distinct(select: &SelectScope<'_>, has_star: bool) -> Result<(), RefusalReason> {
+fn check_distinct(select: &SelectScope<'_>, has_star: bool) -> Result<(), RejectionReason> {
     let SelectScope { analysis, query, core, scope, .. } = *select;
     let results = || core.columns.iter().filter_map(|c| c.expr.as_ref());
     let text = |e: &Expr| &analysis.sql[strip_expr_parens(e).span.clone()];
@@ -190,7 +192,10 @@ fn check_distinct(select: &SelectScope<'_>, has_star: bool) -> Result<(), Refusa
 }
 
 /// Checks that a nested SELECT returns the same rows if it is run separately.
-fn check_standalone(select: &SelectScope<'_>, limit: &LimitPushdown) -> Result<(), RefusalReason> {
+fn check_standalone(
+    select: &SelectScope<'_>,
+    limit: &LimitPushdown,
+) -> Result<(), RejectionReason> {
     let SelectScope { analysis, query, core, scope, .. } = *select;
     // `SQLite` pushes outer conditions down into a subquery without LIMIT, so the subquery reaches
     // fewer rows.

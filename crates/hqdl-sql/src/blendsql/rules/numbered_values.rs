@@ -13,7 +13,7 @@ use crate::blendsql::aggregates::count_windows;
 use crate::blendsql::ingredients::Subject;
 use crate::blendsql::plan::analysis::visit_own_calls;
 use crate::blendsql::plan::select_scope::{RowUse, SelectScope};
-use crate::blendsql::plan::{DemandPlan, RefusalReason, RuleResult, ValueGuard};
+use crate::blendsql::plan::{DemandPlan, RejectionReason, RuleResult, ValueGuard};
 use crate::blendsql::scope::strip_expr_parens;
 use crate::blendsql::terms::{Clause, resolve_term_expr};
 use crate::blendsql::tree::{Expr, ExprKind, ExprOperator};
@@ -44,7 +44,7 @@ pub(crate) fn restrict_to_first_rows(
 
 /// Checks that calls occur only in results, and that rows beyond the first ones do not need these
 /// results.
-fn check_results(select: &SelectScope<'_>) -> Result<(), RefusalReason> {
+fn check_results(select: &SelectScope<'_>) -> Result<(), RejectionReason> {
     let SelectScope { analysis, query, core, .. } = *select;
     let results = core.columns.iter().filter_map(|c| Some((c.alias.as_ref(), c.expr.as_ref()?)));
     let (values, plain): (Vec<_>, Vec<_>) = results.partition(|(_, e)| select.depends_on_call(e));

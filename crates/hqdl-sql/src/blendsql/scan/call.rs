@@ -5,7 +5,7 @@ use std::ops::Range;
 use crate::blendsql::argument::{self, token_span};
 use crate::blendsql::ingredients::keyword::{KEYWORDS, find_keyword};
 use crate::blendsql::ingredients::{Arguments, IngredientRef, Keyword, SLOT, Subject};
-use crate::blendsql::lexer::{Lexeme, Token};
+use crate::blendsql::lexer::{Token, TokenKind};
 use crate::blendsql::macros::WrittenArgument;
 use crate::blendsql::scan::ScannedCall;
 use crate::blendsql::scan::blocking::BlockingArguments;
@@ -279,7 +279,7 @@ impl CallParts {
         if at > 1 {
             if let ([text], false) = (tokens, question_is_named)
                 && self.positions == at
-                && text.lexeme == Lexeme::Text
+                && text.lexeme == TokenKind::Text
             {
                 self.question = Some(text.unquoted_text(sql));
                 return Ok(());
@@ -287,7 +287,7 @@ impl CallParts {
         } else if self.positions == 1 && !question_is_named {
             return self.read_question(sql, ingredient, tokens);
         } else if let ([text], 1) = (tokens, self.positions)
-            && text.lexeme == Lexeme::Text
+            && text.lexeme == TokenKind::Text
             && argument::parse_legacy_column(sql, tokens).is_none()
         {
             return Err(SqlError::new(
@@ -316,7 +316,7 @@ impl CallParts {
         for operand in split_concatenation(tokens) {
             match operand {
                 [] => return None,
-                [text] if text.lexeme == Lexeme::Text => {
+                [text] if text.lexeme == TokenKind::Text => {
                     question.push_str(&text.unquoted_text(sql));
                 }
                 _ if ingredient.subject() != Subject::Value
@@ -342,7 +342,7 @@ impl CallParts {
         tokens: &[Token],
     ) -> Result<(), SqlError> {
         let (text, rest) = match tokens {
-            [text, rest @ ..] if matches!(text.lexeme, Lexeme::Text | Lexeme::Quoted) => {
+            [text, rest @ ..] if matches!(text.lexeme, TokenKind::Text | TokenKind::Quoted) => {
                 (*text, rest)
             }
             _ => {
@@ -369,7 +369,7 @@ impl CallParts {
             .with_help("write the whole question as one text; {} in it stands for a value"));
         }
         if let [next] = rest
-            && next.lexeme == Lexeme::Text
+            && next.lexeme == TokenKind::Text
             && argument::parse_legacy_column(sql, rest).is_none()
         {
             return Err(SqlError::new(
@@ -392,9 +392,9 @@ fn split_concatenation(tokens: &[Token]) -> Vec<&[Token]> {
     let (mut depth, mut begins, mut operands) = (0_usize, 0, Vec::new());
     for (n, token) in tokens.iter().enumerate() {
         match token.lexeme {
-            Lexeme::Symbol(b'(' | b'[' | b'{') => depth += 1,
-            Lexeme::Symbol(b')' | b']' | b'}') => depth = depth.saturating_sub(1),
-            Lexeme::Symbol(b'|') if depth == 0 => {
+            TokenKind::Symbol(b'(' | b'[' | b'{') => depth += 1,
+            TokenKind::Symbol(b')' | b']' | b'}') => depth = depth.saturating_sub(1),
+            TokenKind::Symbol(b'|') if depth == 0 => {
                 let is_second = |next: &Token| next.is_symbol(b'|') && next.start == token.end;
                 if tokens.get(n + 1).is_some_and(is_second) {
                     operands.push(tokens.get(begins..n).unwrap_or_default());
@@ -413,13 +413,13 @@ fn has_weaker_operator(sql: &str, operand: &[Token]) -> bool {
     let mut depth = 0_usize;
     operand.iter().any(|token| {
         match token.lexeme {
-            Lexeme::Symbol(b'(' | b'[' | b'{') => depth += 1,
-            Lexeme::Symbol(b')' | b']' | b'}') => depth = depth.saturating_sub(1),
+            TokenKind::Symbol(b'(' | b'[' | b'{') => depth += 1,
+            TokenKind::Symbol(b')' | b']' | b'}') => depth = depth.saturating_sub(1),
             _ => {}
         }
         let is_operator = match token.lexeme {
-            Lexeme::Symbol(symbol) => b"+-*/%<>=!&|~".contains(&symbol),
-            Lexeme::Word => OPERATORS.iter().any(|operator| token.is_word(sql, operator)),
+            TokenKind::Symbol(symbol) => b"+-*/%<>=!&|~".contains(&symbol),
+            TokenKind::Word => OPERATORS.iter().any(|operator| token.is_word(sql, operator)),
             _ => false,
         };
         depth == 0 && is_operator
@@ -431,8 +431,10 @@ fn has_weaker_operator(sql: &str, operand: &[Token]) -> bool {
 pub(super) fn skip_question<'t>(sql: &str, tokens: &'t [Token]) -> &'t [Token] {
     match tokens {
         [text, rest @ ..]
-            if matches!(text.lexeme, Lexeme::Text | Lexeme::Quoted | Lexeme::LegacyColumn)
-                && !rest.first().is_some_and(|next| continues_expression(sql, *next)) =>
+            if matches!(
+                text.lexeme,
+                TokenKind::Text | TokenKind::Quoted | TokenKind::LegacyColumn
+            ) && !rest.first().is_some_and(|next| continues_expression(sql, *next)) =>
         {
             rest
         }
@@ -486,9 +488,9 @@ pub(in crate::blendsql) fn begins_argument(sql: &str, preceding: &[Token], word:
 fn ends_operand(sql: &str, token: Token) -> bool {
     const BEFORE_OPERANDS: [&str; 6] = ["CASE", "DISTINCT", "ELSE", "FROM", "THEN", "WHEN"];
     match token.lexeme {
-        Lexeme::Symbol(symbol) => matches!(symbol, b')' | b']'),
-        Lexeme::Word => !OPERATORS.iter().chain(&BEFORE_OPERANDS).any(|w| token.is_word(sql, w)),
-        Lexeme::Colons => false,
+        TokenKind::Symbol(symbol) => matches!(symbol, b')' | b']'),
+        TokenKind::Word => !OPERATORS.iter().chain(&BEFORE_OPERANDS).any(|w| token.is_word(sql, w)),
+        TokenKind::Colons => false,
         _ => true,
     }
 }
@@ -496,9 +498,9 @@ fn ends_operand(sql: &str, token: Token) -> bool {
 /// Returns true if a token that follows a string continues an expression.
 fn continues_expression(sql: &str, token: Token) -> bool {
     match token.lexeme {
-        Lexeme::Symbol(symbol) => symbol != b'(',
-        Lexeme::Colons => true,
-        Lexeme::Word => OPERATORS.iter().any(|operator| token.is_word(sql, operator)),
+        TokenKind::Symbol(symbol) => symbol != b'(',
+        TokenKind::Colons => true,
+        TokenKind::Word => OPERATORS.iter().any(|operator| token.is_word(sql, operator)),
         _ => false,
     }
 }

@@ -4,7 +4,7 @@
 use crate::blendsql::argument::{self, begins_query, strip_parens, token_span};
 use crate::blendsql::ingredients::Keyword;
 use crate::blendsql::ingredients::keyword::find_keyword;
-use crate::blendsql::lexer::{Brackets, Lexeme, Token};
+use crate::blendsql::lexer::{Brackets, Token, TokenKind};
 use crate::blendsql::macros::{MacroCall, MacroSignature, MacroSuffix, WrittenArgument};
 use crate::blendsql::scan::call::skip_question;
 use crate::blendsql::scan::{ScannedCall, Scanner};
@@ -44,13 +44,13 @@ impl Scanner<'_> {
                 call.values.extend(self.parse_macro_value(argument, tokens)?);
             }
             if is_literal || self.find_keyword(argument) == Some(Keyword::Options) {
-                call.values.extend(self.row_list(argument));
+                call.values.extend(self.parse_row_list(argument));
             }
             self.read_answer_argument(argument, &mut call);
             // A string is a column only if the macro reads it as a column.
             for token in &mut argument.tokens {
-                if token.lexeme == Lexeme::LegacyColumn {
-                    token.lexeme = Lexeme::Text;
+                if token.lexeme == TokenKind::LegacyColumn {
+                    token.lexeme = TokenKind::Text;
                 }
             }
         }
@@ -121,7 +121,7 @@ impl Scanner<'_> {
     }
 
     /// Returns the expression that computes an argument's options for each row, if there is one.
-    fn row_list(&self, argument: &WrittenArgument) -> Option<Argument> {
+    fn parse_row_list(&self, argument: &WrittenArgument) -> Option<Argument> {
         match choices::parse_choices(self.sql, &argument.tokens) {
             Ok(Some(Choices::RowList(span))) => Some(Argument::Sql(span)),
             _ => None,
@@ -157,7 +157,7 @@ impl Scanner<'_> {
         let dot = self.peek_token().filter(|dot| dot.is_symbol(b'.') && dot.start == start)?;
         self.at = dot.end;
         let field = self.peek_token().filter(|field| {
-            matches!(field.lexeme, Lexeme::Word | Lexeme::Quoted | Lexeme::Name)
+            matches!(field.lexeme, TokenKind::Word | TokenKind::Quoted | TokenKind::Name)
                 || field.is_symbol(b'*')
         });
         self.at = field.map_or(start, |field| field.end);

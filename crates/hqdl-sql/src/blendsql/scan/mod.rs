@@ -7,8 +7,8 @@ mod vendor_call;
 
 use crate::blendsql::argument::{split_legacy_column, token_span};
 use crate::blendsql::ingredients::{self, IngredientRef};
-use crate::blendsql::lexer::{self, Brackets, Lexeme, Token};
-use crate::blendsql::macros::{FindMacro, MacroSignature, WrittenArgument, macro_ingredient};
+use crate::blendsql::lexer::{self, Brackets, Token, TokenKind};
+use crate::blendsql::macros::{FindMacro, MacroSignature, WrittenArgument, find_macro_ingredient};
 use crate::blendsql::vendors::Vendor;
 use crate::blendsql::{Call, SqlError};
 use hqdl_values::format::format_name_list;
@@ -75,8 +75,8 @@ pub(in crate::blendsql) fn scan_query(
             continue;
         }
         match token.lexeme {
-            Lexeme::Open => calls.push(scanner.read_call(token, rows.is_row_expected())?),
-            Lexeme::Close => {
+            TokenKind::Open => calls.push(scanner.read_call(token, rows.is_row_expected())?),
+            TokenKind::Close => {
                 return Err(SqlError::new(
                     token.span(),
                     "this `}}` ends no call",
@@ -130,7 +130,7 @@ impl Scanner<'_> {
         self.at = token.map_or(self.sql.len(), |t| t.end);
         let has_strings = self.vendor.is_some_and(Vendor::has_double_quoted_strings);
         let token = token.map(|token| match token.lexeme {
-            Lexeme::Quoted if has_strings => Token { lexeme: Lexeme::Text, ..token },
+            TokenKind::Quoted if has_strings => Token { lexeme: TokenKind::Text, ..token },
             _ => token,
         });
         if let Some(token) = token {
@@ -148,10 +148,10 @@ impl Scanner<'_> {
         let token = self.next_token(brackets)?.ok_or_else(|| {
             SqlError::new(open.span(), "a call is never closed", "this call has no `}}`")
         })?;
-        let is_column = matches!(token.lexeme, Lexeme::Text | Lexeme::Quoted)
+        let is_column = matches!(token.lexeme, TokenKind::Text | TokenKind::Quoted)
             && split_legacy_column(&token.unquoted_text(self.sql))
                 .is_some_and(|(table, _)| (self.is_table)(&table));
-        Ok(if is_column { Token { lexeme: Lexeme::LegacyColumn, ..token } } else { token })
+        Ok(if is_column { Token { lexeme: TokenKind::LegacyColumn, ..token } } else { token })
     }
 
     /// Enters a nested call. Fails if the nesting is too deep.
@@ -179,10 +179,10 @@ impl Scanner<'_> {
     ) -> Result<Call, SqlError> {
         self.enter_call(open)?;
         let name = self.next_call_token(open, Brackets::Name)?;
-        let signature = self.find_macro.filter(|_| name.lexeme == Lexeme::Word);
+        let signature = self.find_macro.filter(|_| name.lexeme == TokenKind::Word);
         let signature = signature.and_then(|find| find(name.text(self.sql)));
         let ingredient = match signature {
-            Some(MacroSignature { subject, .. }) => macro_ingredient(subject),
+            Some(MacroSignature { subject, .. }) => find_macro_ingredient(subject),
             None => find_ingredient(self.sql, open, name)?,
         };
         let written_name = match signature {
@@ -219,7 +219,7 @@ impl Scanner<'_> {
             }
         };
         let end = self.next_call_token(open, Brackets::Name)?;
-        if end.lexeme != Lexeme::Close {
+        if end.lexeme != TokenKind::Close {
             if !self.sql[end.span().start..].contains("}}") {
                 let message = format!("the call of `{written_name}` does not end");
                 return Err(SqlError::new(end.span(), message, "expected `}}`")
@@ -265,7 +265,7 @@ impl Scanner<'_> {
         let mut brackets = Brackets::Name;
         let end = loop {
             if let (None, &[name, equals]) = (keyword, tokens.as_slice())
-                && name.lexeme == Lexeme::Word
+                && name.lexeme == TokenKind::Word
                 && equals.is_symbol(b'=')
                 && self.sql.as_bytes().get(self.at) != Some(&b'=')
             {
@@ -290,47 +290,47 @@ impl Scanner<'_> {
                 Brackets::List => None,
             };
             if let Some(nested) = nested {
-                tokens.push(Token { lexeme: Lexeme::Call, end: nested.span.end, ..token });
+                tokens.push(Token { lexeme: TokenKind::Call, end: nested.span.end, ..token });
                 inner.push(nested);
                 continue;
             }
             let token = match (token.lexeme, nest.last()) {
                 // `}}` closes two dictionaries here, not the call.
-                (Lexeme::Close, Some(brace)) if brace.is_symbol(b'{') => {
+                (TokenKind::Close, Some(brace)) if brace.is_symbol(b'{') => {
                     self.at = token.start + 1;
-                    Token { lexeme: Lexeme::Symbol(b'}'), end: self.at, ..token }
+                    Token { lexeme: TokenKind::Symbol(b'}'), end: self.at, ..token }
                 }
-                (Lexeme::Close, within) => {
+                (TokenKind::Close, within) => {
                     return Err(unclosed_bracket_error(*within.unwrap_or(&paren), token));
                 }
                 // A comma is missing, because no operand can follow here.
-                (Lexeme::Word, None) if call::begins_argument(self.sql, &tokens, token) => {
+                (TokenKind::Word, None) if call::begins_argument(self.sql, &tokens, token) => {
                     self.at = token.start;
-                    let (lexeme, end) = (Lexeme::Symbol(b','), token.start);
+                    let (lexeme, end) = (TokenKind::Symbol(b','), token.start);
                     break Token { lexeme, end, ..token };
                 }
                 _ => token,
             };
             match token.lexeme {
-                Lexeme::Open => {
+                TokenKind::Open => {
                     let nested = self.read_call(token, rows.is_row_expected())?;
                     tokens.push(Token {
-                        lexeme: Lexeme::Call,
+                        lexeme: TokenKind::Call,
                         start: nested.span.start,
                         end: nested.span.end,
                     });
                     inner.push(nested);
                     continue;
                 }
-                Lexeme::Symbol(b',' | b')') if nest.is_empty() => break token,
-                Lexeme::Symbol(symbol @ (b')' | b']' | b'}')) => {
+                TokenKind::Symbol(b',' | b')') if nest.is_empty() => break token,
+                TokenKind::Symbol(symbol @ (b')' | b']' | b'}')) => {
                     let opened = nest.pop();
                     if opened.is_none_or(|o| !o.is_symbol(opening_bracket(symbol))) {
                         return Err(unopened_bracket_error(self.sql, opened, token));
                     }
                     tokens.push(token);
                 }
-                Lexeme::Symbol(b'(' | b'[' | b'{') => {
+                TokenKind::Symbol(b'(' | b'[' | b'{') => {
                     nest.push(token);
                     tokens.push(token);
                 }
@@ -355,7 +355,7 @@ impl Scanner<'_> {
 /// Returns true if a bracketed token is a list instead of a name: it begins with a quote or a
 /// brace, or consists of numbers.
 fn begins_list(sql: &str, token: Token) -> bool {
-    let inside = token.text(sql).strip_prefix('[').filter(|_| token.lexeme == Lexeme::Name);
+    let inside = token.text(sql).strip_prefix('[').filter(|_| token.lexeme == TokenKind::Name);
     inside.is_some_and(|inside| {
         inside.trim_start().starts_with(['\'', '"', '{'])
             || inside.bytes().all(|b| b.is_ascii_digit() || b" ,.+-]".contains(&b))
@@ -368,8 +368,8 @@ fn find_ingredient(sql: &str, open: Token, name: Token) -> Result<IngredientRef,
     let names = || all.iter().map(|i| i.name());
     let known_names = || format_name_list("ingredient", names());
     match name.lexeme {
-        Lexeme::Word => {}
-        Lexeme::Close => {
+        TokenKind::Word => {}
+        TokenKind::Close => {
             let span = open.start..name.end;
             return Err(SqlError::new(span, "a call is empty", "expected an ingredient")
                 .with_help(known_names()));
@@ -393,7 +393,7 @@ fn find_ingredient(sql: &str, open: Token, name: Token) -> Result<IngredientRef,
 
 fn unclosed_bracket_error(opened: Token, close: Token) -> SqlError {
     let (open, end) = match opened.lexeme {
-        Lexeme::Symbol(b'[') => ("[", "]"),
+        TokenKind::Symbol(b'[') => ("[", "]"),
         _ => ("(", ")"),
     };
     SqlError::new(
@@ -433,15 +433,15 @@ impl ValuesRowTracker {
 
     fn observe_token(&mut self, sql: &str, token: Token) {
         match token.lexeme {
-            Lexeme::Symbol(b'(' | b'[' | b'{') => {
+            TokenKind::Symbol(b'(' | b'[' | b'{') => {
                 self.outer_levels.push(self.is_expected);
                 self.is_expected = false;
             }
-            Lexeme::Symbol(b')' | b']' | b'}') => {
+            TokenKind::Symbol(b')' | b']' | b'}') => {
                 self.is_expected = self.outer_levels.pop().unwrap_or(false);
             }
             // A comma between two rows changes nothing.
-            Lexeme::Symbol(b',') => {}
+            TokenKind::Symbol(b',') => {}
             _ => self.is_expected = token.is_word(sql, "VALUES"),
         }
     }

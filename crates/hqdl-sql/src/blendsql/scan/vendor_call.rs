@@ -1,8 +1,8 @@
 //! Reads the calls of another engine's AI functions, and the syntax that only their arguments have:
 //! objects and lists.
 
-use crate::blendsql::lexer::{self, Brackets, Lexeme, Token};
-use crate::blendsql::macros::{MacroCall, VendorIngredient, VendorQuestion, macro_ingredient};
+use crate::blendsql::lexer::{self, Brackets, Token, TokenKind};
+use crate::blendsql::macros::{MacroCall, VendorIngredient, VendorQuestion, find_macro_ingredient};
 use crate::blendsql::scan::Scanner;
 use crate::blendsql::vendors::{Vendor, read_question};
 use crate::blendsql::{Call, SqlError, Subject};
@@ -17,8 +17,8 @@ impl Scanner<'_> {
     ) -> Result<Option<Call>, SqlError> {
         let Some(vendor) = self.vendor else { return Ok(None) };
         let is_later_part =
-            previous.is_some_and(|token| token.is_symbol(b'.') || token.lexeme == Lexeme::Open);
-        if word.lexeme != Lexeme::Word || is_later_part {
+            previous.is_some_and(|token| token.is_symbol(b'.') || token.lexeme == TokenKind::Open);
+        if word.lexeme != TokenKind::Word || is_later_part {
             return Ok(None);
         }
         let start = self.at;
@@ -68,7 +68,7 @@ impl Scanner<'_> {
             inner,
             values,
             macro_call: Some(Box::new(written)),
-            ..Call::for_ingredient(macro_ingredient(subject))
+            ..Call::for_ingredient(find_macro_ingredient(subject))
         }))
     }
 
@@ -86,7 +86,7 @@ impl Scanner<'_> {
                 break sign;
             }
             let part = if sign.is_symbol(b'.') { self.next_token(Brackets::Name)? } else { None };
-            let Some(part) = part.filter(|part| part.lexeme == Lexeme::Word) else {
+            let Some(part) = part.filter(|part| part.lexeme == TokenKind::Word) else {
                 return Ok(None);
             };
             name.end = part.end;
@@ -111,36 +111,38 @@ impl Scanner<'_> {
                 let message = format!("`{}` is never closed", name.text(self.sql));
                 return Err(SqlError::new(name.span(), message, "this call has no `)`"));
             };
-            let is_open = token.lexeme == Lexeme::Open;
+            let is_open = token.lexeme == TokenKind::Open;
             let is_ingredient =
-                is_open && self.peek_token().is_some_and(|t| t.lexeme == Lexeme::Word);
+                is_open && self.peek_token().is_some_and(|t| t.lexeme == TokenKind::Word);
             let call = if is_ingredient {
                 Some(self.read_call(token, false)?)
             } else {
                 self.read_function_call(token, tokens.last().copied())?
             };
             if let Some(call) = call {
-                tokens.push(Token { lexeme: Lexeme::Call, end: call.span.end, ..token });
+                tokens.push(Token { lexeme: TokenKind::Call, end: call.span.end, ..token });
                 inner.push(call);
                 continue;
             }
             // `{{` and `}}` are the brackets of two objects here, and the lexer reads the `:b` of
             // `{'a':b}` as a parameter.
             let first = match token.lexeme {
-                Lexeme::Open => Some(b'{'),
-                Lexeme::Close if nest.last() == Some(&b'{') => Some(b'}'),
-                Lexeme::Parameter if follows_value(self.sql, &tokens, token, &nest) => Some(b':'),
+                TokenKind::Open => Some(b'{'),
+                TokenKind::Close if nest.last() == Some(&b'{') => Some(b'}'),
+                TokenKind::Parameter if follows_value(self.sql, &tokens, token, &nest) => {
+                    Some(b':')
+                }
                 _ => None,
             };
             if let Some(symbol) = first {
                 token = self.split_token(token, symbol);
             }
             match token.lexeme {
-                Lexeme::Symbol(symbol @ (b'(' | b'[' | b'{')) => nest.push(symbol),
-                Lexeme::Symbol(b')' | b']' | b'}') if nest.pop().is_none() => {
+                TokenKind::Symbol(symbol @ (b'(' | b'[' | b'{')) => nest.push(symbol),
+                TokenKind::Symbol(b')' | b']' | b'}') if nest.pop().is_none() => {
                     return Ok((tokens, inner));
                 }
-                Lexeme::Close => {
+                TokenKind::Close => {
                     let message = format!(
                         "`{}` is not closed before the end of the call around it",
                         name.text(self.sql)
@@ -174,7 +176,10 @@ impl Scanner<'_> {
         };
         match read(open.end, Brackets::List).map(|first| first.lexeme) {
             Some(
-                Lexeme::Text | Lexeme::Quoted | Lexeme::Open | Lexeme::Symbol(b'{' | b'(' | b']'),
+                TokenKind::Text
+                | TokenKind::Quoted
+                | TokenKind::Open
+                | TokenKind::Symbol(b'{' | b'(' | b']'),
             ) => true,
             _ => !is_name(),
         }
@@ -182,7 +187,7 @@ impl Scanner<'_> {
 
     /// Replaces the last token with its first byte. The rest is read again.
     fn split_token(&mut self, token: Token, symbol: u8) -> Token {
-        let first = Token { lexeme: Lexeme::Symbol(symbol), end: token.start + 1, ..token };
+        let first = Token { lexeme: TokenKind::Symbol(symbol), end: token.start + 1, ..token };
         self.tokens.truncate(self.tokens.partition_point(|t| t.start < token.start));
         self.tokens.push(first);
         self.at = first.end;
@@ -206,15 +211,15 @@ impl Scanner<'_> {
             self.at = sign.end;
             let index = self.peek_token().filter(|index| index.text(self.sql) == "[0]");
             self.at = index.map_or(end, |index| index.end);
-            let colons = self.peek_token().filter(|sign| sign.lexeme == Lexeme::Colons);
+            let colons = self.peek_token().filter(|sign| sign.lexeme == TokenKind::Colons);
             if let (Some(_), Some(colons)) = (index, colons) {
                 let after_index = std::mem::replace(&mut self.at, colons.end);
-                let name = self.peek_token().filter(|name| name.lexeme == Lexeme::Word);
+                let name = self.peek_token().filter(|name| name.lexeme == TokenKind::Word);
                 self.at = name.map_or(after_index, |name| name.end);
             }
             // `:labels` is not a parameter.
             for token in self.tokens.iter_mut().filter(|token| token.start == sign.start) {
-                token.lexeme = Lexeme::Symbol(b':');
+                token.lexeme = TokenKind::Symbol(b':');
             }
         }
         Ok(())
@@ -227,7 +232,7 @@ impl Scanner<'_> {
         let (used, unused): (Vec<Token>, Vec<Token>) = self.tokens[first..]
             .iter()
             .copied()
-            .filter(|token| token.lexeme == Lexeme::Parameter)
+            .filter(|token| token.lexeme == TokenKind::Parameter)
             .partition(|token| is_in_value(token));
         let is_used = |name: &str| name != "?" && used.iter().any(|t| t.text(self.sql) == name);
         let dropped = unused.into_iter().find(|token| !is_used(token.text(self.sql)));
@@ -250,8 +255,10 @@ fn follows_value(sql: &str, tokens: &[Token], token: Token, nest: &[u8]) -> bool
         nest.last() == Some(&b'{') && tokens.iter().nth_back(1).is_some_and(begins_field)
     };
     match previous.lexeme {
-        Lexeme::Text | Lexeme::Quoted | Lexeme::Name | Lexeme::Symbol(b')' | b']') => true,
-        Lexeme::Word => previous.end == token.start || is_key(),
+        TokenKind::Text | TokenKind::Quoted | TokenKind::Name | TokenKind::Symbol(b')' | b']') => {
+            true
+        }
+        TokenKind::Word => previous.end == token.start || is_key(),
         _ => false,
     }
 }

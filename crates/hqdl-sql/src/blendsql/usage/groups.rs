@@ -31,7 +31,7 @@ pub(in crate::blendsql) struct GroupValues<'p> {
 
 impl GroupValues<'_> {
     /// Returns true if the text equals the source text of a GROUP BY term.
-    pub fn is_term(&self, text: &str) -> bool {
+    pub fn is_group_term(&self, text: &str) -> bool {
         let has_quotes = text.contains(['\'', '"']);
         self.terms
             .iter()

@@ -10,8 +10,8 @@
 //! column provides no type unless it is an ordering, because `SQLite` applies the column's affinity
 //! to any answer.
 
-pub(in crate::blendsql) mod follow;
-pub(in crate::blendsql) mod follow_expr;
+pub(in crate::blendsql) mod flow_analysis;
+pub(in crate::blendsql) mod expr_flow;
 mod groups;
 
 use std::collections::HashMap;
@@ -171,11 +171,11 @@ pub fn analyze_calls(
     parsed: &ParsedQuery,
     schema: &dyn Schema,
 ) -> HashMap<usize, CallUsage> {
-    follow::FlowAnalysis::new(sql, &parsed.calls, schema).analyze_calls(&parsed.query)
+    flow_analysis::FlowAnalysis::new(sql, &parsed.calls, schema).analyze_calls(&parsed.query)
 }
 
 /// Returns the result columns of a SELECT and the equalities between columns of its tables.
 #[must_use]
 pub fn analyze_outputs(sql: &str, parsed: &ParsedQuery, schema: &dyn Schema) -> SelectOutputs {
-    follow::FlowAnalysis::new(sql, &parsed.calls, schema).analyze_outputs(&parsed.query)
+    flow_analysis::FlowAnalysis::new(sql, &parsed.calls, schema).analyze_outputs(&parsed.query)
 }

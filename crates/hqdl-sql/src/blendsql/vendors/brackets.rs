@@ -1,6 +1,6 @@
 //! Finds matching brackets in tokens, and the tokens between them.
 
-use crate::blendsql::lexer::{Lexeme, Token};
+use crate::blendsql::lexer::{Token, TokenKind};
 
 /// Returns the index of the bracket that closes the bracket at the first token; 0 if the first
 /// token is not a bracket, and `None` if the bracket is not closed.
@@ -8,8 +8,8 @@ fn find_closing_bracket(tokens: &[Token]) -> Option<usize> {
     let mut depth = 0_usize;
     tokens.iter().position(|token| {
         match token.lexeme {
-            Lexeme::Symbol(b'(' | b'[' | b'{') => depth += 1,
-            Lexeme::Symbol(b')' | b']' | b'}') => depth = depth.saturating_sub(1),
+            TokenKind::Symbol(b'(' | b'[' | b'{') => depth += 1,
+            TokenKind::Symbol(b')' | b']' | b'}') => depth = depth.saturating_sub(1),
             _ => {}
         }
         depth == 0

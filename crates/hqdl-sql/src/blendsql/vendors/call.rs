@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::VendorText;
 use super::brackets::split_at_commas;
 use super::prompt::{SLOT, VendorPrompt};
-use crate::blendsql::lexer::{Lexeme, Token};
+use crate::blendsql::lexer::{Token, TokenKind};
 use crate::blendsql::macros::{NamedValue, VendorIngredient, VendorQuestion};
 use crate::blendsql::{SqlError, argument};
 use hqdl_values::problem::find_nearest;
@@ -32,7 +32,7 @@ impl<'q> FunctionArgument<'q> {
     fn new(sql: &str, tokens: &'q [Token]) -> Self {
         match tokens {
             [name, sign, more, value @ ..]
-                if name.lexeme == Lexeme::Word
+                if name.lexeme == TokenKind::Word
                     && sql.get(sign.start..more.end).is_some_and(|s| s == "=>" || s == ":=")
                     && !value.is_empty() =>
             {
@@ -213,8 +213,8 @@ impl VendorText<'_> {
         self.reject_casts(tokens)?;
         // An ingredient reads `a = b` as a named argument, and the text `a::b` as a column.
         let needs_parens = match tokens {
-            [text] => text.lexeme == Lexeme::Text && text.text(self.sql).contains("::"),
-            [word, sign, ..] => word.lexeme == Lexeme::Word && sign.is_symbol(b'='),
+            [text] => text.lexeme == TokenKind::Text && text.text(self.sql).contains("::"),
+            [word, sign, ..] => word.lexeme == TokenKind::Word && sign.is_symbol(b'='),
             [] => false,
         };
         Ok(NamedValue {
@@ -228,7 +228,7 @@ impl VendorText<'_> {
     /// Returns the name of a column, without its table.
     fn column_name(self, tokens: &[Token]) -> Option<String> {
         let is_column = tokens.iter().enumerate().all(|(n, token)| match n % 2 {
-            0 => matches!(token.lexeme, Lexeme::Word | Lexeme::Name | Lexeme::Quoted),
+            0 => matches!(token.lexeme, TokenKind::Word | TokenKind::Name | TokenKind::Quoted),
             _ => token.is_symbol(b'.'),
         });
         tokens.last().filter(|_| is_column).map(|last| last.unquoted_text(self.sql))

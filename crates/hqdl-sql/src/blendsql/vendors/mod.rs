@@ -16,7 +16,7 @@ mod prompt;
 mod snowflake;
 
 use super::SqlError;
-use super::lexer::{Brackets, Lexeme, Token};
+use super::lexer::{Brackets, Token, TokenKind};
 use super::macros::{VendorIngredient, VendorQuestion};
 use call::FunctionCall;
 use hqdl_values::problem::find_nearest;
@@ -184,7 +184,7 @@ impl VendorText<'_> {
     /// Fails if a value contains `value::type`. `AlloyDB` has this syntax, but an ingredient reads
     /// `SQLite`'s.
     fn reject_casts(self, tokens: &[Token]) -> Result<(), SqlError> {
-        let cast = tokens.iter().find(|token| token.lexeme == Lexeme::Colons);
+        let cast = tokens.iter().find(|token| token.lexeme == TokenKind::Colons);
         match cast.filter(|_| self.vendor == Vendor::AlloyDb) {
             None => Ok(()),
             Some(cast) => {
@@ -198,6 +198,6 @@ impl VendorText<'_> {
     /// Returns the content of the string if the tokens are a single string.
     fn read_string(self, tokens: &[Token]) -> Option<String> {
         let [one] = tokens else { return None };
-        (one.lexeme == Lexeme::Text).then(|| one.unquoted_text(self.sql))
+        (one.lexeme == TokenKind::Text).then(|| one.unquoted_text(self.sql))
     }
 }

@@ -7,8 +7,8 @@ use rusqlite::{Connection, Result};
 use serde_json::Value as Json;
 
 use super::{
-    FLAGS, FunctionResult, are_equal, array_elements, function_error, parse_timestamp_argument,
-    register_strict_function, to_text,
+    FLAGS, FunctionResult, are_equal, function_error, parse_array_elements,
+    parse_timestamp_argument, register_strict_function, to_text,
 };
 use crate::suql::date_functions;
 use hqdl_values::value::Value;
@@ -38,7 +38,10 @@ pub(super) fn register(connection: &Connection) -> Result<()> {
         }
         let removed = to_json(v[1]);
         Ok(array_value(
-            array_elements(v[0]).into_iter().filter(|e| !elements_match(e, &removed)).collect(),
+            parse_array_elements(v[0])
+                .into_iter()
+                .filter(|e| !elements_match(e, &removed))
+                .collect(),
         ))
     })?;
     make("suql_position", 2, |v| {
@@ -74,7 +77,7 @@ fn array_value(all: Vec<Json>) -> Sql {
 }
 
 fn parse_elements(value: ValueRef<'_>) -> Vec<Json> {
-    if value == ValueRef::Null { Vec::new() } else { array_elements(value) }
+    if value == ValueRef::Null { Vec::new() } else { parse_array_elements(value) }
 }
 
 fn to_json(value: ValueRef<'_>) -> Json {

@@ -20,7 +20,7 @@ use crate::query::cells::call_target::CallTarget;
 use crate::query::cells::canonical_bytes::write_canonical_bytes;
 use crate::query::cells::context::{ContextTooLong, Contexts};
 use crate::query::cells::documents::Document;
-use crate::query::cells::reduction::{Reduced, Reduction, Reductions};
+use crate::query::cells::reduction::{Reduction, ReductionOutcome, Reductions};
 use crate::query::cells::targets::{Cell, Counts, Demand, TargetExpansion};
 use crate::query::connection::dedup::TrigramCache;
 use crate::query::functions::call_runtime::candidates::Candidates;
@@ -273,12 +273,12 @@ impl CallRuntime {
             CallTarget::Document { target, column, reduction: Some(columns), .. } => {
                 let reduction = Reduction { call, target, column, columns };
                 match self.reduce_document(reduction, first_value(values))? {
-                    Reduced::Cell(cell, whole) => {
+                    ReductionOutcome::Cell(cell, whole) => {
                         document = whole;
                         (cell.target(), cell.column(), cell.entity())
                     }
-                    Reduced::Nothing => return Ok(Sql::Null),
-                    Reduced::Pending => {
+                    ReductionOutcome::Nothing => return Ok(Sql::Null),
+                    ReductionOutcome::Pending => {
                         self.count_pending_call(call);
                         return Ok(Sql::Null);
                     }

@@ -32,7 +32,7 @@ use hqdl_spec::checker::Checker;
 use hqdl_spec::ingredients::is_function_model;
 use hqdl_spec::media::KINDS;
 use hqdl_spec::{Column, Expansion, MediaColumn, MediaFiles, Spec, Task, Type};
-use hqdl_sql::blendsql::lexer::{Brackets, Lexeme, Token, next_token};
+use hqdl_sql::blendsql::lexer::{Brackets, Token, TokenKind, next_token};
 use hqdl_sql::blendsql::parse::ParsedQuery;
 use hqdl_sql::blendsql::rewrite::{CallSite, column_values_sql};
 use hqdl_sql::blendsql::usage::{CallUsage, ComparedWith};
@@ -484,7 +484,7 @@ impl Calls {
             }
             let mut requirements = request
                 .choose_models(&planned.expansion)
-                .requirements(history, &planned.expansion)?;
+                .build_requirements(history, &planned.expansion)?;
             if let Some(refresh) = request.refresh {
                 refresh.mark_values_missing(&mut requirements, planned.expansion.columns.len());
             }
@@ -600,7 +600,8 @@ fn find_unread_column(
         names.push(token);
     }
     let [table, dot, column] = names.as_slice() else { return None };
-    let is_name = |t: &Token| matches!(t.lexeme, Lexeme::Word | Lexeme::Quoted | Lexeme::Name);
+    let is_name =
+        |t: &Token| matches!(t.lexeme, TokenKind::Word | TokenKind::Quoted | TokenKind::Name);
     let (table, column) = (is_name(table) && dot.is_symbol(b'.') && is_name(column))
         .then(|| (table.unquoted_text(&key.text), column.unquoted_text(&key.text)))?;
     let read = usage.tables.iter().any(|name| name.eq_ignore_ascii_case(&table));

@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use crate::query::cells::targets::TargetExpansion;
-use crate::query::connection::guard::Guard;
+use crate::query::connection::guard::GuardedConnection;
 use crate::query::request::Request;
 use crate::query::request::error::QueryError;
 use crate::query::route::calls::Calls;
@@ -42,7 +42,7 @@ pub(in crate::query) fn find_published_columns(
     targets: &[TargetExpansion],
     overrides: Option<&Overrides>,
     request: &Request<'_>,
-    guard: &Guard,
+    guard: &GuardedConnection,
 ) -> Result<Option<BTreeMap<usize, PublishedColumn>>, QueryError> {
     let Some(overrides) = overrides else { return Ok(None) };
     let mut published_versions: HashMap<usize, Option<PublishedState>> = HashMap::new();
@@ -106,7 +106,7 @@ pub(in crate::query) fn find_published_columns(
 
 /// Returns the key cast to the column types of the published table, because a server does not
 /// compare different types.
-fn cast_keys(stored: &StoredCall, request: &Request<'_>, guard: &Guard) -> Vec<String> {
+fn cast_keys(stored: &StoredCall, request: &Request<'_>, guard: &GuardedConnection) -> Vec<String> {
     let expansion = &request.spec.expansions[stored.expansion];
     let columns = guard.database().table_columns(&expansion.name).unwrap_or_default();
     let data_type = |name: &String| columns.iter().find(|(c, _)| c == name)?.1.clone();
@@ -120,7 +120,11 @@ fn cast_keys(stored: &StoredCall, request: &Request<'_>, guard: &Guard) -> Vec<S
 
 /// Returns true if the key's columns have the same affinities in the source and in the published
 /// table, so that each key matches at most one row.
-fn has_matching_affinities(stored: &StoredCall, request: &Request<'_>, guard: &Guard) -> bool {
+fn has_matching_affinities(
+    stored: &StoredCall,
+    request: &Request<'_>,
+    guard: &GuardedConnection,
+) -> bool {
     let expansion = &request.spec.expansions[stored.expansion];
     let types = |table: &str| guard.database().table_columns(table).unwrap_or_default();
     let (published_types, source_types) = (types(&expansion.name), types(&stored.source));

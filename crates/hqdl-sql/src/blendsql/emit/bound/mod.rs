@@ -10,9 +10,9 @@
 
 use std::collections::BTreeMap;
 
-mod joined;
-mod possible;
-mod reach;
+mod possible_from;
+mod possible_rows;
+mod probe_expr;
 
 use super::sql;
 use crate::blendsql::aggregates::visit_own_exprs;
@@ -30,8 +30,8 @@ use crate::blendsql::tree::{
     Body, Expr, ExprKind, ExprOperator, FromItem, FromSource, JoinKind, Query, SelectCore, Span,
 };
 use hqdl_values::sql::quote_name;
-use joined::OpenFrom;
-use possible::PossibleRowsBuilder;
+use possible_from::PossibleFrom;
+use possible_rows::PossibleRowsBuilder;
 
 /// Upper bound on the number of values that a query asks about.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -96,7 +96,7 @@ pub fn compute_request_bound(
     let analysis = Analysis::new(sql, sites, schema, &costs);
     let rows = PossibleRowsBuilder { sql, sites, analysis };
     let mut out = RequestBound::default();
-    let mut probing = Probing {
+    let mut probing = ProbeBuilder {
         rows,
         out: &mut out,
         is_single_pass: true,
@@ -169,7 +169,7 @@ pub(in crate::blendsql::emit) struct EvalPosition<'f> {
     pub(in crate::blendsql::emit) is_grouped: bool,
 }
 
-pub(in crate::blendsql::emit) struct Probing<'q, 'o> {
+pub(in crate::blendsql::emit) struct ProbeBuilder<'q, 'o> {
     pub(in crate::blendsql::emit) rows: PossibleRowsBuilder<'q>,
     pub(in crate::blendsql::emit) out: &'o mut RequestBound,
     /// Whether a single pass can ask about all values, because no call seen so far waits for an
@@ -182,7 +182,7 @@ pub(in crate::blendsql::emit) struct Probing<'q, 'o> {
     plan: &'q DemandPlan,
 }
 
-impl Probing<'_, '_> {
+impl ProbeBuilder<'_, '_> {
     pub(in crate::blendsql::emit) fn mark_unbounded(&mut self, call: usize, why: &'static str) {
         self.out.unknown.entry(call).or_insert(why);
     }
@@ -420,7 +420,7 @@ impl Probing<'_, '_> {
     fn probe_groups(
         &mut self,
         core: &SelectCore,
-        open: &OpenFrom<'_>,
+        open: &PossibleFrom<'_>,
         at: EvalPosition<'_>,
         exprs: &[&Expr],
         emit: &mut dyn FnMut(&mut Self, String),
@@ -441,7 +441,7 @@ impl Probing<'_, '_> {
     }
 
     /// Returns the SQL of the expression that a GROUP BY term refers to.
-    fn group_term_sql(&self, term: &Expr, core: &SelectCore, open: &OpenFrom<'_>) -> String {
+    fn group_term_sql(&self, term: &Expr, core: &SelectCore, open: &PossibleFrom<'_>) -> String {
         match resolve_term(term, Clause::Group, core, self.rows.sql) {
             ResolvedTerm::Result(n) => match core.columns.get(n).and_then(|c| c.expr.as_ref()) {
                 Some(expr) => format!("({})", self.rows.expr_sql(expr, &open.frame)),
@@ -475,7 +475,7 @@ impl Probing<'_, '_> {
     }
 
     /// Returns the result columns that contain calls and that a condition references by alias.
-    fn find_aliased_results(condition: &Expr, open: &OpenFrom<'_>) -> Vec<Expr> {
+    fn find_aliased_results(condition: &Expr, open: &PossibleFrom<'_>) -> Vec<Expr> {
         let mut named = Vec::new();
         visit_own_exprs(condition, &mut |e| {
             if let ExprKind::Column { table: None, column } = &e.kind
@@ -489,7 +489,12 @@ impl Probing<'_, '_> {
 
     /// Returns true if an ORDER BY term depends on an answer or is random, directly or through an
     /// alias or a position.
-    fn is_undetermined_term(&self, term: &Expr, core: &SelectCore, open: &OpenFrom<'_>) -> bool {
+    fn is_undetermined_term(
+        &self,
+        term: &Expr,
+        core: &SelectCore,
+        open: &PossibleFrom<'_>,
+    ) -> bool {
         let live = |e: &Expr| {
             let mut drawn = false;
             visit_own_exprs(e, &mut |e| {
@@ -538,7 +543,7 @@ impl Probing<'_, '_> {
     }
 
     /// Clears `is_single_pass` if a part of a SELECT waits for an answer of the same SELECT.
-    fn check_single_pass(&mut self, query: &Query, core: &SelectCore, open: &OpenFrom<'_>) {
+    fn check_single_pass(&mut self, query: &Query, core: &SelectCore, open: &PossibleFrom<'_>) {
         let count = |e: &Expr| self.rows.analysis.count_predicates(e, &open.frame.scope);
         let mut filters: usize = core.filter.iter().map(count).sum();
         core.from

@@ -14,7 +14,7 @@ use tracing::debug;
 
 use crate::FactsError;
 use hqdl_database::postgres::address::{
-    ANSWER_TIMEOUT, CONNECT_TIMEOUT, ServerAddress, connection_reason,
+    ANSWER_TIMEOUT, CONNECT_TIMEOUT, ServerAddress, describe_connection_error,
 };
 use hqdl_database::postgres::thread::ServerThread;
 
@@ -90,7 +90,7 @@ impl TemporaryFailure {
     }
 }
 
-pub(super) struct Link {
+pub(super) struct ConnectionPool {
     /// The URL without its password.
     pub(super) display_url: String,
     pub(super) handle: Handle,
@@ -106,7 +106,7 @@ pub(super) struct Link {
     thread: ServerThread,
 }
 
-impl Link {
+impl ConnectionPool {
     pub(super) fn new(
         address: ServerAddress,
         on_status: StatusCallback,
@@ -174,7 +174,7 @@ impl Link {
         self.retry_work(|| async {
             let client = self.get_shared_client().await?;
             let done = self.await_reply(ANSWER_TIMEOUT, Box::pin(work(Arc::clone(&client)))).await;
-            if matches!(done, Err(LinkError::Temporary(_))) {
+            if matches!(done, Err(ConnectionError::Temporary(_))) {
                 let mut shared = self.shared.lock().await;
                 shared.client.take_if(|now| Arc::ptr_eq(now, &client));
                 self.close_idle_connections();
@@ -199,7 +199,7 @@ impl Link {
     /// Calls `once` until it succeeds, fails permanently, or the retry timeout expires.
     async fn retry_work<T, F>(&self, once: impl Fn() -> F) -> Result<T, FactsError>
     where
-        F: Future<Output = Result<T, LinkError>>,
+        F: Future<Output = Result<T, ConnectionError>>,
     {
         let (mut wait, mut failed) = (RETRY_PAUSES[0], None);
         loop {
@@ -217,14 +217,14 @@ impl Link {
     /// `failed` is the time of the first failure.
     async fn wait_to_retry(
         &self,
-        error: LinkError,
+        error: ConnectionError,
         wait: &mut Duration,
         failed: &mut Option<Instant>,
     ) -> Result<(), FactsError> {
         let failure = match error {
-            LinkError::Final(error) => return Err(error),
-            LinkError::Temporary(failure) => failure,
-            LinkError::Conflict => {
+            ConnectionError::Final(error) => return Err(error),
+            ConnectionError::Temporary(failure) => failure,
+            ConnectionError::Conflict => {
                 let first = *failed.get_or_insert_with(Instant::now);
                 if first.elapsed() >= self.retry_timeout {
                     return Err(self.conflict_error());
@@ -257,7 +257,7 @@ impl Link {
         &self,
         within: Duration,
         work: &impl Fn(Client) -> F,
-    ) -> Result<T, LinkError>
+    ) -> Result<T, ConnectionError>
     where
         F: Future<Output = WorkResult<T>>,
     {
@@ -265,7 +265,7 @@ impl Link {
             Ok(client) => self.await_reply(within, Box::pin(work(client))).await,
             Err(error) => Err(error),
         };
-        if matches!(done, Err(LinkError::Temporary(_))) {
+        if matches!(done, Err(ConnectionError::Temporary(_))) {
             self.close_idle_connections();
         }
         done
@@ -277,7 +277,7 @@ impl Link {
     }
 
     /// Returns a connection from the pool.
-    async fn get_client(&self) -> Result<Client, LinkError> {
+    async fn get_client(&self) -> Result<Client, ConnectionError> {
         // Waiting for a connection has no timeout, because every connection returns to the pool.
         let times =
             Timeouts { wait: None, create: Some(CONNECT_TIMEOUT), recycle: Some(CONNECT_TIMEOUT) };
@@ -286,14 +286,14 @@ impl Link {
             // The server accepted the connection but did not answer.
             PoolError::Timeout(_) => {
                 let why = format!("no connection within {} s", CONNECT_TIMEOUT.as_secs());
-                LinkError::Temporary(TemporaryFailure::unreachable(why))
+                ConnectionError::Temporary(TemporaryFailure::unreachable(why))
             }
-            other => LinkError::Temporary(TemporaryFailure::unreachable(other.to_string())),
+            other => ConnectionError::Temporary(TemporaryFailure::unreachable(other.to_string())),
         })
     }
 
     /// Returns the shared connection and opens it if necessary.
-    async fn get_shared_client(&self) -> Result<SharedClient, LinkError> {
+    async fn get_shared_client(&self) -> Result<SharedClient, ConnectionError> {
         let started_at = Instant::now();
         let mut shared = self.shared.lock().await;
         if let Some(client) = shared.client.as_ref().filter(|client| !client.is_closed()) {
@@ -301,7 +301,7 @@ impl Link {
         }
         // This caller already waited while another attempt failed, so it does not wait again.
         if let Some((_, why)) = shared.failed.as_ref().filter(|(at, _)| *at > started_at) {
-            return Err(LinkError::Temporary(TemporaryFailure::unreachable(why)));
+            return Err(ConnectionError::Temporary(TemporaryFailure::unreachable(why)));
         }
         match self.get_client().await {
             Ok(client) => {
@@ -310,7 +310,7 @@ impl Link {
                 Ok(client)
             }
             Err(error) => {
-                if let LinkError::Temporary(failure) = &error {
+                if let ConnectionError::Temporary(failure) = &error {
                     shared.failed = Some((Instant::now(), failure.why.clone()));
                 }
                 Err(error)
@@ -323,7 +323,7 @@ impl Link {
         &self,
         within: Duration,
         work: impl Future<Output = WorkResult<T>>,
-    ) -> Result<T, LinkError> {
+    ) -> Result<T, ConnectionError> {
         let began = Instant::now();
         match tokio::time::timeout(within, work).await {
             Ok(Ok(done)) => {
@@ -331,10 +331,10 @@ impl Link {
                 Ok(done)
             }
             Ok(Err(WorkError::Postgres(e))) => Err(self.classify_error(&e)),
-            Ok(Err(WorkError::Facts(e))) => Err(LinkError::Final(e)),
+            Ok(Err(WorkError::Facts(e))) => Err(ConnectionError::Final(e)),
             Err(_) => {
                 let why = format!("no answer within {} s", within.as_secs());
-                Err(LinkError::Temporary(TemporaryFailure::unreachable(why)))
+                Err(ConnectionError::Temporary(TemporaryFailure::unreachable(why)))
             }
         }
     }
@@ -387,23 +387,23 @@ impl Link {
 
     /// Classifies a database error as temporary, as a conflict, or as final with its message and
     /// hint.
-    fn classify_error(&self, error: &tokio_postgres::Error) -> LinkError {
+    fn classify_error(&self, error: &tokio_postgres::Error) -> ConnectionError {
         let url = self.display_url.clone();
         let Some(server) = error.as_db_error() else {
             let cause = std::error::Error::source(error);
             let io = cause.and_then(|c| c.downcast_ref::<std::io::Error>());
             let broken = error.is_closed()
                 || io.is_some_and(|io| io.kind() != std::io::ErrorKind::InvalidData);
-            let message = connection_reason(error);
+            let message = describe_connection_error(error);
             if broken || message.starts_with("timeout") || message.contains("unexpected EOF") {
-                return LinkError::Temporary(TemporaryFailure::unreachable(message));
+                return ConnectionError::Temporary(TemporaryFailure::unreachable(message));
             }
             let hint = if message.contains("password") {
                 "set it in PGPASSWORD or ~/.pgpass"
             } else {
                 "check the URL, its sslmode and the server's certificate (sslrootcert)"
             };
-            return LinkError::Final(FactsError::Refused { url, message, hint });
+            return ConnectionError::Final(FactsError::Refused { url, message, hint });
         };
         let message = match server.detail() {
             Some(detail) => format!("{}: {detail}", server.message()),
@@ -411,7 +411,7 @@ impl Link {
         };
         let code = server.code();
         if [SqlState::T_R_SERIALIZATION_FAILURE, SqlState::T_R_DEADLOCK_DETECTED].contains(code) {
-            return LinkError::Conflict;
+            return ConnectionError::Conflict;
         }
         let passes = ["08", "53", "57P", "58"].iter().any(|class| code.code().starts_with(class))
             || [
@@ -423,7 +423,7 @@ impl Link {
         if passes {
             // A server that is starting up or shutting down counts as unreachable.
             let is_refusal = !["08", "57P"].iter().any(|class| code.code().starts_with(class));
-            return LinkError::Temporary(TemporaryFailure { why: message, is_refusal });
+            return ConnectionError::Temporary(TemporaryFailure { why: message, is_refusal });
         }
         let hint = match code.code() {
             "28P01" | "28000" => "check the user and the password in PGPASSWORD or ~/.pgpass",
@@ -435,13 +435,13 @@ impl Link {
             "42P01" | "3F000" => {
                 "the schema `hqdl` was made by something else, or lost; restore it"
             }
-            _ => return LinkError::Final(FactsError::Journal { path: url.into(), message }),
+            _ => return ConnectionError::Final(FactsError::Journal { path: url.into(), message }),
         };
-        LinkError::Final(FactsError::Refused { url, message, hint })
+        ConnectionError::Final(FactsError::Refused { url, message, hint })
     }
 }
 
-enum LinkError {
+enum ConnectionError {
     /// A retry may succeed.
     Temporary(TemporaryFailure),
     /// A concurrent transaction conflicted with this one.
@@ -449,7 +449,7 @@ enum LinkError {
     Final(FactsError),
 }
 
-impl Drop for Link {
+impl Drop for ConnectionPool {
     fn drop(&mut self) {
         self.pool.close();
     }

@@ -6,10 +6,10 @@ use rusqlite::types::Value as SqlValue;
 
 use super::estimate::Estimator;
 use super::samples::AuditedTables;
-use super::shape::{AggregateTerm, LeafValue, Shape, recognize_shape};
+use super::shape::{AggregateQuery, AggregateTerm, LeafValue, recognize_shape};
 use crate::audit::{Draw, DrawRequest};
 use crate::query::QueryError;
-use crate::query::connection::guard::Guard;
+use crate::query::connection::guard::GuardedConnection;
 use hqdl_database::{Database, sqlite_message};
 use hqdl_spec::Spec;
 use hqdl_sql::blendsql::parse::parse_query;
@@ -57,7 +57,7 @@ pub fn design_for_query(
     let draw = Draw::sample_rows(sources, published, expansion, &request)
         .map_err(|e| super::to_query_error(&e))?;
     let interrupt = tokio::sync::watch::channel(false).1;
-    let guard = Guard::open_for_query(published.path(), None, interrupt)?;
+    let guard = GuardedConnection::open_for_query(published.path(), None, interrupt)?;
     let failed = |e: rusqlite::Error| guard.query_error(&e, sql);
     let tables = AuditedTables::create(&guard, &draw, expansion).map_err(failed)?;
     tables.fill_with_answers().map_err(failed)?;
@@ -82,7 +82,11 @@ pub fn design_for_query(
 
 /// Returns the entities, sorted in descending order by the greatest residual that their rows can
 /// have.
-fn rank_entities(shape: &Shape, estimator: &Estimator<'_>, term: &AggregateTerm) -> Vec<usize> {
+fn rank_entities(
+    shape: &AggregateQuery,
+    estimator: &Estimator<'_>,
+    term: &AggregateTerm,
+) -> Vec<usize> {
     let numbers = |group: &[SqlValue]| estimator.list_entity_numbers(term, group);
     // Compute each row's residual within its own group; without GROUP BY there is one group.
     let all: Vec<_> = if shape.groups.is_empty() {

@@ -9,7 +9,7 @@ use crate::blendsql::lineage::Lineage;
 use crate::blendsql::scope::{Affinity, ColumnOrigin, strip_expr_parens};
 use crate::blendsql::terms::read_integer;
 use crate::blendsql::tree::{Expr, ExprKind, ExprOperator, Query};
-use crate::blendsql::usage::follow::{FlowAnalysis, SelectNames};
+use crate::blendsql::usage::flow_analysis::{FlowAnalysis, SelectNames};
 use crate::blendsql::usage::{
     AvailableColumn, CallUsage, ColumnEquality, ComparedWith, Key, OptionsColumn,
 };
@@ -133,7 +133,8 @@ impl FlowAnalysis<'_> {
             self.reads_rows_of.push(names_id(names.ancestors().find(is_found).unwrap_or(names)));
         }
         let text = self.sql.get(expr.span.clone()).unwrap_or_default().trim();
-        let is_term = |n: &&SelectNames<'_>| n.groups.as_ref().is_some_and(|g| g.is_term(text));
+        let is_term =
+            |n: &&SelectNames<'_>| n.groups.as_ref().is_some_and(|g| g.is_group_term(text));
         self.reads_rows_of.extend(names.ancestors().filter(is_term).map(names_id));
     }
 

@@ -1,7 +1,7 @@
-//! Builds FROM and WHERE clauses that select [possible rows](super::possible).
+//! Builds FROM and WHERE clauses that select [possible rows](super::possible_rows).
 
 use super::super::replace_parts;
-use super::possible::PossibleRowsBuilder;
+use super::possible_rows::PossibleRowsBuilder;
 use crate::blendsql::frame::Frame;
 use crate::blendsql::scope::{Field, Table};
 use crate::blendsql::tree::{FromItem, FromSource, JoinKind, SelectCore, Span};
@@ -11,7 +11,7 @@ use crate::blendsql::tree::{FromItem, FromSource, JoinKind, SelectCore, Span};
 const MAX_OUTER_JOINS: usize = 6;
 
 /// FROM and WHERE clauses that select possible rows.
-pub(in crate::blendsql::emit) struct OpenFrom<'p> {
+pub(in crate::blendsql::emit) struct PossibleFrom<'p> {
     pub frame: Frame<'p>,
     parts: Vec<(Span, String)>,
     /// Replacements that make an outer join find no match.
@@ -31,8 +31,8 @@ impl PossibleRowsBuilder<'_> {
         &self,
         core: &SelectCore,
         around: &'f Frame<'f>,
-    ) -> Option<OpenFrom<'f>> {
-        let mut open = OpenFrom {
+    ) -> Option<PossibleFrom<'f>> {
+        let mut open = PossibleFrom {
             frame: Frame::new_child(around),
             parts: Vec::new(),
             nulls: Vec::new(),
@@ -67,7 +67,7 @@ impl PossibleRowsBuilder<'_> {
         &self,
         items: &[FromItem],
         around: &Frame<'_>,
-        open: &mut OpenFrom<'_>,
+        open: &mut PossibleFrom<'_>,
         exact: &mut Vec<bool>,
     ) -> Option<()> {
         for item in items {
@@ -145,7 +145,7 @@ impl PossibleRowsBuilder<'_> {
         &self,
         items: &[FromItem],
         exact: &mut dyn Iterator<Item = bool>,
-        open: &mut OpenFrom<'_>,
+        open: &mut PossibleFrom<'_>,
     ) -> Option<bool> {
         let mut left = true;
         for item in items {
@@ -187,7 +187,7 @@ impl PossibleRowsBuilder<'_> {
     pub fn write_from_variants(
         &self,
         core: &SelectCore,
-        open: &OpenFrom<'_>,
+        open: &PossibleFrom<'_>,
         end: usize,
         replacements: &[(Span, String)],
     ) -> Vec<String> {

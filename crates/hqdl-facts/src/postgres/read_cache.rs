@@ -41,8 +41,8 @@ const REFRESH_SQL: &str = "SELECT h.cache, h.line, ARRAY(SELECT a.key FROM hqdl.
 
 /// The local copy and the state that decides whether it is fresh.
 #[derive(Default)]
-pub(super) struct LocalCopy {
-    state: Mutex<CopyState>,
+pub(super) struct ReadCache {
+    state: Mutex<ReadCacheState>,
     /// Held during a refresh, so that concurrent readers wait for it instead of starting another.
     refreshing: Mutex<()>,
     /// Number of reads and writes that this process sent to the server directly.
@@ -50,10 +50,10 @@ pub(super) struct LocalCopy {
 }
 
 #[derive(Default)]
-struct CopyState {
+struct ReadCacheState {
     /// Cache id, and the last answer row that the copy reflects.
     up_to: Option<(String, i64)>,
-    /// Start of the last refresh, and the value of `LocalCopy::direct_accesses` at that time.
+    /// Start of the last refresh, and the value of `ReadCache::direct_accesses` at that time.
     refreshed: Option<(Instant, u64)>,
     /// Number of times that records were dropped.
     evictions: u64,
@@ -72,7 +72,7 @@ pub(super) enum DictionaryTable {
     ValueList,
 }
 
-impl CopyState {
+impl ReadCacheState {
     /// Drops the entries that the rows in `changed_keys` may have changed, and moves the copy
     /// forward to `line`.
     fn apply_changes(&mut self, cache: String, line: i64, changed_keys: &[String]) {
@@ -118,8 +118,8 @@ fn estimate_entry_size(key: &str, record: Option<&RecordBytes>) -> usize {
     key.len() + record.map_or(0, RecordBytes::len)
 }
 
-impl LocalCopy {
-    fn lock_state(&self) -> MutexGuard<'_, CopyState> {
+impl ReadCache {
+    fn lock_state(&self) -> MutexGuard<'_, ReadCacheState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -164,9 +164,9 @@ impl Server {
     /// is added to the copy unless entries were dropped in the meantime.
     fn get_or_read_entry<T: Clone>(
         &self,
-        find: impl Fn(&CopyState) -> Option<T>,
+        find: impl Fn(&ReadCacheState) -> Option<T>,
         read: impl FnOnce() -> Result<T, FactsError>,
-        keep: impl FnOnce(&mut CopyState, T),
+        keep: impl FnOnce(&mut ReadCacheState, T),
     ) -> Result<T, FactsError> {
         self.refresh_copy()?;
         let evictions = {
@@ -192,7 +192,7 @@ impl Server {
         read: impl FnOnce() -> Result<u32, FactsError>,
     ) -> Result<u32, FactsError> {
         let key = (of, text.to_owned());
-        let find = |state: &CopyState| state.ids.get(&key).copied();
+        let find = |state: &ReadCacheState| state.ids.get(&key).copied();
         self.get_or_read_entry(find, read, |state, id| {
             state.ids.insert(key.clone(), id);
         })
@@ -205,7 +205,7 @@ impl Server {
         name: &str,
         read: impl FnOnce() -> Result<Vec<u32>, FactsError>,
     ) -> Result<Vec<u32>, FactsError> {
-        let find = |state: &CopyState| state.identity_ids.get(name).cloned();
+        let find = |state: &ReadCacheState| state.identity_ids.get(name).cloned();
         self.get_or_read_entry(find, read, |state, all| {
             state.identity_ids.insert(name.to_owned(), all);
         })
@@ -217,7 +217,7 @@ impl Server {
         identity_id: u32,
         read: impl FnOnce() -> Result<i64, FactsError>,
     ) -> Result<i64, FactsError> {
-        let find = |state: &CopyState| state.changed.get(&identity_id).copied();
+        let find = |state: &ReadCacheState| state.changed.get(&identity_id).copied();
         self.get_or_read_entry(find, read, |state, line| {
             state.changed.insert(identity_id, line);
         })
@@ -245,7 +245,7 @@ impl Server {
         let mut kept = Vec::with_capacity(read.len());
         for (n, record) in lacking().zip(&read) {
             let bytes = record.as_ref().map(postcard::to_stdvec).transpose();
-            let bytes = bytes.map_err(|e| self.store_error(&e.to_string()))?;
+            let bytes = bytes.map_err(|e| self.server_error(&e.to_string()))?;
             kept.push((keys[n].clone(), bytes.map(|b| RecordBytes(Bytes::from(b)))));
         }
         {

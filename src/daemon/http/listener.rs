@@ -47,7 +47,7 @@ impl HttpListener {
                 _ => "if another daemon uses the port, `hqdl status` shows it; --listen 127.0.0.1:0 uses any free port",
             };
             Failure::wrong_input(
-                format!("cannot listen on {listen}: {}", crate::format::io_reason(&e)),
+                format!("cannot listen on {listen}: {}", crate::format::describe_io_error(&e)),
                 hint,
             )
         })

@@ -10,9 +10,9 @@ use tokio_postgres::Row;
 use crate::FactsError;
 use crate::limits::{MAX_COUNTING_DELAY, MAX_PAUSE, MINUTE, Need, PerMinute};
 use crate::postgres::Server;
+use crate::postgres::connection::{BEGIN, WorkResult};
 use crate::postgres::dictionary::Parameter;
 use crate::postgres::limits::MAX_SENDING_DELAY;
-use crate::postgres::link::{BEGIN, WorkResult};
 use crate::throttle::LimiterKey;
 
 /// How far ahead requests are admitted, in seconds.

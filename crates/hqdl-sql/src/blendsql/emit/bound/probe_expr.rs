@@ -2,14 +2,14 @@
 //! of values that a query asks about.
 
 use super::super::{column_sql, context_sql, sql};
-use super::{ANSWER_ARGUMENT, CALL_IN_CONTEXT, EvalPosition, Probing, sum_terms};
+use super::{ANSWER_ARGUMENT, CALL_IN_CONTEXT, EvalPosition, ProbeBuilder, sum_terms};
 use crate::blendsql::aggregates::{is_aggregate_call, visit_own_exprs};
 use crate::blendsql::ingredients::Subject;
 use crate::blendsql::plan::condition::may_fail;
 use crate::blendsql::runtime::Function;
 use crate::blendsql::tree::{Expr, ExprKind, Query};
 
-impl Probing<'_, '_> {
+impl ProbeBuilder<'_, '_> {
     /// Returns SQL that evaluates the calls of an expression; its value is a number, never NULL.
     /// Returns `None` if no call is evaluated in this context.
     pub(in crate::blendsql::emit) fn probe_expr(
