@@ -463,3 +463,21 @@ fn an_audit_is_reviewed_cell_by_cell() {
     assert!(sheet.contains(",Blue,person Ann & Bob,") && sheet.contains("person said Green"));
     assert!(page(&daemon, "/").contains("Review the audit of llm"));
 }
+
+#[test]
+#[cfg(not(feature = "parquet"))]
+fn a_build_without_parquet_names_the_build_that_has_it() {
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "csv");
+    let daemon = Daemon::start(&project, &[]);
+    daemon.wait_until_idle("complete");
+    assert!(!page(&daemon, "/specs/x/tables/llm").to_lowercase().contains("parquet"));
+    let form = "spec=x&do=parquet&sql=SELECT+1";
+    for refused in [
+        daemon.get("/specs/x/tables/llm/export?format=parquet"),
+        daemon.submit_form("/query", form),
+    ] {
+        let body = refused.expect_status(501).body;
+        assert!(body.contains("--features parquet"), "{body}");
+    }
+}

@@ -5,6 +5,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,6 +22,7 @@ use hqdl::session::{Cache, Session, SpecOverrides};
 use hqdl::spec::UncheckedSpec;
 use serde_json::{Value as Json, json};
 
+use hqdl_testkit::daemon::Daemon;
 use hqdl_testkit::endpoint::Endpoint;
 use hqdl_testkit::project::{
     HEROES, Project, heroes_project, heroes_spec, true_value, truthful_endpoint,
@@ -38,19 +41,27 @@ fn columns(project: &Project, file: &str) -> Vec<(String, String)> {
     columns.collect()
 }
 
-/// Returns the rows of a file.
+/// Returns the rows of a file of the project.
 fn rows(project: &Project, file: &str) -> Vec<Vec<Json>> {
     let file = File::open(project.path(file)).unwrap_or_else(|e| panic!("{file}: {e}"));
-    let reader = SerializedFileReader::new(file).unwrap();
-    let to_json = |field: &Field| match field {
+    read_rows(&SerializedFileReader::new(file).unwrap())
+}
+
+fn to_json(field: &Field) -> Json {
+    match field {
         Field::Null => Json::Null,
         Field::Bool(b) => json!(b),
         Field::Long(n) => json!(n),
         Field::Double(r) => json!(r),
         Field::Str(text) => json!(text),
         Field::Bytes(bytes) => json!(bytes.data()),
+        Field::ListInternal(list) => list.elements().iter().map(to_json).collect(),
         other => panic!("{other:?}"),
-    };
+    }
+}
+
+/// Returns the rows of a file.
+fn read_rows(reader: &dyn FileReader) -> Vec<Vec<Json>> {
     let rows = reader.get_row_iter(None).unwrap();
     rows.map(|row| row.unwrap().get_column_iter().map(|(_, f)| to_json(f)).collect()).collect()
 }
@@ -409,4 +420,51 @@ fn interrupt_between_files(project: &Project) {
         publish(project);
         compare_with_copy(project, &["llm", "llm_power", "hqdl_cell"]);
     }
+}
+
+/// Sends a request to the daemon and returns the rows of the file in the response.
+fn download(daemon: &Daemon, method: &str, path: &str, body: &str) -> Vec<Vec<Json>> {
+    let mut stream = TcpStream::connect(&daemon.address).unwrap();
+    let request = format!(
+        "{method} {path} HTTP/1.0\r\nHost: {}\r\nContent-Type: application/x-www-form-urlencoded\r\n\
+         Content-Length: {}\r\n\r\n{body}",
+        daemon.address,
+        body.len()
+    );
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut response = Vec::new();
+    stream.read_to_end(&mut response).unwrap();
+    let end = response.windows(4).position(|bytes| bytes == b"\r\n\r\n").unwrap();
+    let file = response.split_off(end + 4);
+    let head = String::from_utf8(response).unwrap().to_lowercase();
+    assert!(
+        head.contains("application/vnd.apache.parquet") && head.contains(".parquet\""),
+        "{head}"
+    );
+    let mut copy = tempfile::tempfile().unwrap();
+    copy.write_all(&file).unwrap();
+    read_rows(&SerializedFileReader::new(copy).unwrap())
+}
+
+#[test]
+fn the_page_downloads_a_view_and_a_result() {
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "json");
+    let daemon = Daemon::start(&project, &[]);
+    daemon.wait_until_idle("complete");
+    let page = daemon.get("/specs/x/tables/llm").expect_status(200).body;
+    assert!(page.contains("format=parquet"), "{page}");
+    // The same rows in the same order as in JSON; lists stay lists.
+    let path = "/specs/x/tables/llm/export?f=eye_color%7Cis%7CGreen&sort=-born";
+    let found = download(&daemon, "GET", &format!("{path}&format=parquet"), "");
+    let json = daemon.get(&format!("{path}&format=json")).expect_status(200).json();
+    let values = |row: &Json| row.as_object().unwrap().values().cloned().collect::<Vec<Json>>();
+    let expected: Vec<Vec<Json>> = json.as_array().unwrap().iter().map(values).collect();
+    assert!(found.len() > 1 && found.iter().flatten().any(Json::is_array), "{found:?}");
+    assert_eq!(found, expected);
+    let empty = format!("{path}&q=nobody&format=parquet");
+    assert!(download(&daemon, "GET", &empty, "").is_empty());
+    let sql = "SELECT name, height, height / 2.0, NULL FROM hero ORDER BY 1, 2";
+    let form = format!("spec=x&do=parquet&sql={}", sql.replace(' ', "+"));
+    assert_eq!(download(&daemon, "POST", "/query", &form), project.query_rows(sql));
 }

@@ -15,6 +15,8 @@ pub mod migrate;
 pub mod output;
 #[cfg(feature = "parquet")]
 mod parquet;
+#[cfg(feature = "parquet")]
+pub mod parquet_file;
 pub mod postgres;
 pub mod provenance;
 pub mod publish;

@@ -20,16 +20,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
-use parquet::basic::{Compression, LogicalType, Repetition, Type as PhysicalType};
-use parquet::column::writer::ColumnWriter;
-use parquet::data_type::ByteArray;
 use parquet::errors::ParquetError;
 use parquet::file::metadata::KeyValue;
-use parquet::file::properties::WriterProperties;
 use parquet::file::reader::{FileReader, SerializedFileReader};
-use parquet::file::writer::SerializedFileWriter;
-use parquet::schema::types::Type as SchemaType;
-use rusqlite::types::{Value as Sqlite, ValueRef};
+use rusqlite::types::Value as Sqlite;
 use rusqlite::{Connection, params_from_iter};
 use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
@@ -38,20 +32,15 @@ use super::output::{
     COPY_SOURCE_KEY, FOLDER_MANIFEST, compute_file_fingerprint, create_locked_file,
     find_other_source, read_copy_source, temporary_path,
 };
-use super::publish::find_column_affinity;
+use super::parquet_file::{ColumnType, ParquetWriter, StorageClasses, program_name};
 use super::target::{OutputState, PublishTarget, PublishedObject, RowTransfer, TargetTransaction};
 use super::{BUSY_TIMEOUT, Database, StoreError, migrate, refresh};
 use hqdl_spec::{Catalog, Expansion, SourceRows, Spec};
-use hqdl_values::Type;
 use hqdl_values::sql;
 use hqdl_values::value::Value;
 
 /// Version of the manifest and of the files' layout.
 const FORMAT: u32 = 1;
-/// Maximum number of rows of a row group, which are collected in memory.
-const GROUP_ROWS: usize = 122_880;
-/// Approximate maximum number of bytes of a row group in memory.
-const GROUP_BYTES: usize = 32 << 20;
 /// Key of the metadata that marks a file as hqdl's. Its value is the format's version.
 const MARK: &str = "hqdl.format";
 
@@ -549,7 +538,7 @@ impl FolderPublication<'_> {
         let names: Vec<String> = statement.column_names().map(str::to_owned).collect();
         let types = match declared {
             Some(declared) => find_stored_types(&mut statement, declared)?,
-            None => names.iter().map(|name| ColumnType::for_provenance_column(name)).collect(),
+            None => names.iter().map(|name| find_provenance_type(name)).collect(),
         };
         let metadata = [
             (MARK, FORMAT.to_string()),
@@ -557,30 +546,17 @@ impl FolderPublication<'_> {
             ("hqdl.spec", spec_name(local)?),
         ];
         let metadata = metadata.map(|(key, value)| KeyValue::new(key.to_owned(), value));
-        let properties = WriterProperties::builder()
-            .set_created_by(program_name())
-            .set_compression(Compression::SNAPPY)
-            .set_key_value_metadata(Some(metadata.to_vec()))
-            .build();
-        let schema = Arc::new(build_schema(&names, &types)?);
-        let mut writer =
-            SerializedFileWriter::new(file.try_clone()?, schema, Arc::new(properties))?;
-        let mut group: Vec<ColumnBuffer> = types.iter().map(|t| ColumnBuffer::new(*t)).collect();
-        let (mut rows, mut total, mut in_group, mut bytes) = (statement.query([])?, 0, 0, 0);
+        let columns: Vec<(String, ColumnType)> = names.into_iter().zip(types).collect();
+        let mut writer = ParquetWriter::new(file.try_clone()?, &columns, metadata.to_vec())?;
+        let (mut rows, mut total) = (statement.query([])?, 0);
         while let Some(row) = rows.next()? {
-            for (n, column) in group.iter_mut().enumerate() {
-                bytes += column.push(row.get_ref(n)?);
+            for n in 0..columns.len() {
+                writer.push_value(n, row.get_ref(n)?);
             }
-            (total, in_group) = (total + 1, in_group + 1);
-            if in_group >= GROUP_ROWS || bytes >= GROUP_BYTES {
-                write_group(&mut writer, &mut group)?;
-                (in_group, bytes) = (0, 0);
-            }
+            writer.end_row()?;
+            total += 1;
         }
-        if in_group > 0 {
-            write_group(&mut writer, &mut group)?;
-        }
-        writer.into_inner()?.sync_all()?;
+        writer.finish()?.sync_all()?;
         Ok(total)
     }
 
@@ -678,85 +654,12 @@ impl From<std::io::Error> for WriteError {
     }
 }
 
-/// Type of a column in a file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum ColumnType {
-    Text,
-    Integer,
-    Real,
-    Boolean,
-    Binary,
-}
-
-impl ColumnType {
-    fn from_kind(kind: Type) -> Self {
-        match kind {
-            Type::Integer => Self::Integer,
-            Type::Real => Self::Real,
-            Type::Boolean => Self::Boolean,
-            Type::Text | Type::Date | Type::Url => Self::Text,
-        }
-    }
-
-    fn from_declared(declared: Option<&str>) -> Self {
-        match find_column_affinity(declared) {
-            "INTEGER" => Self::Integer,
-            "REAL" | "NUMERIC" => Self::Real,
-            _ => Self::Text,
-        }
-    }
-
-    /// Returns the type of a column of `hqdl_cell` or `hqdl_evidence`.
-    fn for_provenance_column(name: &str) -> Self {
-        match name {
-            "run" | "completion" => Self::Integer,
-            "input_tokens" | "output_tokens" | "cost_usd" | "assumed_cache_writes" => Self::Real,
-            _ => Self::Text,
-        }
-    }
-}
-
-/// Storage classes of the values in a column.
-#[derive(Debug, Clone, Copy, Default)]
-struct StorageClasses {
-    has_integers: bool,
-    /// Whether any integer is neither 0 nor 1.
-    has_numbers: bool,
-    /// Whether any integer cannot be represented exactly by a double.
-    has_large: bool,
-    has_reals: bool,
-    has_text: bool,
-    has_blobs: bool,
-}
-
-impl StorageClasses {
-    fn add(&mut self, value: ValueRef<'_>) {
-        match value {
-            ValueRef::Null => {}
-            ValueRef::Integer(n) => {
-                self.has_integers = true;
-                self.has_numbers |= !(0..=1).contains(&n);
-                self.has_large |= n.unsigned_abs() > 1 << 53;
-            }
-            ValueRef::Real(_) => self.has_reals = true,
-            ValueRef::Text(_) => self.has_text = true,
-            ValueRef::Blob(_) => self.has_blobs = true,
-        }
-    }
-
-    /// Returns the type that can store all values. A `SQLite` column can mix types; a column of a
-    /// Parquet file cannot.
-    fn column_type(self, declared: ColumnType) -> ColumnType {
-        match declared {
-            _ if self.has_blobs => ColumnType::Binary,
-            _ if self.has_text => ColumnType::Text,
-            _ if self.has_reals && self.has_large => ColumnType::Text,
-            _ if self.has_reals => ColumnType::Real,
-            ColumnType::Boolean if !self.has_numbers => ColumnType::Boolean,
-            ColumnType::Real if !self.has_large => ColumnType::Real,
-            _ if self.has_integers => ColumnType::Integer,
-            declared => declared,
-        }
+/// Returns the type of a column of `hqdl_cell` or `hqdl_evidence`.
+fn find_provenance_type(name: &str) -> ColumnType {
+    match name {
+        "run" | "completion" => ColumnType::Integer,
+        "input_tokens" | "output_tokens" | "cost_usd" | "assumed_cache_writes" => ColumnType::Real,
+        _ => ColumnType::Text,
     }
 }
 
@@ -777,109 +680,6 @@ fn find_stored_types(
         .zip(declared)
         .map(|(values, declared)| values.column_type(*declared))
         .collect())
-}
-
-/// Returns the schema of a file. All columns are optional.
-fn build_schema(names: &[String], types: &[ColumnType]) -> Result<SchemaType, ParquetError> {
-    let mut used: Vec<String> = Vec::new();
-    let mut fields = Vec::new();
-    for (name, column_type) in names.iter().zip(types) {
-        // Some readers ignore case, so make names distinct that differ only in case.
-        let mut unique = name.clone();
-        for n in 2.. {
-            if !used.contains(&unique.to_lowercase()) {
-                break;
-            }
-            unique = format!("{name}_{n}");
-        }
-        used.push(unique.to_lowercase());
-        let (physical, logical) = match column_type {
-            ColumnType::Text => (PhysicalType::BYTE_ARRAY, Some(LogicalType::String)),
-            ColumnType::Binary => (PhysicalType::BYTE_ARRAY, None),
-            ColumnType::Integer => (PhysicalType::INT64, None),
-            ColumnType::Real => (PhysicalType::DOUBLE, None),
-            ColumnType::Boolean => (PhysicalType::BOOLEAN, None),
-        };
-        let field = SchemaType::primitive_type_builder(&unique, physical)
-            .with_repetition(Repetition::OPTIONAL)
-            .with_logical_type(logical);
-        fields.push(Arc::new(field.build()?));
-    }
-    SchemaType::group_type_builder("schema").with_fields(fields).build()
-}
-
-/// Values of a column in the current row group.
-struct ColumnBuffer {
-    column_type: ColumnType,
-    /// For each row, 1 if it has a value and 0 if it is NULL.
-    levels: Vec<i16>,
-    bytes: Vec<ByteArray>,
-    integers: Vec<i64>,
-    reals: Vec<f64>,
-    booleans: Vec<bool>,
-}
-
-impl ColumnBuffer {
-    fn new(column_type: ColumnType) -> Self {
-        Self {
-            column_type,
-            levels: Vec::new(),
-            bytes: Vec::new(),
-            integers: Vec::new(),
-            reals: Vec::new(),
-            booleans: Vec::new(),
-        }
-    }
-
-    /// Adds a value, and returns its approximate size in bytes.
-    fn push(&mut self, value: ValueRef<'_>) -> usize {
-        self.levels.push(i16::from(value != ValueRef::Null));
-        match (self.column_type, value) {
-            (_, ValueRef::Null) => return 2,
-            (ColumnType::Integer, ValueRef::Integer(n)) => self.integers.push(n),
-            (ColumnType::Boolean, ValueRef::Integer(n)) => self.booleans.push(n != 0),
-            (ColumnType::Real, ValueRef::Integer(n)) => self.reals.push(n as f64),
-            (ColumnType::Real, ValueRef::Real(r)) => self.reals.push(r),
-            (ColumnType::Binary, ValueRef::Text(bytes) | ValueRef::Blob(bytes)) => {
-                self.bytes.push(bytes.to_vec().into());
-                return bytes.len() + 32;
-            }
-            (_, value) => {
-                let text = match value {
-                    ValueRef::Text(text) => String::from_utf8_lossy(text).into_owned(),
-                    other => {
-                        Value::from_sqlite(other).map_or_else(|e| e.to_string(), |v| v.to_string())
-                    }
-                };
-                let size = text.len() + 32;
-                self.bytes.push(text.into_bytes().into());
-                return size;
-            }
-        }
-        10
-    }
-}
-
-/// Writes the collected values as a row group, and clears them.
-fn write_group(
-    writer: &mut SerializedFileWriter<File>,
-    columns: &mut [ColumnBuffer],
-) -> Result<(), ParquetError> {
-    let mut group = writer.next_row_group()?;
-    for column in columns {
-        let Some(mut output) = group.next_column()? else { break };
-        let levels = Some(column.levels.as_slice());
-        match output.untyped() {
-            ColumnWriter::ByteArrayColumnWriter(w) => w.write_batch(&column.bytes, levels, None)?,
-            ColumnWriter::Int64ColumnWriter(w) => w.write_batch(&column.integers, levels, None)?,
-            ColumnWriter::DoubleColumnWriter(w) => w.write_batch(&column.reals, levels, None)?,
-            ColumnWriter::BoolColumnWriter(w) => w.write_batch(&column.booleans, levels, None)?,
-            _ => 0,
-        };
-        output.close()?;
-        *column = ColumnBuffer::new(column.column_type);
-    }
-    group.close().map(drop)
 }
 
 /// Returns the name of a table's file. Characters that a file name cannot have are escaped as in a
@@ -938,8 +738,4 @@ fn remove_file(path: &Path) -> Result<(), StoreError> {
 
 fn hash_content(content: &[u8]) -> String {
     blake3::hash(content).to_hex().as_str()[..32].to_owned()
-}
-
-fn program_name() -> String {
-    format!("hqdl {}", env!("CARGO_PKG_VERSION"))
 }

@@ -13,6 +13,7 @@ use secrecy::ExposeSecret;
 
 use super::HttpState;
 use super::client_limits::DaemonClient;
+use super::page::show_refusal;
 use super::reply::HttpRefusal;
 use crate::daemon::TOKEN;
 
@@ -29,16 +30,21 @@ pub(super) async fn check_request(
     let began = Instant::now();
     // All unknown paths share one route name, so that clients cannot create new metrics.
     let route = request.extensions().get::<MatchedPath>().map(|p| p.as_str().to_owned());
-    let route = super::openapi::find_route_name(route.as_deref().unwrap_or_default());
+    let path = route.as_deref().unwrap_or_default();
+    // Health checks need no token, and the page that asks for the token needs its style.
+    let is_public = ["/healthz", "/page.css"].contains(&path);
+    let route = super::openapi::find_route_name(path);
     let is_stream =
         request.method() == Method::POST || route == "/v1/runs/events" || is_mcp_route(route);
     let client = find_client(&state, &request);
     request.extensions_mut().insert(client);
     let response = match state.shares.admit_request(client, is_stream) {
         Ok(admitted) => {
-            let response = match check_access(&state, request.method(), request.headers(), route) {
+            let (method, headers) = (request.method(), request.headers());
+            let access = check_access(&state, method, headers, is_mcp_route(route), is_public);
+            let response = match access {
                 Ok(()) => next.run(request).await,
-                Err(refusal) => refusal.into_response(),
+                Err(refusal) => show_refusal(request.headers(), refusal),
             };
             response.map(|body| admitted.count_body_bytes(body))
         }
@@ -84,7 +90,8 @@ fn check_access(
     state: &HttpState,
     method: &Method,
     headers: &HeaderMap,
-    route: &str,
+    is_mcp: bool,
+    is_public: bool,
 ) -> Result<(), HttpRefusal> {
     let text = |name: header::HeaderName| headers.get(name).and_then(|v| v.to_str().ok());
     let host = text(header::HOST).unwrap_or_default();
@@ -95,7 +102,7 @@ fn check_access(
             "use its address or localhost, or start it with --host NAME",
         ));
     }
-    if !matches!(*method, Method::GET | Method::HEAD) || is_mcp_route(route) {
+    if !matches!(*method, Method::GET | Method::HEAD) || is_mcp {
         let own = |origin: &str| origin.split_once("://").is_some_and(|(_, o)| o == host);
         let foreign = text(header::ORIGIN).is_some_and(|o| !own(o))
             || headers.get("sec-fetch-site").is_some_and(|s| s != "same-origin" && s != "none");
@@ -108,8 +115,7 @@ fn check_access(
         }
     }
     let Some(token) = &state.context.settings.token else { return Ok(()) };
-    // Health checks need no token.
-    if route == "/healthz" {
+    if is_public {
         return Ok(());
     }
     let sent = text(header::AUTHORIZATION).and_then(parse_token);

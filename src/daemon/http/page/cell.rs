@@ -9,7 +9,7 @@ use super::super::api::{OverrideChange, OverrideRequest, read_provenance};
 use super::super::reply::HttpRefusal;
 use super::{
     ErrorPage, HttpState, QueryPairs, ShownPage, find_spec, percent_encode, read_form, redirect_to,
-    render_page, spec_path,
+    render_page, shorten_time, spec_path,
 };
 use super::{format_value, medium};
 use crate::database::provenance::CellProvenance;
@@ -67,7 +67,7 @@ pub(super) async fn show_cell(
             div.halves {
             div.card { @if let Some(media) = &media { (media) } @for cell in &cells { (render_provenance_table(cell)) (render_evidence(cell)) } }
             section.card {
-            h2 { "Your word" }
+            h2 { "Override" }
             p.quiet { "It replaces the model's answer permanently. hqdl saves it in the overrides file next to the spec." }
             form.fields method="post" action=(format!("{}/cell", spec_path(&name))) {
                 input type="hidden" name="table" value=(table);
@@ -154,7 +154,7 @@ fn render_provenance_table(cell: &CellProvenance) -> Markup {
         ("error", cell.error.clone()),
         ("model", cell.model.clone()),
         ("parameters", cell.parameters.clone()),
-        ("asked", cell.asked_at.clone()),
+        ("asked", cell.asked_at.as_deref().map(|time| format!("{} UTC", shorten_time(time)))),
         ("run", cell.run.map(|r| r.to_string())),
         ("prompt", cell.prompt_hash.clone()),
         (

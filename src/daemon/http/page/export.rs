@@ -1,12 +1,17 @@
-//! Writes the rows of a view as CSV or JSON, for downloads.
+//! Writes the rows of a view or a result as CSV, JSON or Parquet, for downloads.
 
 use std::io::Write;
 
-use axum::http::header;
+use axum::http::{StatusCode, header};
 use rusqlite::params_from_iter;
+#[cfg(feature = "parquet")]
+use rusqlite::types::Value as SqlValue;
 use rusqlite::types::ValueRef;
 use serde_json::{Map, Value as Json};
 
+use super::super::reply::HttpRefusal;
+#[cfg(feature = "parquet")]
+use super::super::rows::estimate_value_length;
 use super::format_value;
 use super::view::{BoundSql, ViewColumn};
 use crate::database::Database;
@@ -19,17 +24,50 @@ use crate::query::result::json;
 pub(super) enum ExportFormat {
     Csv,
     Json,
+    Parquet,
 }
 
 impl ExportFormat {
+    const ALL: [Self; 3] = [Self::Csv, Self::Json, Self::Parquet];
+
+    /// Returns the formats that this build can write.
+    pub(super) fn available() -> impl Iterator<Item = Self> {
+        Self::ALL.into_iter().filter(|format| format.is_available())
+    }
+
+    fn is_available(self) -> bool {
+        self != Self::Parquet || cfg!(feature = "parquet")
+    }
+
     pub(super) fn from_name(name: &str) -> Option<Self> {
-        [Self::Csv, Self::Json].into_iter().find(|format| format.name() == name)
+        Self::ALL.into_iter().find(|format| format.name() == name)
+    }
+
+    /// Returns an error if this build cannot write the format.
+    pub(super) fn check(self) -> Result<(), HttpRefusal> {
+        if self.is_available() {
+            return Ok(());
+        }
+        let hint =
+            "use a released program or the Python module, or build hqdl with `--features parquet`";
+        let message = "this build of hqdl cannot write Parquet files".to_owned();
+        Err(HttpRefusal::new(StatusCode::NOT_IMPLEMENTED, message, hint))
     }
 
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Csv => "csv",
             Self::Json => "json",
+            Self::Parquet => "parquet",
+        }
+    }
+
+    /// Returns the text of the link to the download.
+    pub(super) fn label(self) -> &'static str {
+        match self {
+            Self::Csv => "CSV",
+            Self::Json => "JSON",
+            Self::Parquet => "Parquet",
         }
     }
 
@@ -38,6 +76,7 @@ impl ExportFormat {
         let content_type = match self {
             Self::Csv => "text/csv; charset=utf-8",
             Self::Json => "application/json",
+            Self::Parquet => "application/vnd.apache.parquet",
         };
         let is_plain = |c: &char| c.is_ascii_alphanumeric() || *c == '_';
         let file: String = name.chars().filter(is_plain).collect();
@@ -49,8 +88,9 @@ impl ExportFormat {
     }
 }
 
-/// Writes rows of stored keys and cells, as CSV with a header or as a JSON array of objects. A cell
-/// without a value is empty in CSV and null in JSON. In CSV, `|` separates the values of a list.
+/// Writes rows of stored keys and cells: as CSV with a header, as a JSON array of objects, or as a
+/// Parquet file. A cell without a value is empty in CSV and null in the other formats. In CSV, `|`
+/// separates the values of a list.
 ///
 /// # Errors
 /// Returns a [`Failure`] if the database or the writer fails.
@@ -59,8 +99,12 @@ pub(super) fn write_rows(
     sql: &BoundSql,
     columns: &[ViewColumn],
     format: ExportFormat,
-    out: &mut dyn Write,
+    out: &mut (dyn Write + Send),
 ) -> Result<(), Failure> {
+    #[cfg(feature = "parquet")]
+    if format == ExportFormat::Parquet {
+        return super::parquet_export::write_table(database, sql, columns, out);
+    }
     let stored = |e: rusqlite::Error| Failure::from(database.to_store_error(&e));
     let unwritten =
         |e: std::io::Error| Failure::wrong_input(e.to_string(), "start the download again");
@@ -80,23 +124,20 @@ pub(super) fn write_rows(
             Some(n) => &key[n],
             None => &cells[column.name.as_str()][1],
         });
-        let written = match format {
-            ExportFormat::Csv => write_line(out, values.map(format_csv)),
-            ExportFormat::Json => {
-                let names = columns.iter().map(|column| column.name.clone());
-                let object: Map<String, Json> = names.zip(values.cloned()).collect();
-                write!(out, "{}{}", if is_first { "[" } else { ",\n" }, Json::Object(object))
-            }
+        let written = if format == ExportFormat::Csv {
+            write_line(out, values.map(format_csv))
+        } else {
+            let names = columns.iter().map(|column| column.name.clone());
+            let object: Map<String, Json> = names.zip(values.cloned()).collect();
+            write!(out, "{}{}", if is_first { "[" } else { ",\n" }, Json::Object(object))
         };
         written.map_err(unwritten)?;
         is_first = false;
     }
-    match format {
-        ExportFormat::Csv => Ok(()),
-        ExportFormat::Json => {
-            out.write_all(if is_first { b"[]\n" } else { b"]\n" }).map_err(unwritten)
-        }
+    if format == ExportFormat::Csv {
+        return Ok(());
     }
+    out.write_all(if is_first { b"[]\n" } else { b"]\n" }).map_err(unwritten)
 }
 
 /// Collects a query's rows in memory, for a download.
@@ -106,11 +147,31 @@ pub(super) struct ExportSink {
     pub(super) body: Vec<u8>,
     max_bytes: u64,
     rows: u64,
+    /// Rows of a Parquet file, with their approximate size in bytes.
+    #[cfg(feature = "parquet")]
+    values: (Vec<Vec<SqlValue>>, u64),
 }
 
 impl ExportSink {
     pub(super) fn new(format: ExportFormat, max_bytes: u64) -> Self {
-        Self { format, names: Vec::new(), body: Vec::new(), max_bytes, rows: 0 }
+        Self {
+            format,
+            names: Vec::new(),
+            body: Vec::new(),
+            max_bytes,
+            rows: 0,
+            #[cfg(feature = "parquet")]
+            values: Default::default(),
+        }
+    }
+
+    /// Returns the size of the rows so far, in bytes.
+    fn size(&self) -> u64 {
+        #[cfg(feature = "parquet")]
+        if self.format == ExportFormat::Parquet {
+            return self.values.1;
+        }
+        self.body.len() as u64
     }
 }
 
@@ -119,16 +180,23 @@ impl RowSink for ExportSink {
         self.names = names.to_vec();
         match self.format {
             ExportFormat::Csv => write_line(&mut self.body, names.iter().cloned()),
-            ExportFormat::Json => Ok(()),
+            ExportFormat::Json | ExportFormat::Parquet => Ok(()),
         }
     }
 
     fn write_row(&mut self, row: &[ValueRef<'_>]) -> std::io::Result<()> {
-        if self.body.len() as u64 > self.max_bytes {
+        if self.size() > self.max_bytes {
             let why = format!("the result has more than {} bytes", self.max_bytes);
             return Err(std::io::Error::new(std::io::ErrorKind::FileTooLarge, why));
         }
         self.rows += 1;
+        #[cfg(feature = "parquet")]
+        if self.format == ExportFormat::Parquet {
+            self.values.1 += row.iter().map(|value| estimate_value_length(value) + 32).sum::<u64>();
+            let copied = row.iter().map(|value| SqlValue::try_from(*value));
+            self.values.0.push(copied.collect::<Result<_, _>>().map_err(std::io::Error::other)?);
+            return Ok(());
+        }
         if self.format == ExportFormat::Csv {
             let text = |value: &ValueRef<'_>| match value {
                 ValueRef::Null => String::new(),
@@ -147,6 +215,10 @@ impl RowSink for ExportSink {
     }
 
     fn finish(&mut self) -> std::io::Result<()> {
+        #[cfg(feature = "parquet")]
+        if self.format == ExportFormat::Parquet {
+            self.body = super::parquet_export::write_result(&self.names, &self.values.0)?;
+        }
         if self.format == ExportFormat::Json {
             self.body.extend_from_slice(if self.rows == 0 { b"[]\n" } else { b"]\n" });
         }

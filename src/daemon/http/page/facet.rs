@@ -1,11 +1,13 @@
 //! Computes and shows the facets of a view: a column's values and states with their counts, and the
 //! range and distribution of its numbers.
 
+use std::collections::{BTreeMap, HashMap};
+
 use maud::{Markup, html};
-use rusqlite::{Connection, params_from_iter};
 
 use super::plot::{ValueScale, format_coordinate};
-use super::view::{BoundSql, TableView, ViewColumn, ViewFilter};
+use super::record_cell::{RecordValue, find_cells, find_key_part};
+use super::view::{TableView, ViewColumn, ViewFilter};
 use crate::format::format_thousands;
 
 /// Maximum number of values to list.
@@ -17,11 +19,11 @@ const BARS: f64 = 12.0;
 #[derive(Debug, Default)]
 pub(super) struct Facet {
     column: String,
-    /// Values with their counts, most frequent first.
+    /// The most frequent values with their counts.
     values: Vec<(String, u64)>,
-    more: bool,
     states: Vec<(String, u64)>,
-    distinct: u64,
+    /// Number of distinct values.
+    distinct: usize,
     numbers: Option<Numbers>,
 }
 
@@ -36,96 +38,113 @@ struct Numbers {
     counts: Vec<u64>,
 }
 
-/// Computes the facet of a column over the view's rows.
-pub(super) fn compute_facet(
-    connection: &Connection,
-    view: &TableView,
-    expansion: &str,
-    columns: &[ViewColumn],
-    column: &ViewColumn,
-) -> rusqlite::Result<Facet> {
-    let rows = || view.rows_sql(expansion, columns);
-    let counts = |sql: BoundSql| -> rusqlite::Result<Vec<(String, u64)>> {
-        let mut statement = connection.prepare(&sql.sql)?;
-        statement.query_map(params_from_iter(sql.params), |r| Ok((r.get(0)?, r.get(1)?)))?.collect()
-    };
-    let (value, state) = (column.value_sql(), column.state_sql());
-    let mut values =
-        BoundSql::new("SELECT CAST(e.value AS TEXT), count(*) FROM (SELECT key AS k, cells ", []);
-    if column.key_part.is_some() {
-        values = BoundSql::new(
-            &format!(
-                "SELECT v, count(*) FROM (SELECT coalesce(CAST({value} AS TEXT), 'NULL') AS v "
-            ),
-            [],
-        );
-    }
-    let mut values = values.append(rows());
-    match column.key_part {
-        Some(_) => values.push(") AS r", []),
-        None => {
-            let cells = column.values_sql();
-            values.push(&format!(") AS r, {cells} AS e WHERE e.value IS NOT NULL"), []);
-        }
-    }
-    values.push(&format!(" GROUP BY 1 ORDER BY 2 DESC, 1 LIMIT {}", MAX_VALUES + 1), []);
-    let mut values = counts(values)?;
-    let more = values.len() > MAX_VALUES;
-    values.truncate(MAX_VALUES);
-    let mut states = BoundSql::new(&format!("SELECT {state}, count(*) "), []).append(rows());
-    states.push(" GROUP BY 1 ORDER BY 2 DESC, 1", []);
-    let sql = BoundSql::new(
-        &format!(
-            "SELECT count(DISTINCT x), min(x), avg(x), max(x), total(typeof(x) IN ('text', 'blob'))
-             FROM (SELECT {value} AS x "
-        ),
-        [],
-    );
-    let mut sql = sql.append(rows());
-    sql.push(")", []);
-    let (distinct, range) = connection.query_row(&sql.sql, params_from_iter(sql.params), |r| {
-        let texts: f64 = r.get(4)?;
-        let range =
-            if texts > 0.0 { None } else { r.get(1).ok().zip(r.get(2).ok()).zip(r.get(3).ok()) };
-        Ok((r.get(0)?, range))
-    })?;
-    let numbers = match range {
-        Some(((least, mean), greatest)) if distinct > 1 => {
-            let scale = ValueScale::covering(least, greatest, BARS);
-            let counts = count_distribution(connection, &value, rows(), &scale)?;
-            Some(Numbers { least, mean, greatest, scale, counts })
-        }
-        _ => None,
-    };
-    let column = column.name.clone();
-    Ok(Facet { column, values, more, states: counts(states)?, distinct, numbers })
+/// Collects the facets of some columns from the rows of a view, in one pass.
+pub(super) struct FacetCollector<'c> {
+    columns: Vec<CollectedColumn<'c>>,
+    /// Names of the columns that are not part of the key, in their order.
+    names: Vec<&'c str>,
 }
 
-/// Counts the numbers in each step of a scale.
-fn count_distribution(
-    connection: &Connection,
-    value: &str,
-    rows: BoundSql,
-    scale: &ValueScale,
-) -> rusqlite::Result<Vec<u64>> {
-    let (low, step, steps) = (scale.low, scale.step, scale.steps());
-    let sql = BoundSql::new(
-        &format!(
-            "SELECT min(CAST(({value} - {low:?}) / {step:?} AS INTEGER), {steps} - 1), count(*) "
-        ),
-        [],
-    );
-    let mut sql = sql.append(rows);
-    sql.push(&format!(" AND {value} IS NOT NULL GROUP BY 1"), []);
-    let mut counts = vec![0; steps];
-    let mut statement = connection.prepare(&sql.sql)?;
-    let mut found = statement.query(params_from_iter(sql.params))?;
-    while let Some(row) = found.next()? {
-        if let Some(count) = counts.get_mut(row.get::<_, i64>(0)?.max(0) as usize) {
-            *count = row.get(1)?;
+/// Values of a column, as far as the rows have been read.
+struct CollectedColumn<'c> {
+    column: &'c ViewColumn,
+    values: HashMap<String, u64>,
+    states: BTreeMap<String, u64>,
+    numbers: Vec<f64>,
+    has_text: bool,
+}
+
+impl<'c> FacetCollector<'c> {
+    pub(super) fn new(columns: &[&'c ViewColumn]) -> Self {
+        let names = columns.iter().filter(|c| c.key_part.is_none()).map(|c| c.name.as_str());
+        Self {
+            names: names.collect(),
+            columns: columns.iter().map(|c| CollectedColumn::new(c)).collect(),
         }
     }
-    Ok(counts)
+
+    /// Adds a row with its stored key and cells.
+    pub(super) fn add_row(&mut self, key: &str, cells: &str) {
+        if self.columns.is_empty() {
+            return;
+        }
+        let mut cells = find_cells(cells, &self.names).into_iter();
+        for column in &mut self.columns {
+            match column.column.key_part {
+                Some(part) => {
+                    let value = find_key_part(key, part);
+                    column.add_value(&value);
+                    if value == RecordValue::Null {
+                        column.count_value("NULL");
+                    }
+                    column.count_state("ok");
+                }
+                None => match cells.next().flatten() {
+                    Some(cell) => {
+                        column.add_value(&cell.value);
+                        column.count_state(&cell.state);
+                    }
+                    None => column.count_state("missing"),
+                },
+            }
+        }
+    }
+
+    pub(super) fn into_facets(self) -> Vec<Facet> {
+        self.columns.into_iter().map(CollectedColumn::into_facet).collect()
+    }
+}
+
+impl<'c> CollectedColumn<'c> {
+    fn new(column: &'c ViewColumn) -> Self {
+        let (values, states) = (HashMap::new(), BTreeMap::new());
+        Self { column, values, states, numbers: Vec::new(), has_text: false }
+    }
+
+    fn add_value(&mut self, value: &RecordValue<'_>) {
+        match value {
+            RecordValue::Null => {}
+            RecordValue::Integer(n) => self.numbers.push(*n as f64),
+            RecordValue::Real(r) => self.numbers.push(*r),
+            RecordValue::Text(_) | RecordValue::List(_) => self.has_text = true,
+        }
+        for item in value.items() {
+            if let Some(text) = item.to_text() {
+                self.count_value(&text);
+            }
+        }
+    }
+
+    fn count_value(&mut self, text: &str) {
+        // Most values are repeated, so that their text need not be copied.
+        match self.values.get_mut(text) {
+            Some(count) => *count += 1,
+            None => drop(self.values.insert(text.to_owned(), 1)),
+        }
+    }
+
+    fn count_state(&mut self, state: &str) {
+        match self.states.get_mut(state) {
+            Some(count) => *count += 1,
+            None => drop(self.states.insert(state.to_owned(), 1)),
+        }
+    }
+
+    fn into_facet(self) -> Facet {
+        let distinct = self.values.len();
+        let numbers = (distinct > 1 && !self.has_text).then(|| Numbers::of(&self.numbers));
+        let mut values: Vec<(String, u64)> = self.values.into_iter().collect();
+        let order =
+            |a: &(String, u64), b: &(String, u64)| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0));
+        if distinct > MAX_VALUES {
+            values.select_nth_unstable_by(MAX_VALUES, order);
+            values.truncate(MAX_VALUES);
+        }
+        values.sort_unstable_by(order);
+        let mut states: Vec<(String, u64)> = self.states.into_iter().collect();
+        states.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
+        Facet { column: self.column.name.clone(), values, states, distinct, numbers }
+    }
 }
 
 impl Facet {
@@ -159,7 +178,7 @@ impl Facet {
         let most = self.values.first().map_or(1, |(_, count)| *count).max(1);
         html! {
             section.card.facet {
-                h2 { (self.column) " " span.small.quiet { (format_thousands(if self.more { self.distinct } else { self.values.len() as u64 })) " distinct" } }
+                h2 { (self.column) " " span.small.quiet { (format_thousands(self.distinct as u64)) " distinct" } }
                 @if let Some(numbers) = &self.numbers { (numbers.render_numbers(&self.column)) }
                 ul { @for (value, count) in &self.values {
                     @let (to, chosen) = toggle(filter(value, "is"));
@@ -171,7 +190,7 @@ impl Facet {
                         }
                     } }
                 } }
-                @if self.more { p.small.quiet { "and more" } }
+                @if self.distinct > self.values.len() { p.small.quiet { "and more" } }
                 @if self.states.iter().any(|(state, _)| state != "ok") {
                     p.small { @for (state, count) in &self.states {
                         @let (to, chosen) = toggle(filter(state, "state"));
@@ -184,6 +203,23 @@ impl Facet {
 }
 
 impl Numbers {
+    /// Returns the range and distribution of at least one number.
+    fn of(numbers: &[f64]) -> Self {
+        let least = numbers.iter().copied().fold(f64::INFINITY, f64::min);
+        let greatest = numbers.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let mean = numbers.iter().sum::<f64>() / numbers.len() as f64;
+        let scale = ValueScale::covering(least, greatest, BARS);
+        let mut counts = vec![0; scale.steps()];
+        for number in numbers {
+            let step = ((number - scale.low) / scale.step) as usize;
+            let last = counts.len().saturating_sub(1);
+            if let Some(count) = counts.get_mut(step.min(last)) {
+                *count += 1;
+            }
+        }
+        Self { least, mean, greatest, scale, counts }
+    }
+
     fn render_numbers(&self, column: &str) -> Markup {
         let most = self.counts.iter().copied().max().unwrap_or(1).max(1) as f64;
         let width = 100.0 / self.counts.len().max(1) as f64;

@@ -12,7 +12,10 @@ mod judged_cell;
 mod lineage;
 mod medium;
 mod overview;
+#[cfg(feature = "parquet")]
+mod parquet_export;
 mod plot;
+mod record_cell;
 mod query;
 mod result_chart;
 mod review;
@@ -120,15 +123,22 @@ impl From<Failure> for ErrorPage {
 impl IntoResponse for ErrorPage {
     fn into_response(self) -> Response {
         let HttpRefusal { status, failure } = self.0;
-        (status, render_page("Sorry", &html! { h1 { "Error" } (render_failure(&failure)) }))
+        // Otherwise the browser would not ask for the password.
+        let ask = (status == StatusCode::UNAUTHORIZED)
+            .then_some([(header::WWW_AUTHENTICATE, "Basic realm=\"hqdl\"")]);
+        (status, ask, render_page("Sorry", &html! { h1 { "Error" } (render_failure(&failure)) p { a href="/" { "Back to the specs" } } }))
             .into_response()
     }
 }
 
 /// Handles unknown paths: returns a page to browsers, otherwise the API's error.
 pub(super) async fn reject_route(headers: HeaderMap, uri: Uri) -> Response {
+    show_refusal(&headers, super::reply::reject_route(&uri))
+}
+
+/// Returns an error as a page to browsers, otherwise as the API does.
+pub(super) fn show_refusal(headers: &HeaderMap, refusal: HttpRefusal) -> Response {
     let accepts = headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok());
-    let refusal = super::reply::reject_route(&uri);
     if accepts.is_some_and(|accept| accept.contains("text/html")) {
         return ErrorPage(refusal).into_response();
     }
@@ -319,6 +329,11 @@ fn is_same_failure(one: &RunStatus, other: &RunStatus) -> bool {
 /// Formats an amount in USD.
 fn format_usd(usd: f64) -> String {
     format!("${usd:.4}")
+}
+
+/// Shortens a UTC timestamp to minutes.
+fn shorten_time(timestamp: &str) -> String {
+    timestamp.get(..16).unwrap_or(timestamp).replace('T', " ")
 }
 
 /// Truncates a text to a number of characters.

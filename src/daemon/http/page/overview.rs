@@ -8,7 +8,7 @@ use maud::{Markup, html};
 use super::spending::{SpendingReport, read_spending};
 use super::{
     HttpState, ShownPage, format_usd, percent_encode, render_failure, render_page,
-    render_retried_failure, render_runs_table, render_state_badge, spec_path,
+    render_retried_failure, render_runs_table, render_state_badge, shorten_time, spec_path,
 };
 use crate::audit;
 use crate::daemon::status::{DaemonStatus, RunStatus, SpecStatus, compute_coverage};
@@ -44,7 +44,7 @@ pub(super) async fn show_overview(State(state): State<HttpState>) -> ShownPage {
             h2 { "Runs" }
             (render_runs_table(&latest))
             (spending.to_section())
-            p.quiet.small { "Since " time datetime=(status.began) { (status.began) } ", cache " code { (status.cache) }
+            p.quiet.small { "Since " time datetime=(status.began) { (shorten_time(&status.began)) } " UTC, cache " code { (status.cache) }
                 ", " a href="/v1/openapi.json" { "API" } ", " a href="/metrics" { "metrics" } }
         },
     ))
@@ -185,9 +185,4 @@ fn render_cost_section(
             } }
         }
     }
-}
-
-/// Shortens a timestamp to minutes.
-fn shorten_time(timestamp: &str) -> String {
-    timestamp.get(..16).unwrap_or(timestamp).replace('T', " ")
 }

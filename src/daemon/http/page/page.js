@@ -182,7 +182,7 @@ document.addEventListener("keydown", (event) => {
   let running = null;
   const submitQuery = async (event) => {
     const form = byId("query");
-    if (event.target !== form || ["csv", "json"].includes(event.submitter?.value)) return;
+    if (event.target !== form || ["csv", "json", "parquet"].includes(event.submitter?.value)) return;
     event.preventDefault();
     const body = new URLSearchParams(new FormData(form, event.submitter));
     const [spec, sql] = [form.spec.value, form.sql.value];

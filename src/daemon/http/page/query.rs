@@ -115,6 +115,14 @@ pub(super) struct RowsPreview {
     bytes: u64,
 }
 
+impl RowsPreview {
+    /// Returns whether each column contains only numbers and NULL.
+    fn find_numeric_columns(&self) -> Vec<bool> {
+        let rows = ResultRows { columns: &self.columns, rows: &self.rows };
+        (0..self.columns.len()).map(|n| rows.is_numeric(n)).collect()
+    }
+}
+
 impl RowSink for RowsPreview {
     fn write_columns(&mut self, names: &[String]) -> std::io::Result<()> {
         self.columns = names.to_vec();
@@ -243,7 +251,8 @@ impl LiveRows {
     /// Sends the rows that have arrived since the last call.
     fn send_rows(&mut self) {
         let Some(live) = &self.live else { return };
-        let rows = html! { @for row in &self.preview.rows[self.sent..] { (render_row(row)) } };
+        let is_numeric = self.preview.find_numeric_columns();
+        let rows = html! { @for row in &self.preview.rows[self.sent..] { (render_row(row, &is_numeric)) } };
         live.send(&json!({ "rows": rows.into_string() }));
         self.sent = self.preview.rows.len();
         self.last_sent = Some(Instant::now());
@@ -310,6 +319,7 @@ async fn export_result(
     form: &QueryForm,
     format: ExportFormat,
 ) -> Result<Response, HttpRefusal> {
+    format.check()?;
     let sink = ExportSink::new(format, state.context.settings.max_bytes);
     let (_, sink) = collect_rows(state, form.to_request()?, false, None, sink).await?;
     Ok((format.headers("result"), sink.body).into_response())
@@ -462,8 +472,9 @@ fn render_rows_section(form: &QueryForm, preview: &RowsPreview) -> Markup {
         div.row.controls {
             strong { (preview.count) " rows" @if preview.count > preview.rows.len() { ", the first " (preview.rows.len()) " shown" } }
             span { "Download "
-                button.slight form="query" name="do" value="csv" { "CSV" } " "
-                button.slight form="query" name="do" value="json" { "JSON" } }
+                @for format in ExportFormat::available() {
+                    button.slight form="query" name="do" value=(format.name()) { (format.label()) } " "
+                } }
         }
         @if preview.rows.len() > 1 { (render_chart_section(form, &rows, chart.as_ref())) }
         (render_rows_table(preview))
@@ -472,22 +483,34 @@ fn render_rows_section(form: &QueryForm, preview: &RowsPreview) -> Markup {
 
 /// Renders the shown rows as a table.
 pub(super) fn render_rows_table(preview: &RowsPreview) -> Markup {
-    let rows = ResultRows { columns: &preview.columns, rows: &preview.rows };
+    let is_numeric = preview.find_numeric_columns();
     html! {
         div.wide tabindex="0" role="region" aria-label="Rows" { table.rows.sortable {
-            thead { tr { @for (n, name) in preview.columns.iter().enumerate() { th scope="col" class=[rows.is_numeric(n).then_some("n")] { (name) } } } }
+            thead { tr { @for (name, is_numeric) in preview.columns.iter().zip(&is_numeric) { th scope="col" class=[is_numeric.then_some("n")] { (name) } } } }
             tbody {
-                @for row in &preview.rows { (render_row(row)) }
+                @for row in &preview.rows { (render_row(row, &is_numeric)) }
             }
         } }
     }
 }
 
-fn render_row(row: &[ShownValue]) -> Markup {
-    html! { tr { @for value in row {
+/// Shortens a number with many decimals to about six significant digits; `None` if it is short.
+fn shorten_number(value: &ShownValue) -> Option<String> {
+    let number = value.number.filter(|n| (0.001..1e6).contains(&n.abs()))?;
+    let is_long = value.text.as_ref().is_some_and(|text| text.len() > 10);
+    let decimals = (5.0 - number.abs().log10().floor()) as usize;
+    (is_long && number.fract() != 0.0).then(|| format!("{number:.decimals$}"))
+}
+
+/// Renders a row. In a numeric column, NULL is aligned with the numbers.
+fn render_row(row: &[ShownValue], is_numeric: &[bool]) -> Markup {
+    html! { tr { @for (value, is_numeric) in row.iter().zip(is_numeric) {
         @match &value.text {
-            Some(text) => td class=[value.number.map(|_| "n").or(needs_wide_column(text).then_some("long"))] { (text) },
-            None => td.null { "NULL" },
+            Some(text) => {
+                @let short = shorten_number(value);
+                td class=[value.number.map(|_| "n").or(needs_wide_column(text).then_some("long"))] title=[short.as_ref().map(|_| text)] { (short.as_ref().unwrap_or(text)) }
+            }
+            None => td.null.n[*is_numeric] { "NULL" },
         }
     } } }
 }

@@ -178,7 +178,7 @@ fn render_columns_section(spec: &SpecStatus) -> Markup {
                 @for c in spec.columns.iter() {
                     tr {
                         td { a href=(format!("{}/tables/{}", spec_path(&spec.name), percent_encode(&c.expansion))) { (c.expansion) } }
-                        td { (c.column) }
+                        td { a href=(format!("{}/tables/{}?facet={}", spec_path(&spec.name), percent_encode(&c.expansion), percent_encode(&c.column))) { (c.column) } }
                         td { progress aria-label="Coverage" max="1" value=(compute_coverage(c)) {} " " (format!("{:.0} %", 100.0 * compute_coverage(c))) }
                         @for state in &states { td.n { (c.cells.get(*state)) } }
                         td.n { (c.unasked) }

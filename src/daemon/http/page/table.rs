@@ -1,18 +1,21 @@
 //! The table browser. It shows the rows of an expansion with the state of every cell, filters,
 //! facets, and downloads of the view.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use axum::extract::{Path, Query, State};
 use axum::response::{IntoResponse, Response};
 use maud::{Markup, html};
-use rusqlite::params_from_iter;
-use serde_json::Value as Json;
+use rusqlite::{Connection, OptionalExtension, params, params_from_iter};
+use serde_json::{Map, Value as Json};
 
 use super::super::query::{READ_TIMEOUT, run_blocking};
 use super::super::reply::HttpRefusal;
 use super::super::rows::{ChunkWriter, stream_body};
 use super::export::{ExportFormat, write_rows};
-use super::facet::{Facet, compute_facet};
+use super::facet::{Facet, FacetCollector};
 use super::format_value;
+use super::record_cell::register_cell_functions;
 use super::view::{CONDITIONS, Cursor, TableView, ViewColumn};
 use super::{
     ErrorPage, HttpState, QueryPairs, ShownPage, find_spec, needs_wide_column, percent_encode,
@@ -26,13 +29,16 @@ use crate::failure::Failure;
 use crate::format::{format_count, format_thousands};
 use crate::query::connection::guard::GuardedConnection;
 use crate::spec::{Column, Expansion, Spec};
+use crate::sql;
 
 /// Number of rows per page.
 const PAGE_ROWS: usize = 50;
 /// Number of characters of a value to show.
 const MAX_VALUE_CHARS: usize = 120;
-/// Maximum number of rows to count. If the view has more rows, facets are shown only on request.
+/// Maximum number of rows to count.
 const MAX_COUNTED: u64 = 100_000;
+/// Maximum number of rows of a view whose facets are shown without a request.
+const MAX_FACETED: u64 = 20_000;
 /// Number of facets that are shown by default.
 const FACETS: usize = 3;
 
@@ -50,6 +56,14 @@ pub(super) struct ShownTable {
 /// Rows of a page. Each has the stored key, the parts of the key, and the cells by column.
 type PageRows = Vec<(String, Vec<Json>, Json)>;
 
+/// Number of rows in a view.
+#[derive(Debug, Clone, Copy, Default)]
+struct RowCount {
+    rows: u64,
+    /// Whether the view can have more rows than were counted.
+    is_cut: bool,
+}
+
 /// Content of a table's page.
 #[derive(Default)]
 struct TablePage {
@@ -57,9 +71,10 @@ struct TablePage {
     rows: PageRows,
     /// Whether there are rows before the page, and whether there are rows after it.
     more: (bool, bool),
-    /// Number of rows in the view, at most one more than [`MAX_COUNTED`].
-    count: u64,
+    count: RowCount,
     facets: Vec<Facet>,
+    /// Model and time of the completions that the cells of the page come from.
+    origins: BTreeMap<i64, String>,
 }
 
 /// Handles `GET /specs/{spec}/tables/{table}`.
@@ -88,7 +103,10 @@ pub(super) async fn show_table(
     Ok(render_page(
         &table,
         &html! {
-            h1 { a href=(spec_path(&name)) { (name) } " / " (table) }
+            div.title-row {
+                h1 { a href=(spec_path(&name)) { (name) } " / " (table) }
+                @if shown.published { a.button href=(query_path(&name, &table)) { "Query and chart" } }
+            }
             (render_filter_form(&path, &view, &shown.columns))
             (render_filter_chips(&view, &link))
             @if !shown.published || !shown.unpublished.is_empty() {
@@ -112,6 +130,12 @@ pub(super) async fn show_table(
     ))
 }
 
+/// Returns the path of the query page with a query for the first rows of a table.
+fn query_path(spec: &str, table: &str) -> String {
+    let sql = format!("SELECT * FROM {} LIMIT 1000", sql::quote_name(table));
+    format!("/query?spec={}&sql={}", percent_encode(spec), percent_encode(&sql))
+}
+
 /// Handles `GET /specs/{spec}/tables/{table}/export`: downloads all rows of a view.
 pub(super) async fn export_table(
     State(state): State<HttpState>,
@@ -120,8 +144,11 @@ pub(super) async fn export_table(
 ) -> Result<Response, ErrorPage> {
     let format = asked.iter().find(|(name, _)| name == "format").map_or("", |(_, value)| value);
     let Some(format) = ExportFormat::from_name(format) else {
-        return Err(HttpRefusal::bad_request("the format is unknown", "use csv or json").into());
+        return Err(
+            HttpRefusal::bad_request("the format is unknown", "use csv, json or parquet").into()
+        );
     };
+    format.check()?;
     let (_, active_spec) = state.active_spec(Some(&name))?;
     let view = TableView::parse(&asked).with_change(|_| ());
     let (client_guard, interrupt) = state.context.clients.begin_work();
@@ -136,6 +163,8 @@ pub(super) async fn export_table(
             let database = guard.database();
             let written = find_table(database, spec, &table).and_then(|shown| {
                 database.fetch_published_cells(&shown.expansion)?;
+                register_cell_functions(database.connection())
+                    .map_err(|e| database.to_store_error(&e))?;
                 let sql = view.page_sql(&shown.expansion, &shown.columns, usize::MAX >> 1);
                 write_rows(database, &sql, &shown.columns, format, writer)
             });
@@ -197,11 +226,13 @@ fn find_table(database: &Database, spec: &Spec, table: &str) -> Result<ShownTabl
         name: name.clone(),
         key_part: Some(n),
         has_list: false,
+        kind: None,
     });
     let filled = names.iter().map(|name| ViewColumn {
         name: name.clone(),
         key_part: None,
         has_list: position(name).is_some_and(|at| order[at].values.is_some()),
+        kind: position(name).map(|at| order[at].kind),
     });
     let columns = key.chain(filled).collect();
     Ok(ShownTable { expansion: expansion.expansion.clone(), columns, unpublished, published: true })
@@ -219,26 +250,24 @@ fn read_page(
     }
     database.fetch_published_cells(&table.expansion)?;
     let connection = database.connection();
-    let read = || -> rusqlite::Result<(PageRows, u64, Vec<Facet>)> {
+    let read = || -> rusqlite::Result<(PageRows, RowCount, Vec<Facet>)> {
+        register_cell_functions(connection)?;
         let sql = view.page_sql(&table.expansion, &table.columns, PAGE_ROWS + 1);
         let mut statement = connection.prepare(&sql.sql)?;
+        let rows = statement
+            .query_map(params_from_iter(sql.params), |r| Ok((r.get(0)?, r.get(1)?)))?
+            .collect::<rusqlite::Result<Vec<(String, String)>>>()?;
+        let (count, facets) = read_counts(connection, view, &table, &rows)?;
         let json = |text: &str| serde_json::from_str::<Json>(text).unwrap_or_default();
-        let rows = statement.query_map(params_from_iter(sql.params), |r| {
-            let (key, cells): (String, String) = (r.get(0)?, r.get(1)?);
+        let parse = |(key, cells): (String, String)| {
             let parts = json(&key).as_array().cloned().unwrap_or_default();
-            Ok((key, parts, json(&cells)))
-        })?;
-        let rows = rows.collect::<rusqlite::Result<PageRows>>()?;
-        let counted = view.rows_sql(&table.expansion, &table.columns);
-        let sql =
-            format!("SELECT count(*) FROM (SELECT 1 {} LIMIT {})", counted.sql, MAX_COUNTED + 1);
-        let count = connection.query_row(&sql, params_from_iter(counted.params), |r| r.get(0))?;
-        let facets = choose_facet_columns(view, &table.columns, count).into_iter();
-        let facets =
-            facets.map(|c| compute_facet(connection, view, &table.expansion, &table.columns, c));
-        Ok((rows, count, facets.collect::<rusqlite::Result<_>>()?))
+            (key, parts, json(&cells))
+        };
+        Ok((rows.into_iter().map(parse).collect(), count, facets))
     };
     let (mut rows, count, facets) = read().map_err(|e| database.to_store_error(&e))?;
+    // A database on a server provides completions only for a single cell.
+    let origins = read_origins(connection, &table.expansion, &rows).unwrap_or_default();
     let is_cut = rows.len() > PAGE_ROWS;
     rows.truncate(PAGE_ROWS);
     let more = match &view.cursor {
@@ -248,17 +277,77 @@ fn read_page(
         }
         cursor => (cursor.is_some(), is_cut),
     };
-    Ok(TablePage { table, rows, more, count, facets })
+    Ok(TablePage { table, rows, more, count, facets, origins })
+}
+
+/// Returns the model and the time of the completions that the cells of some rows come from.
+fn read_origins(
+    connection: &Connection,
+    expansion: &str,
+    rows: &PageRows,
+) -> rusqlite::Result<BTreeMap<i64, String>> {
+    let cells = rows.iter().filter_map(|(_, _, cells)| cells.as_object()).flat_map(Map::values);
+    let ids: BTreeSet<i64> = cells.filter_map(|cell| cell[2].as_i64()).collect();
+    let mut statement = connection.prepare(
+        "SELECT coalesce(model, '') || ', ' || replace(substr(asked_at, 1, 16), 'T', ' ')
+         FROM hqdl_completion WHERE expansion = ? AND id = ?",
+    )?;
+    let mut origins = BTreeMap::new();
+    for id in ids {
+        let origin: Option<Option<String>> =
+            statement.query_row(params![expansion, id], |row| row.get(0)).optional()?;
+        origins.extend(origin.flatten().map(|origin| (id, origin)));
+    }
+    Ok(origins)
+}
+
+/// Counts the rows of a view, and the values of the columns whose facets are shown. `page` is the
+/// first page or the page at the cursor.
+fn read_counts(
+    connection: &Connection,
+    view: &TableView,
+    table: &ShownTable,
+    page: &[(String, String)],
+) -> rusqlite::Result<(RowCount, Vec<Facet>)> {
+    let columns = choose_facet_columns(view, &table.columns);
+    let mut collector = FacetCollector::new(&columns);
+    if view.cursor.is_none() && page.len() <= PAGE_ROWS {
+        page.iter().for_each(|(key, cells)| collector.add_row(key, cells));
+        let facets = if page.is_empty() { Vec::new() } else { collector.into_facets() };
+        return Ok((RowCount { rows: page.len() as u64, is_cut: false }, facets));
+    }
+    let rows = view.rows_sql(&table.expansion, &table.columns);
+    let count_rows = || -> rusqlite::Result<RowCount> {
+        let sql = format!("SELECT count(*) FROM (SELECT 1 {} LIMIT {})", rows.sql, MAX_COUNTED + 1);
+        let count = connection.query_row(&sql, params_from_iter(&rows.params), |r| r.get(0))?;
+        Ok(RowCount { rows: MAX_COUNTED.min(count), is_cut: count > MAX_COUNTED })
+    };
+    let is_chosen = !view.facets.is_empty();
+    // Without a filter, rows are counted without reading them.
+    let first = if is_chosen || view.is_filtered() { None } else { Some(count_rows()?) };
+    if columns.is_empty() || first.is_some_and(|count| count.is_cut || count.rows > MAX_FACETED) {
+        return Ok((first.map_or_else(count_rows, Ok)?, Vec::new()));
+    }
+    let limit = if is_chosen { String::new() } else { format!(" LIMIT {}", MAX_COUNTED + 1) };
+    let mut statement = connection.prepare(&format!("SELECT key, cells {}{limit}", rows.sql))?;
+    let mut found = statement.query(params_from_iter(&rows.params))?;
+    let mut count = 0;
+    while let Some(row) = found.next()? {
+        count += 1;
+        if is_chosen || count <= MAX_FACETED {
+            collector.add_row(row.get_ref(0)?.as_str()?, row.get_ref(1)?.as_str()?);
+        }
+    }
+    let is_cut = !is_chosen && count > MAX_COUNTED;
+    let facets =
+        if is_chosen || count <= MAX_FACETED { collector.into_facets() } else { Vec::new() };
+    Ok((RowCount { rows: if is_cut { MAX_COUNTED } else { count }, is_cut }, facets))
 }
 
 /// Returns the columns whose facets are shown: those of the URL, or the first ones with a value
 /// list.
-fn choose_facet_columns<'c>(
-    view: &TableView,
-    columns: &'c [ViewColumn],
-    count: u64,
-) -> Vec<&'c ViewColumn> {
-    if view.facets.is_empty() && count <= MAX_COUNTED && count > 0 {
+fn choose_facet_columns<'c>(view: &TableView, columns: &'c [ViewColumn]) -> Vec<&'c ViewColumn> {
+    if view.facets.is_empty() {
         return columns.iter().filter(|c| c.has_list).take(FACETS).collect();
     }
     let is_chosen = |c: &&ViewColumn| view.facets.iter().any(|f| f.eq_ignore_ascii_case(&c.name));
@@ -273,7 +362,7 @@ fn render_filter_form(path: &str, view: &TableView, columns: &[ViewColumn]) -> M
         })
         .to_pairs();
     html! {
-        form.row method="get" action=(path) {
+        form.row.filters method="get" action=(path) {
             @for (name, value) in kept { input type="hidden" name=(name) value=(value); }
             label { "Search " input type="search" name="q" value=(view.search) size="16"; }
             label { "a cell that is " select name="state" {
@@ -333,8 +422,10 @@ fn render_rows_table(
                         @for column in shown.columns.iter().filter(|c| c.key_part.is_none()) {
                             @let cell = &cells[column.name.as_str()];
                             @let state = cell[0].as_str().unwrap_or("missing");
+                            @let origin = cell[2].as_i64().and_then(|id| page.origins.get(&id));
+                            @let hint = origin.map_or_else(|| state.to_owned(), |origin| format!("{state}, {origin}"));
                             td class={ (state) @if needs_wide_column(&format_value(&cell[1])) { " long" } } {
-                                a href=(super::cell::cell_path(spec, table, key, &column.name)) title=(state) {
+                                a href=(super::cell::cell_path(spec, table, key, &column.name)) title=(hint) {
                                     @if matches!(state, "ok" | "overridden") { (shorten_value(&cell[1])) } @else { (state) }
                                 }
                                 @if state == "overridden" { " " span.mark title="set by a person" { "✎" } }
@@ -395,9 +486,11 @@ fn render_page_links(
             }
             @if page.more.1 { @if let Some(to) = at(page.rows.last(), false) { a.button rel="next" href=(to) { "Next →" } } }
             span.quiet {
-                @if page.count > MAX_COUNTED { "more than " (format_thousands(MAX_COUNTED)) " rows" } @else { (format_count(page.count, "row")) }
+                @if page.count.is_cut { "more than " (format_thousands(page.count.rows)) " rows" } @else { (format_count(page.count.rows, "row")) }
             }
-            @if page.count > 0 { span { "Download " a href=(export("csv")) { "CSV" } " · " a href=(export("json")) { "JSON" } } }
+            @if page.count.rows > 0 { span { "Download " @for (n, format) in ExportFormat::available().enumerate() {
+                @if n > 0 { " · " } a href=(export(format.name())) { (format.label()) }
+            } } }
         }
     }
 }

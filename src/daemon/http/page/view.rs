@@ -6,6 +6,7 @@ use std::fmt::Write as _;
 use rusqlite::types::Value as SqlValue;
 
 use super::percent_encode;
+use crate::spec::Type;
 
 /// Conditions of filters, with their labels.
 pub(super) const CONDITIONS: [(&str, &str); 6] = [
@@ -24,36 +25,46 @@ pub(super) struct ViewColumn {
     pub(super) key_part: Option<usize>,
     /// Whether the column has a value list.
     pub(super) has_list: bool,
+    /// Type of the spec's column; `None` for key columns and for columns that the spec no longer
+    /// contains.
+    pub(super) kind: Option<Type>,
 }
 
 impl ViewColumn {
-    /// Returns the JSON path of a part of the cell: 0 for the state, 1 for the value.
-    fn json_path(&self, part: u8) -> String {
-        format!("'$.\"{}\"[{part}]'", self.name.replace('\'', "''"))
+    /// Returns the name as an SQL literal.
+    fn literal(&self) -> String {
+        format!("'{}'", self.name.replace('\'', "''"))
     }
 
     /// Returns SQL for the value; NULL if the cell has none.
-    pub(super) fn value_sql(&self) -> String {
+    fn value_sql(&self) -> String {
         match self.key_part {
-            Some(n) => format!("key ->> {n}"),
-            None => format!("json_extract(cells, {})", self.json_path(1)),
+            Some(n) => format!("key_value(key, {n})"),
+            None => format!("cell_value(cells, {})", self.literal()),
         }
     }
 
     /// Returns SQL for the state.
-    pub(super) fn state_sql(&self) -> String {
+    fn state_sql(&self) -> String {
         match self.key_part {
             Some(_) => "'ok'".to_owned(),
-            None => format!("coalesce(json_extract(cells, {}), 'missing')", self.json_path(0)),
+            None => format!("cell_state(cells, {})", self.literal()),
         }
     }
 
-    /// Returns SQL for a table with one row per value: the items of a list, or the cell's single
-    /// value.
-    pub(super) fn values_sql(&self) -> String {
+    /// Returns SQL for whether the value, or an item of the list, has the text of a parameter.
+    fn equals_sql(&self) -> String {
         match self.key_part {
-            Some(n) => format!("(SELECT coalesce(key ->> {n}, 'NULL') AS value)"),
-            None => format!("json_each(cells, {})", self.json_path(1)),
+            Some(n) => format!("coalesce(CAST(key_value(key, {n}) AS TEXT), 'NULL') = ?"),
+            None => format!("cell_is(cells, {}, ?)", self.literal()),
+        }
+    }
+
+    /// Returns SQL for whether the value contains the text of a parameter, ignoring ASCII case.
+    fn contains_sql(&self) -> String {
+        match self.key_part {
+            Some(n) => format!("instr(lower(CAST(key_value(key, {n}) AS TEXT)), lower(?))"),
+            None => format!("cell_has(cells, {}, ?)", self.literal()),
         }
     }
 }
@@ -187,16 +198,14 @@ impl TableView {
     pub(super) fn rows_sql(&self, expansion: &str, columns: &[ViewColumn]) -> BoundSql {
         let mut sql = BoundSql::new("FROM hqdl_record WHERE expansion = ?", [text(expansion)]);
         if !self.search.is_empty() {
-            sql.push(
-                " AND (instr(lower(key), lower(?)) OR EXISTS (SELECT 1 FROM json_each(cells) AS c
-                   WHERE instr(lower(c.value ->> 1), lower(?))))",
-                [text(&self.search), text(&self.search)],
-            );
+            sql.push(" AND record_has(key, cells, ?)", [text(&self.search)]);
         }
         if !self.state.is_empty() {
+            // A state is the first part of its cell. `instr` skips most records without parsing them.
             sql.push(
-                " AND EXISTS (SELECT 1 FROM json_each(cells) AS c WHERE c.value ->> 0 = ?)",
-                [text(&self.state)],
+                " AND instr(cells, ?) AND
+                   EXISTS (SELECT 1 FROM json_each(cells) AS c WHERE c.value ->> 0 = ?)",
+                [text(&format!("[\"{}\"", self.state)), text(&self.state)],
             );
         }
         for filter in &self.filters {
@@ -232,47 +241,48 @@ impl TableView {
             return sql;
         };
         let value = column.value_sql();
-        let mut sql = BoundSql::new(
-            &format!(
-                "SELECT r.key, r.cells FROM (SELECT key, cells, {value} IS NULL AS n, {value} AS x "
-            ),
-            [],
+        let (k, x) = (order(false), order(down));
+        let nulls = if backwards { "FIRST" } else { "LAST" };
+        // Only keys and values are sorted, because copying the cells of all rows takes longer. The
+        // inner LIMIT keeps SQLite from merging the subqueries, which would read a value several
+        // times.
+        let start = format!(
+            "SELECT r.key, r.cells FROM (SELECT s.key, s.x FROM (SELECT key, {value} AS x "
         );
-        sql = sql.append(rows);
-        sql.push(") AS r", []);
+        let mut sql = BoundSql::new(&start, []).append(rows);
+        sql.push(" LIMIT -1) AS s", []);
         if let Some(cursor) = &self.cursor {
             // NULL comes last in both sort directions.
             let (n, x, k) = (compare(false), compare(down), compare(false));
             sql.push(
                 &format!(
-                    ", (SELECT {value} IS NULL AS n, {value} AS x, key FROM hqdl_record
+                    ", (SELECT {value} AS x, key FROM hqdl_record
                         WHERE expansion = ? AND key = ?) AS at
-                     WHERE r.n {n} at.n OR r.n = at.n AND
-                       (r.x {x} at.x OR r.x IS at.x AND r.key {k} at.key)"
+                     WHERE (s.x IS NULL) {n} (at.x IS NULL) OR (s.x IS NULL) = (at.x IS NULL) AND
+                       (s.x {x} at.x OR s.x IS at.x AND s.key {k} at.key)"
                 ),
                 [text(expansion), text(&cursor.key)],
             );
         }
-        let (n, x) = (order(false), order(down));
-        sql.push(&format!(" ORDER BY r.n{n}, r.x{x}, r.key{n} LIMIT {limit}"), []);
+        sql.push(
+            &format!(
+                " ORDER BY s.x{x} NULLS {nulls}, s.key{k} LIMIT {limit}) AS p
+                 CROSS JOIN hqdl_record AS r ON r.expansion = ? AND r.key = p.key
+                 ORDER BY p.x{x} NULLS {nulls}, p.key{k}"
+            ),
+            [text(expansion)],
+        );
         sql
     }
 }
 
 impl ViewFilter {
     fn condition_sql(&self, column: &ViewColumn) -> String {
-        let values = column.values_sql();
         let value = column.value_sql();
         match self.condition {
-            "is" => {
-                format!(" AND EXISTS (SELECT 1 FROM {values} AS e WHERE CAST(e.value AS TEXT) = ?)")
-            }
-            "not" => {
-                format!(
-                    " AND NOT EXISTS (SELECT 1 FROM {values} AS e WHERE CAST(e.value AS TEXT) = ?)"
-                )
-            }
-            "has" => format!(" AND instr(lower(CAST({value} AS TEXT)), lower(?))"),
+            "is" => format!(" AND {}", column.equals_sql()),
+            "not" => format!(" AND NOT {}", column.equals_sql()),
+            "has" => format!(" AND {}", column.contains_sql()),
             "min" => format!(" AND {value} >= ?"),
             "max" => format!(" AND {value} <= ?"),
             _ => format!(" AND {} = ?", column.state_sql()),
@@ -328,11 +338,16 @@ fn text(value: &str) -> SqlValue {
 mod tests {
     use rusqlite::{Connection, params_from_iter};
 
+    use super::super::record_cell::register_cell_functions;
     use super::{TableView, ViewColumn};
 
     fn columns() -> Vec<ViewColumn> {
-        let column =
-            |name: &str, key_part| ViewColumn { name: name.to_owned(), key_part, has_list: false };
+        let column = |name: &str, key_part| ViewColumn {
+            name: name.to_owned(),
+            key_part,
+            has_list: false,
+            kind: None,
+        };
         vec![column("n", Some(0)), column("it's", None), column("tags", None)]
     }
 
@@ -350,6 +365,7 @@ mod tests {
                    ('other', '[6]', '{}');"#,
             )
             .unwrap();
+        register_cell_functions(&connection).unwrap();
         connection
     }
 
@@ -375,6 +391,9 @@ mod tests {
             (&[("f", "it's|state|missing")], "[5]"),
             (&[("column", "tags"), ("condition", "has"), ("value", "c")], "[5]"),
             (&[("q", "c")], "[5]"),
+            (&[("q", "10")], "[1]"),
+            (&[("q", "[\"b")], "[2]"),
+            (&[("f", "n|has|5")], "[5]"),
             (&[("state", "error")], "[4]"),
             (&[("f", "gone|is|x"), ("f", "it's|bogus|x"), ("f", "bad")], "[1] [2] [3] [4] [5]"),
         ] {
