@@ -311,8 +311,10 @@ fn an_api_without_audio_input_gets_no_request() {
         assert!(ended.stderr.contains(&told), "{ended:?}");
         // The content of other columns and of calls is known only when it is read.
         project.edit_spec("audio = [", "media = [");
-        let ended = project.run_materialize(&[]).expect_exit_code(4);
-        assert!(ended.stdout.contains("API has no such input"), "{ended:?}");
+        project.run_materialize(&[]).expect_exit_code(1);
+        let why = ["why", "--spec", "specs/x.toml", "calls", "clips/calm.wav", "mood"];
+        let why = project.run_hqdl(&why);
+        assert!(why.stdout.contains("API has no such input"), "{why:?}");
         let sql = "SELECT {{Transcribe(clip)}} FROM call";
         query(&project, sql).expect_exit_code(4);
         assert_eq!(endpoint.request_count(), 0);
@@ -422,4 +424,119 @@ fn durations_are_read_from_the_files() {
     for (at, value) in [(20, 2), (22, 0), (34, 0)] {
         assert!(matches!(unusual(at, value), Err(Unusable::Refused(..))), "{at}");
     }
+    // A decoder may play further data after a short first chunk.
+    let mut divided = wav(3, 1);
+    divided[40..44].copy_from_slice(&2_u32.to_le_bytes());
+    assert_eq!(seconds(&divided), 3.0);
+    // An extended header is accepted with the GUID of a known encoding.
+    let extended = |guid: &[u8; 16]| {
+        let mut bytes = wav(3, 1);
+        bytes[16] = 40;
+        bytes[20..22].copy_from_slice(&[0xfe, 0xff]);
+        bytes.splice(36..36, b"\x16\0\x08\0\0\0\0\0".iter().chain(guid).copied());
+        MediaInfo::from_bytes(&bytes)
+    };
+    let pcm = *b"\x01\0\0\0\0\0\x10\0\x80\0\0\xaa\0\x38\x9b\x71";
+    assert_eq!(extended(&pcm).unwrap().seconds, Some(3.0));
+    for at in [0, 7, 15] {
+        let mut unknown = pcm;
+        unknown[at] = 2;
+        assert!(matches!(extended(&unknown), Err(Unusable::Refused(..))), "{at}");
+    }
+}
+
+/// The path of a recording does not show how long the recording is.
+#[test]
+fn the_bound_of_a_query_is_that_of_its_longest_recording() {
+    let endpoint = endpoint();
+    let short = format!("'clips/{}calm.wav'", "./".repeat(200));
+    let project = project(&endpoint, &["'clips/l'", &short]);
+    std::fs::write(project.path("clips/l"), wav(600, 4)).unwrap();
+    project.write_spec(&format!(
+        "{}[[expansion.column]]\nname = \"topic\"\nabout = \"the topic\"\nquestions = [\"Topic?\"]\n",
+        project.spec_text()
+    ));
+    let call = |question: &str| format!("{{{{LLMMap('{question}', clip, audio=true)}}}}");
+    let sql = format!(
+        "SELECT id FROM call WHERE {} = 'calm' AND {} = 'x' LIMIT 1",
+        call("How does the caller feel?"),
+        call("Topic?")
+    );
+    let bound = project.run_hqdl(&["explain", "--spec", "specs/x.toml", "--json", &sql]);
+    let bound = &bound.expect_exit_code(0).lines[0];
+    // Each column may need a request of its own, with 600 seconds of 10 tokens.
+    assert!(bound["input_tokens"].as_u64().unwrap() > 2 * 6000, "{bound}");
+    assert!(bound["cost_usd"].as_f64().unwrap() > 2.0 * 6000.0 * 32.0 / 1e6, "{bound}");
+}
+
+/// Recordings can cost ten times as much as text, so they are never billed at the rate of text.
+#[test]
+fn a_price_without_a_rate_for_recordings_sends_none() {
+    let endpoint = endpoint();
+    let project = project(&endpoint, &["'clips/calm.wav'"]);
+    project.edit_spec("audio_input = 32, ", "");
+    let ended = project.run_materialize(&["--budget", "1"]).expect_exit_code(2);
+    assert!(ended.stderr.contains("set `audio_input`"), "{ended:?}");
+    // The content of other columns and of calls is known only when it is read.
+    project.edit_spec("audio = [", "media = [");
+    project.run_materialize(&[]).expect_exit_code(1);
+    let why =
+        project.run_hqdl(&["why", "--spec", "specs/x.toml", "calls", "clips/calm.wav", "mood"]);
+    assert!(why.stdout.contains("set `audio_input`"), "{why:?}");
+    let sql = "SELECT {{Transcribe(clip)}} FROM call";
+    assert_eq!(rows(&project, sql), json!([[null]]));
+    assert_eq!(endpoint.request_count(), 0);
+    // The price book has a rate for this model at OpenAI.
+    let spec = project.spec_text();
+    project.write_spec(&spec.replace(&format!("base_url = \"{}\"\n", endpoint.base_url()), ""));
+    let plan = project.run_plan(&[]);
+    let usd = plan["totals"]["cost_usd"]["likely"].as_f64().unwrap();
+    assert!(usd > 46.0 * 32.0 / 1e6, "{plan}");
+    // A free model needs no rate.
+    project.write_spec(&spec.replace("input = 2.5", "input = 0"));
+    project.run_materialize(&[]).expect_exit_code(0);
+}
+
+#[test]
+fn a_column_of_several_kinds_survives_a_model_without_audio_input() {
+    let endpoint = endpoint();
+    let project = project(&endpoint, &["'clips/calm.wav'", "'clips/cat.mp3'", "'clips/angry.wav'"]);
+    project.edit_spec("audio = [", "media = [");
+    let words = "This model does not support audio content.";
+    endpoint.add_fault(Fault::status(400, words, "invalid_request_error"), Frequency::Once);
+    let ended = project.run_materialize(&["--concurrency", "1"]).expect_exit_code(1);
+    assert_eq!(ended.done_event()["cells"]["ok"], 1, "{ended:?}");
+    let sql = "SELECT mood FROM call_expanded ORDER BY id";
+    assert_eq!(rows(&project, sql), json!([[null], ["a cat"], [null]]));
+    assert_eq!(endpoint.request_count(), 2);
+}
+
+#[test]
+fn an_error_that_names_an_audio_model_is_not_about_the_recording() {
+    let endpoint = endpoint();
+    let project = project(&endpoint, &["'clips/calm.wav'"]);
+    let words = "'response_format' of type 'json_schema' is not supported with gpt-audio.";
+    endpoint.add_fault(Fault::status(400, words, "invalid_request_error"), Frequency::Once);
+    project.run_materialize(&[]).expect_exit_code(0);
+    assert_eq!(endpoint.request_count(), 2);
+}
+
+#[test]
+fn a_call_about_any_medium_reads_a_column_of_one_kind() {
+    let endpoint = endpoint();
+    let project = project(&endpoint, &["'clips/calm.wav'"]);
+    project.run_materialize(&[]).expect_exit_code(0);
+    let sql = "SELECT {{LLMMap('How does the caller feel?', clip, media=true)}} FROM call";
+    assert_eq!(rows(&project, sql), json!([["calm"]]));
+    assert_eq!(endpoint.request_count(), 1);
+}
+
+#[test]
+fn recordings_that_cannot_be_read_are_not_planned() {
+    let endpoint = endpoint();
+    let project = project(&endpoint, &["'clips/none.wav'", "'clips/text.mp3'", "'clips/cat.mp3'"]);
+    let plan = project.run_plan(&[]);
+    assert!(plan["totals"]["input_tokens"].as_u64().unwrap() < 1000, "{plan}");
+    project.run_materialize(&["--budget", "1"]).expect_exit_code(1);
+    assert_eq!(endpoint.request_count(), 0);
 }

@@ -223,6 +223,8 @@ pub struct ModelChoice {
     pub price: Option<PriceTable>,
     /// Whether the model is free and counts against no budget.
     pub is_free: bool,
+    /// Whether the price of recordings is unknown, so that none may be sent.
+    pub lacks_audio_price: bool,
     /// Maximum number of tokens per answer.
     pub max_output: u64,
     /// Maximum number of input tokens that the endpoint itself adds to a request.
@@ -255,6 +257,7 @@ fn choose_model(
         reuse: settings.reuse,
         price: settings.charged_price(),
         is_free: settings.provider == Provider::Replay,
+        lacks_audio_price: settings.lacks_audio_price(),
         max_output: u64::from(settings.max_output_tokens),
         extra_input: find_protocol(settings.provider).extra_input_tokens(),
         parameters: settings.parameters.clone(),

@@ -389,8 +389,9 @@ impl Model for Endpoint {
                 self.replace_features(features, features.without_media(kind));
                 return Err(self.no_media_error(kind, error.to_string()));
             }
-            let error = media::limit_to_row(prompt, error);
+            // First, because an error about a feature can also mention media.
             let error = self.update_features(features, error);
+            let error = media::limit_to_row(prompt, &self.model, error);
             if let ModelError::Temporary { wait: Some(wait), .. } = &error {
                 self.throttle.pause_for(*wait);
             }

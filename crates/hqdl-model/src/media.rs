@@ -30,10 +30,11 @@ pub(super) fn find_unsupported_kind(
 }
 
 /// Converts an endpoint's rejection of a request with media. An error about a medium affects only
-/// that medium's row.
-pub(super) fn limit_to_row(prompt: &Prompt, error: ModelError) -> ModelError {
+/// that medium's row. The model's name is ignored, because it can contain the name of a kind.
+pub(super) fn limit_to_row(prompt: &Prompt, model: &str, error: ModelError) -> ModelError {
+    let name = model.rsplit('/').next().unwrap_or(model).to_lowercase();
     let is_about_medium = |message: &str| {
-        let lower = message.to_lowercase();
+        let lower = message.to_lowercase().replace(&name, "");
         media_kinds(prompt).any(|kind| kind.error_words.iter().any(|w| lower.contains(w)))
     };
     match error {

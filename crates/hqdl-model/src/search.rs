@@ -211,6 +211,7 @@ pub fn build_search_choice(
         reuse: Reuse::SameModel,
         price: Some(PriceTable { output: settings.price_usd * 1e6, ..PriceTable::default() }),
         is_free: false,
+        lacks_audio_price: false,
         max_output: 1,
         extra_input: 0,
         parameters: ModelParameters::new(),

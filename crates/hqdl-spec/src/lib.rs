@@ -415,6 +415,16 @@ impl ModelSettings {
         }
     }
 
+    /// Returns true if recordings cost something, but their price is unknown: the price comes from
+    /// the user, has no `audio_input`, and the price book has none for the model either.
+    #[must_use]
+    pub fn lacks_audio_price(&self) -> bool {
+        let is_unknown = |price: PriceTable| price.audio_input.is_none() && price.input > 0.0;
+        self.provider != Provider::Replay
+            && self.price_origin == PriceOrigin::Spec
+            && self.price.is_some_and(is_unknown)
+    }
+
     /// Returns the price that is charged per million tokens: nothing for recorded answers.
     #[must_use]
     pub fn charged_price(&self) -> Option<PriceTable> {

@@ -179,7 +179,12 @@ impl UncheckedSpec {
         }
         let entry = find_book_entry(model);
         let (mut price, price_origin) = match (model.price, &entry) {
-            (Some(price), _) => (price, PriceOrigin::Spec),
+            (Some(price), entry) => {
+                // Recordings can cost ten times as much as text, so they never default to `input`.
+                let book_price = entry.as_ref().ok().and_then(|entry| entry.price.audio_input);
+                let audio_input = price.audio_input.or(book_price);
+                (PriceTable { audio_input, ..price }, PriceOrigin::Spec)
+            }
             (None, Ok(entry)) => {
                 (entry.price, PriceOrigin::Book(PriceBook::bundled().date.clone()))
             }
@@ -358,6 +363,7 @@ fn check_prices(check: &mut SpecCheck<'_>, path: &[Step], price: &PriceTable) {
         (vec!["output"], Some(price.output)),
         (vec!["cached_input"], price.cached_input),
         (vec!["cache_write"], price.cache_write),
+        (vec!["audio_input"], price.audio_input),
         (vec!["batch"], price.batch),
         (vec!["batch_cached_input"], price.batch_cached_input),
         (vec!["service_tier"], price.service_tier),

@@ -431,6 +431,7 @@ impl UncheckedSpec {
             ask: check.check_ask(&self.file.ask, &self.file.example),
         };
         check.check_media_providers(&spec);
+        check.check_audio_prices(&spec);
         if self.file.expansion.is_empty() && !self.has_no_file && !self.allows_no_expansions {
             check.add_error(
                 &["expansion".into()],

@@ -13,7 +13,8 @@ pub struct PriceTable {
     pub cached_input: Option<f64>,
     /// Input tokens written to the endpoint's prompt cache. Default: 1.25 times `input`.
     pub cache_write: Option<f64>,
-    /// Input tokens of recordings. Default: `input`.
+    /// Input tokens of recordings. Default: the rate in the price book; without one, hqdl sends no
+    /// recordings.
     pub audio_input: Option<f64>,
     /// Output tokens.
     pub output: f64,

@@ -1,7 +1,8 @@
 //! Fills a sheet from a reference file, and writes the sheet's true values as overrides.
 
-use std::fs::File;
+use std::fs::{File, TryLockError};
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use super::error::AuditError;
 use super::sheet::{CANNOT_BE_KNOWN, CellTruth, Evidence, Sheet, format_cell};
@@ -114,8 +115,7 @@ impl Audit {
         expansion: &Expansion,
     ) -> Result<(File, Sheet), AuditError> {
         let path = draw_path(spec, expansion);
-        let lock = File::open(&path).and_then(|file| file.lock().map(|()| file));
-        let lock = lock.map_err(|e| AuditError::in_file(&path, None, describe_io_error(&e)))?;
+        let lock = lock_draw(&path)?;
         let sheet = Sheet::read(&sheet_path(spec, expansion), &self.draw, expansion)?;
         Ok((lock, sheet))
     }
@@ -180,5 +180,29 @@ impl Audit {
             write_lines(&path, &lines)?;
         }
         Ok(applied)
+    }
+}
+
+/// Maximum time to wait for another process that changes the sheet.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Locks a draw, so that only one process at a time changes its sheet. On a file system without
+/// locks, processes are not kept apart.
+pub(super) fn lock_draw(path: &Path) -> Result<File, AuditError> {
+    // NFS locks only files that are open for writing.
+    let file = File::options().read(true).write(true).open(path).or_else(|_| File::open(path));
+    let file = file.map_err(|e| AuditError::in_file(path, None, io_reason(&e)))?;
+    let deadline = Instant::now() + LOCK_TIMEOUT;
+    loop {
+        match file.try_lock() {
+            Ok(()) | Err(TryLockError::Error(_)) => return Ok(file),
+            Err(TryLockError::WouldBlock) if Instant::now() < deadline => {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            Err(TryLockError::WouldBlock) => {
+                let message = "another process has locked this audit for 5 seconds: end the `hqdl audit` or daemon that hangs, and try again";
+                return Err(AuditError::in_file(path, None, message));
+            }
+        }
     }
 }

@@ -55,6 +55,7 @@ impl Audit {
             return Err(AuditError::Exists(path.clone()));
         }
         draw.write(&draw_path, expansion)?;
+        let _lock = fill::lock_draw(&draw_path)?;
         Sheet::default().write(&sheet_path, draw, expansion)?;
         Ok(sheet_path)
     }

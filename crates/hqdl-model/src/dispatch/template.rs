@@ -70,6 +70,7 @@ impl RequestTemplate {
             price: self.price,
             endpoint: None,
             is_free: false,
+            lacks_audio_price: false,
             max_output: self.max_output,
             extra_input: self.extra_input,
             parameters: self.parameters,

@@ -42,6 +42,8 @@ impl Context {
             {
                 return retry(split_in_half(&row_batch, attempt));
             }
+            // Other rows of a column with several kinds of media may have media that are accepted.
+            ModelError::NoMedia { media, .. } if !self.declares_media(&row_batch, media) => {}
             ModelError::Refused { .. }
             | ModelError::NoMedia { .. }
             | ModelError::Budget(_)
@@ -105,6 +107,12 @@ impl Context {
         self.store_failed_cells(&row_batch, completion, State::Error, &error.to_string(), None)
             .await?;
         Ok((Vec::new(), None))
+    }
+
+    /// Returns true if a column of the rows contains only media of this kind.
+    fn declares_media(&self, row_batch: &RowBatch, plural: &str) -> bool {
+        let kinds = self.row_media(row_batch).filter_map(|(column, _)| column.kind);
+        kinds.into_iter().any(|kind| kind.plural == plural)
     }
 
     /// Records a failure that may be the endpoint's. Warns of the first request that times out,

@@ -42,7 +42,7 @@ impl Context {
     }
 
     /// Returns the media of a row batch with their columns, in order.
-    fn row_media<'c>(
+    pub(super) fn row_media<'c>(
         &'c self,
         row_batch: &'c RowBatch,
     ) -> impl Iterator<Item = (&'c MediaColumn, &'c Value)> {
@@ -68,6 +68,12 @@ impl Context {
         {
             return Err("its image or recording is in `context`, not in its key: only `hqdl materialize` can read it, not a query"
                 .to_owned());
+        }
+        if prompt.audio_tokens > 0 && self.choice.lacks_audio_price {
+            return Err(format!(
+                "the price of `{}` has no rate for recordings: set `audio_input` in `price`",
+                self.choice.tokenizer
+            ));
         }
         for (shown, (column, value)) in prompt.media.iter_mut().zip(self.row_media(row_batch)) {
             let url = self.expansion.media_files.media_url(value, &shown.name, column.kind);

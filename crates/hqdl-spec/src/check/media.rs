@@ -73,4 +73,22 @@ impl SpecCheck<'_> {
             self.add_error(&path, &message, "", &help);
         }
     }
+
+    /// Checks that the price of recordings is known for each expansion that sends them.
+    pub(crate) fn check_audio_prices(&mut self, spec: &Spec) {
+        for (n, expansion) in spec.expansions.iter().enumerate() {
+            let mut kinds = expansion.media.iter().filter_map(|column| column.kind);
+            let Some(kind) = kinds.find(|kind| kind.is_billed_as_audio) else { continue };
+            let settings_of =
+                |column: &Column| spec.model_settings(spec.find_column_model(expansion, column));
+            let mut models = expansion.columns.iter().map(settings_of);
+            let Some(model) = models.find(|model| model.lacks_audio_price()) else { continue };
+            let path = [Step::from("expansion"), n.into(), kind.plural.into()];
+            let message = format!("the price of `{}` has no rate for recordings", model.name);
+            self.add_error(&path, &message, "", SET_AUDIO_INPUT);
+        }
+    }
 }
+
+/// Advice for a price without a rate for recordings.
+const SET_AUDIO_INPUT: &str = "set `audio_input` in the model's `price` in the spec (--price has no such rate); many models bill recordings at more than `input`";

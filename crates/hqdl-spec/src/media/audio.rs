@@ -174,7 +174,7 @@ fn measure(format: &MediaFormat, bytes: &[u8]) -> Result<Option<f64>, String> {
     Ok(Some(seconds))
 }
 
-/// Returns the duration of a WAV file. The rate in its header is checked against the other fields,
+/// Returns the maximum duration of a WAV file. The rate in its header is checked against the other fields,
 /// so that a wrong header cannot lower the price.
 fn measure_wav(bytes: &[u8]) -> Result<f64, &'static str> {
     const TRUNCATED: &str = "whose header is incomplete: copy the file again";
@@ -188,9 +188,9 @@ fn measure_wav(bytes: &[u8]) -> Result<f64, &'static str> {
             }
             b"data" => {
                 let rate = bytes_per_second.ok_or(TRUNCATED)?;
-                // A recorder that writes to a pipe does not know the size in advance.
-                let size = if size == 0 { content.len() } else { size.min(content.len()) };
-                return match size {
+                // All further bytes count, because the chunk's size can be wrong (a recorder that
+                // writes to a pipe does not know it), and a decoder may read further chunks.
+                return match content.len() {
                     0 => Err("without sound: record it again"),
                     size => Ok(size as f64 / rate),
                 };
@@ -211,13 +211,22 @@ fn read_wav_rate(chunk: &[u8]) -> Result<f64, &'static str> {
     };
     let (encoding, channels) = (u16::from_le_bytes([*t0, *t1]), u16::from_le_bytes([*c0, *c1]));
     let (rate, bits) = (u32::from_le_bytes([*r0, *r1, *r2, *r3]), u16::from_le_bytes([*b0, *b1]));
-    // PCM, floating point, A-law, µ-law, and the extended header of one of these.
-    let is_known = matches!(encoding, 1 | 3 | 6 | 7 | 0xfffe);
+    let encoding = if encoding == 0xfffe { read_extended_encoding(chunk) } else { Some(encoding) };
+    // PCM, floating point, A-law, µ-law.
+    let is_known = matches!(encoding, Some(1 | 3 | 6 | 7));
     let bytes_per_second = f64::from(rate) * f64::from(channels) * f64::from(bits.div_ceil(8));
     if !is_known || bytes_per_second <= 0.0 {
         return Err(UNREADABLE);
     }
     Ok(bytes_per_second)
+}
+
+/// Returns the encoding in the extended header of a `fmt ` chunk: a GUID that contains the code of
+/// an ordinary header.
+fn read_extended_encoding(chunk: &[u8]) -> Option<u16> {
+    const GUID_END: [u8; 14] = [0, 0, 0, 0, 0x10, 0, 0x80, 0, 0, 0xaa, 0, 0x38, 0x9b, 0x71];
+    let (code, end) = chunk.get(24..40)?.split_at_checked(2)?;
+    (end == GUID_END).then(|| u16::from_le_bytes([code[0], code[1]]))
 }
 
 /// A frame of an MP3 file.

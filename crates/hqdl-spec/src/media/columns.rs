@@ -135,12 +135,16 @@ impl Expansion {
         Medium { name, info, url: String::new() }
     }
 
-    /// Returns the maximum number of tokens of a row's media for a model.
+    /// Returns the maximum number of tokens of a row's media for a model. Media that cannot be sent
+    /// have none.
     #[must_use]
     pub fn max_media_tokens(&self, row: &Row, model: &str) -> MediaTokens {
-        let media = self.collect_media(row);
-        let media = media.map(|(column, value)| self.refer_to_medium(column, value).info);
-        MediaTokens::for_model(media, model)
+        // A file that cannot be read, or that the column does not accept, is never sent.
+        let sendable = self.collect_media(row).filter_map(|(column, value)| {
+            let info = self.media_files.info(&self.media_files.identity(value).to_string())?;
+            column.kind.is_none_or(|kind| kind == info.kind).then_some(info)
+        });
+        MediaTokens::for_model(sendable, model)
     }
 
     /// Returns the row with its media replaced by `[image 1]`, `[audio 2]` and so on.

@@ -6,6 +6,7 @@ use maud::{Markup, html};
 use serde_json::Value as Json;
 
 use super::super::api::{OverrideChange, OverrideRequest, read_provenance};
+use super::super::query::run_blocking;
 use super::super::reply::HttpRefusal;
 use super::{
     ErrorPage, HttpState, QueryPairs, ShownPage, find_spec, percent_encode, read_form, redirect_to,
@@ -53,7 +54,17 @@ pub(super) async fn show_cell(
         tables.any(|name| name.eq_ignore_ascii_case(&table))
     };
     let expansion = active_spec.spec.expansions.iter().find(of_table);
-    let media = expansion.map(|e| medium::render_media(&name, e, &key, &asked));
+    let media = match expansion.filter(|e| e.has_media()) {
+        None => None,
+        Some(expansion) => {
+            let (client_guard, _) = state.context.clients.begin_work();
+            let permit = state.acquire_read_permit().await?;
+            let (spec, key, expansion) = (name.clone(), key.clone(), expansion.clone());
+            // Reads and hashes whole files.
+            let render = move || Ok(medium::render_media(&spec, &expansion, &key, &asked));
+            Some(run_blocking(permit, client_guard, render).await?)
+        }
+    };
     let declared = expansion.and_then(|e| Some(&e.columns[e.find_column(&column)?]));
     let list = declared.and_then(|c| c.values.as_ref()).map_or(&[][..], |list| &list.values);
     let many = declared.is_some_and(|c| c.many.is_some());

@@ -151,8 +151,8 @@ impl Engine<'_, '_> {
         Ok(())
     }
 
-    /// Returns the usage of the largest request that asks one model for a single value: the
-    /// entity with the longest key and context, in the dearest of `columns`.
+    /// Returns the usage of the largest request that asks one model for a single value: of the
+    /// largest entities, in the dearest of `columns`.
     fn estimate_largest_request(
         &self,
         target: &TargetExpansion,
@@ -161,7 +161,9 @@ impl Engine<'_, '_> {
         bound: &UsageBound,
     ) -> Result<Usage, QueryError> {
         let mut largest = Usage::default();
-        if let Some(entity) = self.find_longest_entity(target, demands) {
+        let longest = self.find_longest_entity(target, demands);
+        let heaviest = self.find_entities_with_most_media(target, demands);
+        for entity in longest.into_iter().chain(heaviest) {
             for column in columns {
                 let demand = Demand::new(demands[0].target(), entity, *column);
                 let single = self.estimate_request_usage(target, &[demand], 1, bound)?;
@@ -169,6 +171,38 @@ impl Engine<'_, '_> {
             }
         }
         Ok(largest)
+    }
+
+    /// Returns the entity with the most tokens of media and text, and the one with the most tokens of
+    /// recordings, which cost more; none if the expansion has no media. A text has at most as many
+    /// tokens as bytes.
+    fn find_entities_with_most_media(
+        &self,
+        target: &TargetExpansion,
+        demands: &[Demand],
+    ) -> Vec<usize> {
+        let Some(demand) = demands.first().filter(|_| target.expansion.has_media()) else {
+            return Vec::new();
+        };
+        let models = self.request.choose_models(&target.expansion);
+        let choice = &models.choices()[target.requirements.first_model(demand.column())];
+        let rates = choice.price.map(|price| price.highest_rates(u64::MAX));
+        let audio_factor = rates.filter(|rates| rates.input > 0.0);
+        let audio_factor = audio_factor.map_or(1.0, |rates| rates.audio_input / rates.input);
+        let weigh = |entity: usize| {
+            let row = target.missing_row(entity).row;
+            let media = target.expansion.max_media_tokens(&row, &choice.tokenizer);
+            let shown = target.expansion.build_shown_row(&row);
+            let values = shown.key.iter().chain(&shown.context);
+            let text = values.map(|value| value.to_string().len() as u64).sum::<u64>();
+            let weight = text as f64 + (media.all - media.audio) as f64;
+            (media.all + text, audio_factor.mul_add(media.audio as f64, weight) as u64, entity)
+        };
+        let weights: Vec<_> =
+            group_by_entity(demands).map(|demands| weigh(demands[0].entity())).collect();
+        let most = weights.iter().max_by_key(|(all, ..)| *all);
+        let dearest = weights.iter().max_by_key(|(_, cost, _)| *cost);
+        most.into_iter().chain(dearest).map(|(.., entity)| *entity).collect()
     }
 
     /// Returns the entity whose key and context have the most tokens, for the model that answers
