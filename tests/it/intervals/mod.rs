@@ -424,6 +424,21 @@ fn an_audit_survives_the_removal_of_a_column() {
     audit(&project, &["--columns", "race", "--report"]).expect_exit_code(0);
 }
 
+/// A process that hangs does not block others without a message.
+#[test]
+fn a_locked_audit_is_an_error() {
+    let (_endpoint, project) = heroes();
+    audit(&project, &["--columns", "race", "--sample", "5"]).expect_exit_code(0);
+    std::fs::write(project.path("truth.csv"), "name,race\nHero 1,Human\n").unwrap();
+    let fill = || audit(&project, &["--columns", "race", "--truth", "truth.csv"]);
+    let lock = std::fs::File::open(sheet(&project).with_extension("jsonl")).unwrap();
+    lock.lock().unwrap();
+    let ended = fill().expect_exit_code(2);
+    assert!(ended.stderr.contains("another process has locked this audit"), "{ended:?}");
+    drop(lock);
+    fill().expect_exit_code(0);
+}
+
 /// Every change of the sheet that is not a truth is an error with its line.
 #[test]
 fn a_sheet_with_errors_is_rejected() {

@@ -111,8 +111,8 @@ impl Context {
 
     /// Returns true if a column of the rows contains only media of this kind.
     fn declares_media(&self, row_batch: &RowBatch, plural: &str) -> bool {
-        let kinds = self.row_media(row_batch).filter_map(|(column, _)| column.kind);
-        kinds.into_iter().any(|kind| kind.plural == plural)
+        let mut kinds = self.row_media(row_batch).filter_map(|(column, _)| column.kind);
+        kinds.any(|kind| kind.plural == plural)
     }
 
     /// Records a failure that may be the endpoint's. Warns of the first request that times out,
