@@ -36,6 +36,8 @@ _KINDS = ("map", "qa", "join", "alias")
 #: Ingredients by name, in lower case.
 _registry: dict[str, Ingredient[..., Any]] = {}
 _local = threading.local()
+#: The answer of a call as JSON, and the error message.
+_Result = tuple[Any, str | None]
 
 
 class SQL(str):
@@ -79,7 +81,10 @@ class Ingredient(Generic[P, R]):
                 raise InputError(f"`{self.name}` cannot have `values`", f"its kind is {kind}")
             if not self.values:
                 raise InputError(f"`{self.name}` has no values to choose from", "list them")
-        self.version = _find_version(self.name, function) if version is None else str(version)
+        if version is None:
+            # The SQL of an alias is not stored.
+            version = "" if kind == "alias" else _find_version(self.name, function)
+        self.version = str(version)
         self.batch = batch
         self.threads = threads
 
@@ -106,15 +111,24 @@ class Ingredient(Generic[P, R]):
         )
 
     def _compute(self, text: str) -> str:
+        """Returns the answer and the error of each call."""
         calls = json.loads(text)
         if self.kind == "join":
-            return json.dumps([self._match(call) for call in calls])
+            return json.dumps([self._try(self._match, call) for call in calls])
         inputs = [self._bind(call) for call in calls]
-        if self.batch is None:
-            answers = [self._call(**arguments) for arguments in inputs]
-        else:
-            answers = self._compute_batch(inputs)
-        return json.dumps([self._to_json(answer) for answer in answers])
+        if self.batch is not None:
+            return json.dumps(self._compute_batch(inputs))
+        return json.dumps([self._try(self._compute_one, arguments) for arguments in inputs])
+
+    def _compute_one(self, arguments: dict[str, Any]) -> Any:
+        return self._to_json(self._call(**arguments))
+
+    def _try(self, compute: Callable[[Any], Any], given: Any) -> _Result:
+        """Returns the answer of one call, or None and the error."""
+        try:
+            return compute(given), None
+        except BaseException as error:
+            return None, _error_message(self.name, error)
 
     def _bind(self, call: dict[str, Any]) -> dict[str, Any]:
         """Returns the arguments of a call by name."""
@@ -123,25 +137,37 @@ class Ingredient(Generic[P, R]):
             return {name: _to_rows(value) for name, value in arguments.items()}
         return arguments
 
-    def _compute_batch(self, inputs: list[dict[str, Any]]) -> list[Any]:
+    def _compute_batch(self, inputs: list[dict[str, Any]]) -> list[_Result]:
         """Calls the function once for the calls with the same arguments."""
         groups: dict[tuple[str, ...], list[int]] = {}
         for number, arguments in enumerate(inputs):
             groups.setdefault(tuple(arguments), []).append(number)
-        answers: list[Any] = [None] * len(inputs)
-        for names, numbers in groups.items():
-            columns = {name: [inputs[n][name] for n in numbers] for name in names}
+        results: list[_Result] = [(None, None)] * len(inputs)
+        for numbers in groups.values():
+            found = self._compute_group([inputs[n] for n in numbers])
+            for number, result in zip(numbers, found, strict=True):
+                results[number] = result
+        return results
+
+    def _compute_group(self, inputs: list[dict[str, Any]]) -> list[_Result]:
+        """Calls the function once. If it fails, calls it with each half, because the exception does
+        not say which call is to blame."""
+        try:
+            columns = {name: [arguments[name] for arguments in inputs] for name in inputs[0]}
             returned = self._call(**columns)
             if isinstance(returned, str) or not isinstance(returned, Iterable):
                 raise TypeError(f"returned {_type_name(returned)}, not one value for each call")
             # A series of pandas and an array of pyarrow convert themselves.
             to_list = getattr(returned, "to_list", None) or getattr(returned, "tolist", None)
             found: list[Any] = to_list() if to_list is not None else list(returned)
-            if len(found) != len(numbers):
-                raise ValueError(f"returned {len(found)} values for {len(numbers)} calls")
-            for number, answer in zip(numbers, found, strict=True):
-                answers[number] = answer
-        return answers
+            if len(found) != len(inputs):
+                raise ValueError(f"returned {len(found)} values for {len(inputs)} calls")
+        except BaseException as error:
+            if len(inputs) == 1:
+                return [(None, _error_message(self.name, error))]
+            half = len(inputs) // 2
+            return self._compute_group(inputs[:half]) + self._compute_group(inputs[half:])
+        return [self._try(self._to_json, answer) for answer in found]
 
     def _match(self, call: dict[str, Any]) -> list[str]:
         """Returns the options that go with the left value."""
@@ -236,7 +262,8 @@ def ingredient(
             Python's types; by default the annotation of the function's result, or ``text``.
         values: The values that the function may return; any other value is not stored.
         version: Version of the function. hqdl reuses results of the same version only. By default,
-            a hash of the function's own code, without comments.
+            a hash of the function's own code, without comments. Required for methods, and for
+            functions that wrap another one.
         batch: Number of calls that the function receives at once. Each argument is then a list, and
             the function returns a list with one result per call.
         threads: Maximum number of threads of a query that run the function at once.
@@ -270,10 +297,14 @@ def _guard(
     try:
         return compute(calls), None
     except BaseException as error:
-        text = str(error)
-        return None, f"`{name}`: {type(error).__name__}{': ' if text else ''}{text}"
+        return None, _error_message(name, error)
     finally:
         _local.chain = before
+
+
+def _error_message(name: str, error: BaseException) -> str:
+    text = str(error)
+    return f"`{name}`: {type(error).__name__}{': ' if text else ''}{text}"
 
 
 def _check_settings(
@@ -357,7 +388,14 @@ def _type_of(returns: Any) -> str | None:
 
 
 def _find_version(name: str, function: Any) -> str:
-    """Returns a hash of the function's code without its decorators and comments."""
+    """Returns a hash of the function's code without its decorators and comments.
+
+    Raises:
+        InputError: The code does not decide the results, because the function is a method, wraps
+            another function, or has no code in Python.
+    """
+    if not inspect.isfunction(function) or hasattr(function, "__wrapped__"):
+        raise InputError(f"the code of `{name}` does not decide its results", "set `version`")
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(function))).body[0]
     except (OSError, TypeError, SyntaxError, IndexError):

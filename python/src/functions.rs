@@ -29,8 +29,9 @@ struct Description {
     version: String,
     batch: u32,
     threads: usize,
-    /// Receives a JSON list of calls and returns a JSON list of answers, or for an alias: receives
-    /// its arguments and returns SQL. The other item of the result is an error message.
+    /// Receives a JSON list of calls and returns a JSON list of `[answer, error message]`, or for an
+    /// alias: receives its arguments and returns SQL. The other item of the result is an error
+    /// message.
     call: Py<PyAny>,
 }
 
@@ -162,13 +163,24 @@ impl HostFunction for PythonFunction {
         self.threads
     }
 
-    fn compute(&self, calls: &[HostCall]) -> Result<Vec<Json>, String> {
+    fn compute(&self, calls: &[HostCall]) -> Vec<Result<Json, String>> {
         let describe = |call: &HostCall| {
             let arguments = parse_function_question(&call.question, &call.values);
             json!({ "arguments": arguments, "values": call.values, "options": call.options })
         };
-        let calls: Vec<Json> = calls.iter().map(describe).collect();
-        let answers = call_python(&self.call, Json::from(calls).to_string())?;
-        serde_json::from_str(&answers).map_err(|error| error.to_string())
+        let described: Vec<Json> = calls.iter().map(describe).collect();
+        let answers = call_python(&self.call, Json::from(described).to_string());
+        // A list of `[value, error message]`.
+        let answers = answers.and_then(|answers| {
+            serde_json::from_str::<Vec<(Json, Option<String>)>>(&answers).map_err(|e| e.to_string())
+        });
+        match answers {
+            Ok(answers) => {
+                let result =
+                    |(value, message): (Json, Option<String>)| message.map_or(Ok(value), Err);
+                answers.into_iter().map(result).collect()
+            }
+            Err(message) => vec![Err(message); calls.len()],
+        }
     }
 }

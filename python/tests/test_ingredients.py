@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import functools
 import sqlite3
 import threading
 from collections import Counter
@@ -176,6 +177,67 @@ def test_batches() -> None:
     assert column("SELECT {{short(t.a)}} FROM t", tables={"t": {"a": ["x", "y"]}}) == ["x", "y"]
 
 
+def test_a_value_of_a_batch_fails_alone() -> None:
+    sizes: list[int] = []
+
+    @hqdl.ingredient(batch=64)
+    def loud(text: list[str]) -> list[Any]:
+        sizes.append(len(text))
+        return [None if a == "v0" else 1 if a == "v9" else a.upper() for a in text]
+
+    values = [f"v{n}" for n in range(64)]
+    got = column("SELECT {{loud(t.a)}} FROM t", tables={"t": {"a": values}})
+    assert [n for n, a in enumerate(got) if a is None] == [0, 9]
+    assert sum(sizes) == 64
+
+
+def test_each_call_of_a_row_fails_alone() -> None:
+    @hqdl.ingredient
+    def div(x: int, n: int) -> int:
+        return 100 // n
+
+    @hqdl.ingredient(batch=8)
+    def divs(x: list[int], n: list[int]) -> list[int]:
+        return [100 // b for b in n]
+
+    for name in ["div", "divs"]:
+        sql = f"SELECT {{{{{name}(t.n, 5)}}}}, {{{{{name}(t.n, 0)}}}} FROM t WHERE n < 3"
+        assert list(hqdl.query(sql, tables=TABLES)) == [(20, None), (20, None)]
+
+
+def test_a_function_with_state_needs_a_version() -> None:
+    class Model:
+        def __init__(self, weight: int) -> None:
+            self.weight = weight
+
+        def score(self, text: str) -> int:
+            return self.weight
+
+        def __call__(self, text: str) -> int:
+            return self.weight
+
+    @functools.lru_cache
+    def cached(text: str) -> int:
+        return 1
+
+    for function in [Model(5).score, Model(5), cached]:
+        with pytest.raises(hqdl.InputError, match="does not decide"):
+            hqdl.ingredient(name="score")(function)  # type: ignore[call-overload]
+    for weight in [5, 7]:
+        hqdl.ingredient(version=str(weight))(Model(weight).score)
+        assert column("SELECT {{score('x')}}") == [weight]
+
+
+def test_an_argument_may_be_called_model(heroes: Path, endpoint: Any) -> None:
+    @hqdl.ingredient
+    def opt(value: str, options: str = "p", model: str = "m") -> str:
+        return f"{value} {options} {model}"
+
+    sql = "SELECT {{opt(hero.name, model='z', options='o')}} FROM hero ORDER BY 1"
+    assert all(str(row[0]).endswith(" o z") for row in hqdl.open(heroes).query(sql))
+    assert endpoint.requests == 0
+
+
 def test_values() -> None:
     @hqdl.ingredient(values=["low", "high"])
     def level(n: int) -> str:
@@ -183,6 +245,12 @@ def test_values() -> None:
 
     sql = "SELECT {{level(t.n)}} FROM t"
     assert column(sql, tables={"t": {"n": [0, 1, 2]}}) == ["low", None, "high"]
+
+    @hqdl.ingredient(values=["Germany", "France"])
+    def country(text: str) -> str:
+        return "Germny"
+
+    assert column("SELECT {{country('x')}}") == [None]
 
 
 def test_rows() -> None:
@@ -202,6 +270,8 @@ def test_join() -> None:
 
     tables = {"t": {"a": ["apple", "fig"]}, "u": {"b": ["almond", "acorn", "date"]}}
     sql = "SELECT t.a || u.b FROM t JOIN u ON {{initial(t.a, u.b)}} ORDER BY 1"
+    assert column(sql, tables=tables) == ["appleacorn", "applealmond"]
+    sql = "SELECT t.a || u.b FROM t JOIN u ON {{initial(right=u.b, left=t.a)}} ORDER BY 1"
     assert column(sql, tables=tables) == ["appleacorn", "applealmond"]
     sql = "SELECT t.a || u.b FROM t JOIN u ON {{initial(t.a, u.b, block='trigrams')}} ORDER BY 1"
     assert column(sql, tables=tables) == []
@@ -252,6 +322,16 @@ def test_explain_bounds_the_calls_and_calls_nothing() -> None:
     assert (explained["values_asked"], explained["cost_usd"], calls) == (3, 0, [])
     session.query("SELECT {{loud(hero.name)}} FROM hero")
     assert sorted(calls) == ["Ann", "Bo", "Cyd"]
+
+
+def test_functions_need_no_price() -> None:
+    @hqdl.ingredient
+    def size(text: str) -> int:
+        return len(text)
+
+    assert column("SELECT {{size('x')}}", budget=1.0) == [1]
+    with pytest.raises(hqdl.Error, match="needs a model"):
+        column("SELECT {{LLMMap('upper', t.a)}} FROM t", budget=1.0)
 
 
 def test_a_function_may_run_a_query_but_not_itself(heroes: Path) -> None:

@@ -159,11 +159,7 @@ impl Model for MeteredModel {
                     | ModelError::NoConnection { .. },
                 ) => 2,
                 Err(ModelError::TooLong(_)) => 3,
-                Err(
-                    ModelError::NoAnswer(_)
-                    | ModelError::FunctionFailed(_)
-                    | ModelError::NoMedia { .. },
-                ) => 4,
+                Err(ModelError::NoAnswer(_) | ModelError::NoMedia { .. }) => 4,
             };
             self.metrics.outcomes[outcome].fetch_add(1, Ordering::Relaxed);
             reply

@@ -1,6 +1,7 @@
 //! Tests of ingredients that functions of the calling program compute, as those in Python do.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use serde_json::{Value as Json, json};
@@ -8,12 +9,13 @@ use serde_json::{Value as Json, json};
 use hqdl::database::Database;
 use hqdl::facts::Facts;
 use hqdl::model::function::{HostCall, HostFunction, add_functions};
-use hqdl::query::{self, QueryError, QueryResult, Request};
+use hqdl::query::{self, Param, QueryError, QueryResult, Request};
 use hqdl::spec::ingredients::{
     AliasArgument, AliasWriter, AskedOf, FunctionIngredient, FunctionKind, IngredientTable,
     parse_function_question,
 };
-use hqdl::spec::{Spec, Type, UncheckedSpec};
+use hqdl::spec::{Literal, Spec, Type, UncheckedSpec};
+use hqdl::value::Value;
 use rusqlite::Connection;
 use rusqlite::types::Value as Sql;
 
@@ -38,7 +40,7 @@ impl HostFunction for Recorded {
         1
     }
 
-    fn compute(&self, calls: &[HostCall]) -> Result<Vec<Json>, String> {
+    fn compute(&self, calls: &[HostCall]) -> Vec<Result<Json, String>> {
         self.calls.lock().unwrap().push(calls.to_vec());
         calls.iter().map(self.compute).collect()
     }
@@ -99,6 +101,23 @@ impl Fixture {
         Self { _dir: dir, spec, facts: Facts::open_temporary().unwrap(), function, model }
     }
 
+    /// Adds an alias, which returns `write` of its arguments.
+    fn add_alias(
+        &mut self,
+        name: &str,
+        write: impl Fn(&[AliasArgument]) -> String + Send + Sync + 'static,
+    ) {
+        let writer = AliasWriter(Arc::new(move |arguments: &[AliasArgument]| Ok(write(arguments))));
+        let function = FunctionIngredient {
+            kind: FunctionKind::Alias(writer),
+            version: String::new(),
+            required: 0,
+        };
+        let own = self.spec.ingredients[0].clone();
+        let own = IngredientTable { name: name.to_owned(), function: Some(function), ..own };
+        self.spec.add_function(own).unwrap();
+    }
+
     fn request<'r>(&'r self, sql: &'r str) -> Request<'r> {
         let model = Some(Arc::clone(&self.model));
         Request { model, ..Request::new(&self.spec, &self.spec.database, &self.facts, sql) }
@@ -144,7 +163,7 @@ fn arguments_are_literals_or_values() {
     });
     for (call, expected) in [
         ("f('x')", r#"[["a","x"]]"#),
-        ("f(b=t.n, a='{}')", r#"[["b",2],["a","{}"]]"#),
+        ("f(b=t.n, a='{}')", r#"[["a","{}"],["b",2]]"#),
         ("f(t.a, NULL)", r#"[["a","fig"],["b",null]]"#),
         ("f(1.5, -2)", r#"[["a",1.5],["b",-2]]"#),
         ("f(t.n + 1)", r#"[["a",3]]"#),
@@ -195,9 +214,11 @@ fn rows_pairs_and_aliases() {
     let kind = FunctionKind::Alias(AliasWriter(Arc::new(writer)));
     let fixture = Fixture::new(kind, None, 1, |_| Ok(Json::Null));
     assert_eq!(fixture.run("SELECT {{f(t.a)}} FROM t WHERE n = 1").unwrap(), [text("APPLE")]);
-    assert_eq!(fixture.run("SELECT {{f('t.a')}} FROM t WHERE n = 1").unwrap(), [text("APPLE")]);
-    let error = fixture.run("SELECT {{f(1)}}").unwrap_err().to_string();
-    assert!(error.contains("no text"), "{error}");
+    for (call, message) in [("f('t.a')", "`f` expands to itself"), ("f(1)", "no text")] {
+        let sql = format!("SELECT {{{{{call}}}}} FROM t WHERE n = 1");
+        let error = fixture.run(&sql).unwrap_err().to_string();
+        assert!(error.contains(message), "{error}");
+    }
 }
 
 #[test]
@@ -211,4 +232,128 @@ fn the_name_of_a_function_must_be_free() {
         let added = spec.add_function(IngredientTable { name: name.to_owned(), ..own.clone() });
         assert!(added.unwrap_err().contains(message), "{name}");
     }
+}
+
+#[test]
+fn each_cell_of_a_value_fails_on_its_own() {
+    for batch in [1, 10] {
+        let fixture = Fixture::new(FunctionKind::Values, Some(Type::Integer), batch, |call| {
+            let arguments = parse_function_question(&call.question, &call.values).unwrap();
+            let divisor = arguments[1].1.as_i64().unwrap();
+            100_i64.checked_div(divisor).map(Json::from).ok_or("no zero".to_owned())
+        });
+        let sql =
+            "SELECT {{f(t.a, 5)}} || '/' || coalesce({{f(t.a, 0)}}, 'none') FROM t WHERE n < 3";
+        assert_eq!(fixture.run(sql).unwrap(), [text("20/none"), text("20/none")], "{batch}");
+        // Each cell is computed once, although others of the batch failed.
+        let computed: usize = fixture.take_calls().iter().map(Vec::len).sum();
+        assert_eq!(computed, 4, "{batch}");
+    }
+}
+
+#[test]
+fn an_answer_that_is_not_an_option_fails() {
+    let mut fixture = Fixture::new(FunctionKind::Values, Some(Type::Text), 1, |call| {
+        Ok(if argument(call, 0) == "fig" { "Germny" } else { "Germany" }.into())
+    });
+    let options = ["Germany", "France"].map(|option| Literal::Text(option.to_owned()));
+    fixture.spec.ingredients[0].options = Some(options.into());
+    let rows = [text("Germany"), Sql::Null];
+    assert_eq!(fixture.run("SELECT {{f(t.a)}} FROM t WHERE n < 3").unwrap(), rows);
+}
+
+#[test]
+fn arguments_may_have_the_names_of_keywords() {
+    let mut fixture = Fixture::new(FunctionKind::Values, Some(Type::Text), 1, |call| {
+        let arguments = parse_function_question(&call.question, &call.values).unwrap();
+        Ok(json!(arguments).to_string().into())
+    });
+    for name in ["model", "options", "return_type", "output_type", "examples", "example_outputs"] {
+        fixture.spec.ingredients[0].arguments = vec!["a".to_owned(), name.to_owned()];
+        for value in ["'z'", "t.a"] {
+            let sql = format!("SELECT {{{{f(a=t.n, {name}={value})}}}} FROM t WHERE n = 2");
+            let value = if value == "t.a" { "fig" } else { "z" };
+            let expected = text(&format!(r#"[["a",2],["{name}","{value}"]]"#));
+            assert_eq!(fixture.run(&sql).unwrap(), [expected], "{name}");
+        }
+    }
+}
+
+#[test]
+fn the_order_of_keywords_does_not_matter() {
+    let fixture =
+        Fixture::new(
+            FunctionKind::Values,
+            Some(Type::Text),
+            1,
+            |call| Ok(argument(call, 0).into()),
+        );
+    for call in ["f(t.a, t.n)", "f(b=t.n, a=t.a)", "f(b=t.n, t.a)", "f(t.a, b=t.n,)"] {
+        let sql = format!("SELECT {{{{{call}}}}} FROM t WHERE n = 2");
+        assert_eq!(fixture.run(&sql).unwrap(), [text("fig")], "{call}");
+    }
+    assert_eq!(fixture.take_calls().len(), 1);
+    let fixture = Fixture::new(FunctionKind::Pairs, None, 1, |call| {
+        let left = call.values[0].as_str().unwrap();
+        let is_longer = |option: &&String| option.len() > left.len();
+        Ok(call.options.iter().filter(is_longer).cloned().collect())
+    });
+    for call in ["f(t.a, u.b)", "f(b=u.b, a=t.a)", "f(b=u.b, t.a)", "f(exact=TRUE, b=u.b, a=t.a)"] {
+        let sql = format!("SELECT DISTINCT a || b FROM t JOIN u ON {{{{{call}}}}} ORDER BY 1");
+        assert_eq!(fixture.run(&sql).unwrap(), [text("figacorn"), text("figdate")], "{call}");
+    }
+}
+
+#[test]
+fn an_alias_may_move_its_arguments() {
+    let mut fixture = Fixture::new(FunctionKind::Values, None, 1, |_| Ok(Json::Null));
+    fixture.add_alias("swap", |a| format!("{} || {}", a[1].sql, a[0].sql));
+    fixture.add_alias("twice", |a| format!("{0} || {0} -- twice", a[0].sql));
+    fixture.add_alias("number", |a| format!("TRY_CAST({} AS INTEGER)", a[0].sql));
+    fixture.add_alias("up", |a| format!("upper({})", a[0].sql));
+    let values = ["x", "y", "z"].into_iter().zip(1..);
+    let params: Vec<(Param, Value)> =
+        values.map(|(value, n)| (Param::Position(n), Value::Text(value.to_owned()))).collect();
+    let run = |sql: &str| {
+        let mut result = QueryResult::default();
+        let params = params.clone();
+        query::run(&Request { params, ..fixture.request(sql) }, &mut result).unwrap();
+        result.rows[0][0].clone()
+    };
+    assert_eq!(run("SELECT {{swap(?, ?)}} || ?"), text("yxz"));
+    assert_eq!(run("SELECT ? || {{twice({{swap(?, ?)}})}}"), text("xzyzy"));
+    assert_eq!(fixture.run("SELECT {{number('12abc')}}").unwrap(), [Sql::Null]);
+    assert_eq!(fixture.run("SELECT {{number('12')}}").unwrap(), [Sql::Integer(12)]);
+    let nested = format!("SELECT {}'a'{}", "{{up(".repeat(18), ")}}".repeat(18));
+    assert_eq!(fixture.run(&nested).unwrap(), [text("A")]);
+}
+
+#[test]
+fn aliases_do_not_expand_without_an_end() {
+    let mut fixture = Fixture::new(FunctionKind::Values, None, 1, |_| Ok(Json::Null));
+    let count = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&count);
+    fixture.add_alias("dbl", move |_| {
+        counted.fetch_add(1, Ordering::Relaxed);
+        "{{dbl()}} || {{dbl()}}".to_owned()
+    });
+    fixture.add_alias("ping", |_| "{{pong()}}".to_owned());
+    fixture.add_alias("pong", |_| "{{ping()}}".to_owned());
+    fixture.add_alias("copy", |a| format!("{0} || {0}", a[0].sql));
+    for n in 0..20 {
+        fixture.add_alias(&format!("c{n}"), move |_| {
+            format!("{{{{c{0}()}}}} || {{{{c{0}()}}}}", n + 1)
+        });
+    }
+    fixture.add_alias("c20", |_| "1".to_owned());
+    for (call, message) in [
+        ("{{dbl()}}".to_owned(), "`dbl` expands to itself"),
+        ("{{ping()}}".to_owned(), "`ping` expands to itself"),
+        ("{{c0()}}".to_owned(), "too many calls"),
+        (format!("{}'a'{}", "{{copy(".repeat(30), ")}}".repeat(30)), "too much SQL"),
+    ] {
+        let error = fixture.run(&format!("SELECT {call}")).unwrap_err().to_string();
+        assert!(error.contains(message), "{error}");
+    }
+    assert_eq!(count.load(Ordering::Relaxed), 1);
 }

@@ -8,7 +8,7 @@ use serde_json::Value as Json;
 use tokio::sync::Semaphore;
 
 use super::models::{ModelSet, UnconnectedModel};
-use super::{Model, ModelError, Reply, ReplyFuture, Tokens};
+use super::{FailedCell, Model, ModelError, Reply, ReplyFuture, Tokens};
 use hqdl_prompt::{AskedColumn, AskedRow, Prompt, Question};
 
 /// A call of a function.
@@ -34,11 +34,9 @@ pub trait HostFunction: Send + Sync {
     /// Returns the maximum number of threads that may run the function.
     fn max_threads(&self) -> usize;
 
-    /// Computes the answers of several calls, in the same order. Runs on a thread that may block.
-    ///
-    /// # Errors
-    /// Returns a message if the function fails.
-    fn compute(&self, calls: &[HostCall]) -> Result<Vec<Json>, String>;
+    /// Computes the answers of several calls, in the same order: the value of each call, or the
+    /// message of its failure. Runs on a thread that may block.
+    fn compute(&self, calls: &[HostCall]) -> Vec<Result<Json, String>>;
 }
 
 /// Returns a model that answers with functions, by the names in the spec, and asks `first` about
@@ -78,29 +76,52 @@ impl FunctionModel {
             options: column.values.clone().unwrap_or_default(),
         };
         let calls: Vec<HostCall> = cells.iter().map(to_call).collect();
+        let answers = self.compute_on_thread(calls).await;
         let number = |row: &AskedRow, column: &AskedColumn| {
             cells.iter().position(|(r, c)| r.number == row.number && c.name == column.name)
         };
-        let permit = Arc::clone(&self.threads).acquire_owned().await;
-        let function = Arc::clone(&self.function);
-        let computed = tokio::task::spawn_blocking(move || {
-            let _permit = permit;
-            let count = calls.len();
-            let answers = function.compute(&calls)?;
-            if answers.len() == count {
-                return Ok(answers);
-            }
-            Err(format!("returned {} values for {count} calls", answers.len()))
-        });
-        let answers = computed
-            .await
-            .unwrap_or_else(|error| Err(error.to_string()))
-            .map_err(ModelError::FunctionFailed)?;
         let cell = |row: &AskedRow, column: &AskedColumn| {
-            number(row, column).map_or(Json::Null, |n| answers[n].clone())
+            let answer = number(row, column).and_then(|n| answers[n].as_ref().ok());
+            answer.cloned().unwrap_or_default()
         };
         let content = question.format_answer(cell);
-        Ok(Reply { content, tokens: Some(Tokens::default()), ..Reply::default() })
+        let columns = question.columns.len().max(1);
+        let failed_cells = answers.into_iter().enumerate().filter_map(|(n, answer)| {
+            Some(FailedCell { row: n / columns, column: n % columns, message: answer.err()? })
+        });
+        let failed_cells = failed_cells.collect();
+        Ok(Reply { content, failed_cells, tokens: Some(Tokens::default()), ..Reply::default() })
+    }
+
+    /// Runs the function on a thread that may block. Returns one result per call.
+    async fn compute_on_thread(&self, calls: Vec<HostCall>) -> Vec<Result<Json, String>> {
+        let permit = Arc::clone(&self.threads).acquire_owned().await;
+        let function = Arc::clone(&self.function);
+        let count = calls.len();
+        let computed = tokio::task::spawn_blocking(move || {
+            let _permit = permit;
+            let answers = function.compute(&calls);
+            if answers.len() != calls.len() {
+                return Err(format!("returned {} values for {} calls", answers.len(), calls.len()));
+            }
+            let checked = calls.iter().zip(answers);
+            Ok(checked.map(|(call, answer)| check_options(call, answer?)).collect())
+        });
+        let computed = computed.await.unwrap_or_else(|error| Err(error.to_string()));
+        computed.unwrap_or_else(|message| vec![Err(message); count])
+    }
+}
+
+/// Returns the answer if its texts are among the options of the call. A model's answer may be a
+/// misspelled option, but a function's answer is not.
+fn check_options(call: &HostCall, answer: Json) -> Result<Json, String> {
+    let texts = answer.as_array().map_or(std::slice::from_ref(&answer), Vec::as_slice);
+    let is_other = |text: &&str| !call.options.iter().any(|option| option == text);
+    match texts.iter().filter_map(Json::as_str).find(is_other) {
+        Some(other) if !call.options.is_empty() => {
+            Err(format!("returned '{other}', which is not one of the values"))
+        }
+        _ => Ok(answer),
     }
 }
 

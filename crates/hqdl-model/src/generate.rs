@@ -21,6 +21,7 @@ mod read;
 mod cost_allocation;
 mod slots;
 
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
@@ -555,6 +556,10 @@ impl Context {
             self.parse_reply(row_batch, frame, prompt, &reply, is_last_attempt);
         let ask_again: usize = to_retry.values().map(Vec::len).sum();
         debug!(entities = facts.len(), ask_again, "read");
+        let messages: BTreeSet<String> =
+            reply.failed_cells.into_iter().map(|cell| cell.message).collect();
+        completion.error = messages.first().cloned();
+        messages.into_iter().for_each(|m| (self.run.events.listener)(&Event::Failed(m)));
         completion.content = Some(reply.content);
         completion.evidence = evidence;
         let tallies = self.tally_columns(row_batch, &facts);

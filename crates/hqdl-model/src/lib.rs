@@ -43,7 +43,7 @@ pub use self::choice::{ExpansionModels, ModelChoice, choose_models};
 use self::endpoint::Endpoint;
 use self::generate::{HeldSlot, Slots};
 pub use self::protocols::{parse_batch_line, parse_completion};
-pub use self::reply::{Reply, ReportedUsage};
+pub use self::reply::{FailedCell, Reply, ReportedUsage};
 pub use self::setup::SetupError;
 pub use self::usage_check::{ImplausibleUsage, PlausibleTokens, UsageGate};
 pub use hqdl_facts::WaitFuture;
@@ -129,9 +129,6 @@ pub enum ModelError {
     /// This request cannot be answered, but others may be.
     #[error("{0}")]
     NoAnswer(String),
-    /// The function that answers in place of a model failed. A request with fewer rows may succeed.
-    #[error("{0}")]
-    FunctionFailed(String),
 }
 
 /// Future of a reply.

@@ -36,6 +36,8 @@ pub struct Reply {
     /// Whether cells may be missing because they were never recorded, as in a recording of single
     /// cells.
     pub partial: bool,
+    /// Cells that have no answer, because the function that answers in place of a model failed.
+    pub failed_cells: Vec<FailedCell>,
     /// Usage that the endpoint reports.
     pub reported: ReportedUsage,
     /// Tokens of the reply; `None` until hqdl's own count has replaced missing reports.
@@ -46,6 +48,17 @@ pub struct Reply {
     pub service_tier: Option<String>,
     /// Tier at which the reply is billed.
     pub billed_tier: BilledTier,
+}
+
+/// A cell of a reply that a function could not compute.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FailedCell {
+    /// Position of the row in the prompt, from 0.
+    pub row: usize,
+    /// Position of the column in the prompt, from 0.
+    pub column: usize,
+    /// Message of the failure.
+    pub message: String,
 }
 
 /// Service tier at which a reply is billed.
@@ -61,6 +74,14 @@ pub enum BilledTier {
 }
 
 impl Reply {
+    /// Returns the message of a cell that failed, by its positions in the prompt.
+    #[must_use]
+    pub fn failure_message(&self, row: usize, column: usize) -> Option<&str> {
+        let mut failed = self.failed_cells.iter();
+        let cell = failed.find(|cell| cell.row == row && cell.column == column)?;
+        Some(&cell.message)
+    }
+
     /// Sets and returns the tokens of the reply: the reported ones, or hqdl's own count where
     /// nothing is reported. An implausible report is stored in `implausible` and replaced by hqdl's
     /// own count or the request's maximum.

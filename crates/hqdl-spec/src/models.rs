@@ -153,9 +153,12 @@ impl UncheckedSpec {
     }
 
     /// Returns a model that is not free but has no known price, together with its table and the
-    /// reason.
+    /// reason. A query without a file that names no model can only call functions.
     pub(super) fn find_unpriced_model(&self) -> Option<(String, String, String)> {
         let main = &self.file.model;
+        if self.has_no_file && main.name.is_empty() && main.base_url.is_none() {
+            return None;
+        }
         let other_models = main.others.iter().filter(|_| !self.uses_one_model);
         let other_models =
             other_models.map(|(name, other)| (Some(name.as_str()), main.inherit_settings(other)));

@@ -359,8 +359,7 @@ impl UnansweredSink for UnansweredRequests<'_, '_> {
             (
                 error @ (ModelError::TooLong(_)
                 | ModelError::Unfinished(_)
-                | ModelError::NoAnswer(_)
-                | ModelError::FunctionFailed(_)),
+                | ModelError::NoAnswer(_)),
                 _,
             ) => {
                 let reason = format!("{error} (batch {})", self.status);

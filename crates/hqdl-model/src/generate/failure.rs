@@ -37,9 +37,7 @@ impl Context {
         };
         match &error {
             // A part of the request may fit into the budget.
-            ModelError::TooLong(_) | ModelError::Budget(_) | ModelError::FunctionFailed(_)
-                if !is_single =>
-            {
+            ModelError::TooLong(_) | ModelError::Budget(_) if !is_single => {
                 return retry(split_in_half(&row_batch, attempt));
             }
             // Other rows of a column with several kinds of media may have media that are accepted.
@@ -101,7 +99,7 @@ impl Context {
                     });
                 }
             }
-            ModelError::TooLong(_) | ModelError::NoAnswer(_) | ModelError::FunctionFailed(_) => {}
+            ModelError::TooLong(_) | ModelError::NoAnswer(_) => {}
         }
         (self.run.events.listener)(&Event::Failed(error.to_string()));
         self.store_failed_cells(&row_batch, completion, State::Error, &error.to_string(), None)

@@ -97,11 +97,17 @@ impl Context {
                     vec![answer; prompt_columns.len()]
                 }
             };
-            let checked_answers = answers.into_iter().map(|a| match (a.state, &a.raw) {
-                (State::Invalid, None) if reply.partial => {
-                    Answer::without_value(State::Error, None)
+            let checked_answers = answers.into_iter().enumerate().map(|(column, answer)| {
+                if let Some(message) = reply.failure_message(n, column) {
+                    let repair = Some(message.to_owned());
+                    return Answer { repair, ..Answer::without_value(State::Error, None) };
                 }
-                _ => a,
+                match (answer.state, &answer.raw) {
+                    (State::Invalid, None) if reply.partial => {
+                        Answer::without_value(State::Error, None)
+                    }
+                    _ => answer,
+                }
             });
             let (unreadable, read): (Vec<_>, Vec<_>) = prompt_columns
                 .iter()

@@ -75,6 +75,36 @@ pub fn normalize_query(
     SourceQuery::parse(sql, syntax)?.write(syntax)
 }
 
+/// Writes a query in which each `?` has a number, so that its parameters can be moved and copied.
+///
+/// # Errors
+/// Returns [`SqlError`] for an invalid token, and for an invalid call.
+pub fn number_query_parameters(sql: &str, syntax: Syntax<'_>) -> Result<TranslatedQuery, SqlError> {
+    let (sql, scanned) = scan_with_lenient_quotes(sql, syntax)?;
+    let mut edits = Edits::default();
+    number_parameters(&sql, &scanned.tokens, &mut edits);
+    Ok(edits.write(&sql)?)
+}
+
+/// Returns the calls in a query or in a part of one, in text order. Each call is followed by the
+/// calls within its arguments.
+///
+/// # Errors
+/// Returns [`SqlError`] for an invalid token, and for an invalid call.
+pub fn scan_calls(sql: &str, syntax: Syntax<'_>) -> Result<Vec<Call>, SqlError> {
+    fn flatten(calls: Vec<Call>, all: &mut Vec<Call>) {
+        for mut call in calls {
+            let inner = std::mem::take(&mut call.inner);
+            all.push(call);
+            flatten(inner, all);
+        }
+    }
+    let (_, scanned) = scan_with_lenient_quotes(sql, syntax)?;
+    let mut all = Vec::new();
+    flatten(scanned.calls, &mut all);
+    Ok(all)
+}
+
 /// Writes a query in which strings in double quotes are in single quotes, as in `SQLite`.
 ///
 /// # Errors

@@ -11,21 +11,28 @@
 //! names of the arguments in order. A literal is a part of the question; the other arguments are
 //! the values of the row.
 
+use std::ops::Range;
+
 use serde_json::Value as Json;
 
 use crate::query::read::arguments::MacroNode;
 use crate::query::request::Request;
 use crate::query::request::error::QueryError;
-use hqdl_spec::ingredients::{AliasArgument, FunctionIngredient, FunctionKind, IngredientTable};
-use hqdl_sql::blendsql::SqlError;
+use hqdl_spec::ingredients::{
+    AliasArgument, AliasWriter, FunctionIngredient, FunctionKind, IngredientTable,
+};
 use hqdl_sql::blendsql::lexer::TokenKind;
 use hqdl_sql::blendsql::macros::WrittenArgument;
-use hqdl_sql::blendsql::normalize::SourceQuery;
+use hqdl_sql::blendsql::normalize::{number_query_parameters, scan_calls};
 use hqdl_sql::blendsql::parse::Syntax;
-use hqdl_sql::{Edits, TranslatedQuery};
+use hqdl_sql::blendsql::{MacroCall, SqlError};
+use hqdl_sql::{EditText, Edits, TranslatedQuery};
 
-/// Maximum number of times that an alias may expand to another alias.
-const MAX_ALIAS_DEPTH: usize = 16;
+/// Maximum number of calls of aliases that a query expands.
+const MAX_ALIASES: usize = 10_000;
+
+/// Maximum total length of the expanded calls, in bytes.
+const MAX_ALIAS_LENGTH: usize = 1_000_000;
 
 /// Arguments of `LLMJoin` that a join by a function accepts, too.
 const JOIN_ARGUMENTS: [&str; 4] = ["block", "threshold", "exact", "narrow"];
@@ -40,43 +47,52 @@ impl<'t> MacroNode<'t> {
         own: &IngredientTable,
         function: &FunctionIngredient,
     ) -> Result<Edits, QueryError> {
-        let (mut given, others) = self.match_function_arguments(own, function)?;
-        // The values of the row stay in the order of the text.
-        given.sort_by_key(|(_, argument)| argument.span().start);
+        let (given, others) = self.match_function_arguments(own, function)?;
         let is_pair = matches!(function.kind, FunctionKind::Pairs);
-        let is_accepted =
-            |word: &str| is_pair && JOIN_ARGUMENTS.iter().any(|n| n.eq_ignore_ascii_case(word));
-        for other in others {
-            let Some(keyword) = other.keyword else { continue };
-            let word = keyword.text(self.text);
-            if !is_accepted(word) {
-                return Err(QueryError::in_sql(
-                    format!("`{}` has no argument `{word}`", own.name),
-                    Some(keyword.span()),
-                    "not an argument",
-                    format!("its arguments are {}", own.arguments.join(", ")),
-                ));
-            }
-        }
-        let mut edits = Edits::default();
+        self.reject_unknown_keywords(own, is_pair, &others)?;
         let mut arguments: Vec<(&str, Option<Json>)> = Vec::new();
-        for (name, argument) in &given {
-            if let Some(literal) = read_literal(argument, self.text).filter(|_| !is_pair) {
-                arguments.push((*name, Some(literal)));
-                edits.replace(argument.full_span(), "");
-                continue;
+        // The values are in the order of the function's arguments, so that the question of a call
+        // does not depend on how the call is written. The keywords belong to the function.
+        let mut values: Vec<EditText> = Vec::new();
+        for (name, argument) in given {
+            let literal = read_literal(argument, self.text).filter(|_| !is_pair);
+            if literal.is_none() {
+                values.push(argument.span().into());
             }
-            arguments.push((*name, None));
-            // The keyword belongs to the function.
-            if argument.keyword.is_some() {
-                edits.replace(argument.full_span().start..argument.span().start, "");
-            }
+            arguments.push((name, literal));
         }
         let question = function.write_question(&own.name, &arguments);
-        let has_values = arguments.iter().any(|(_, literal)| literal.is_none());
-        let head = self.function_call_head(own, function, &question, has_values);
-        edits.replace(self.head_span(), head);
+        let head = self.function_call_head(own, function, &question, !values.is_empty());
+        // The arguments of the join itself keep their keywords.
+        values.extend(others.iter().map(|other| {
+            let start = other.keyword.map_or(other.span().start, |keyword| keyword.start);
+            EditText::from(start..other.span().end)
+        }));
+        let end = self.written.arguments.last().map_or(self.head_span().end, |last| last.end);
+        let call = EditText::concat([head.into(), EditText::join(values, ", ")]);
+        let mut edits = Edits::default();
+        edits.replace(self.head_span().start..end, call);
         Ok(edits)
+    }
+
+    /// Fails if a function has no argument with one of these keywords.
+    fn reject_unknown_keywords(
+        &self,
+        own: &IngredientTable,
+        is_pair: bool,
+        others: &[&WrittenArgument],
+    ) -> Result<(), QueryError> {
+        let is_accepted =
+            |word: &str| is_pair && JOIN_ARGUMENTS.iter().any(|n| n.eq_ignore_ascii_case(word));
+        let keywords = others.iter().filter_map(|other| other.keyword);
+        let mut unknown = keywords.filter(|keyword| !is_accepted(keyword.text(self.text)));
+        let Some(keyword) = unknown.next() else { return Ok(()) };
+        Err(QueryError::in_sql(
+            format!("`{}` has no argument `{}`", own.name, keyword.text(self.text)),
+            Some(keyword.span()),
+            "not an argument",
+            format!("its arguments are {}", own.arguments.join(", ")),
+        ))
     }
 
     /// Matches the arguments of a function by keyword or position. Returns the given arguments with
@@ -123,65 +139,122 @@ impl<'t> MacroNode<'t> {
     }
 }
 
-/// Expands the outermost calls of aliases once. Returns `None` if the query calls no alias.
+/// Expands all calls of aliases. Returns `None` if the query calls no alias.
 ///
 /// # Errors
-/// Returns [`QueryError::Sql`] if a function fails, or if aliases expand to aliases without an end.
+/// Returns [`QueryError::Sql`] if a function fails, if an alias expands to itself, or if the
+/// expanded query is too long.
 pub(super) fn expand_aliases(
     request: &Request<'_>,
     syntax: Syntax<'_>,
 ) -> Result<Option<TranslatedQuery>, QueryError> {
-    let is_alias = |own: &&IngredientTable| {
-        own.function.as_ref().is_some_and(|f| matches!(f.kind, FunctionKind::Alias(_)))
-    };
-    if !request.spec.ingredients.iter().any(|own| is_alias(&own)) {
+    let aliases: Vec<_> = request.spec.ingredients.iter().filter_map(find_alias).collect();
+    if aliases.is_empty() {
         return Ok(None);
     }
-    let mut expanded: Option<TranslatedQuery> = None;
-    for depth in 0.. {
-        let text = expanded.as_ref().map_or(request.sql, |expanded| expanded.sql.as_str());
-        let original = |error: QueryError| match &expanded {
-            Some(expanded) => error.map_span(|span| expanded.map_span_to_original(&span)),
-            None => error,
-        };
-        let source = SourceQuery::parse(text, syntax).map_err(|e| original(e.into()))?;
+    // The functions may move and copy the parameters.
+    let numbered = number_query_parameters(request.sql, syntax)?;
+    let mut expander = AliasExpander { aliases, syntax, count: 0, length: 0 };
+    expander.expand_text(numbered, &[])
+}
+
+/// An alias with its name.
+type Alias<'s> = (&'s str, &'s AliasWriter);
+
+/// Returns the name and the function of an ingredient if it is an alias.
+fn find_alias(own: &IngredientTable) -> Option<Alias<'_>> {
+    match &own.function.as_ref()?.kind {
+        FunctionKind::Alias(writer) => Some((&own.name, writer)),
+        _ => None,
+    }
+}
+
+/// Expands the aliases of a query.
+struct AliasExpander<'s> {
+    aliases: Vec<Alias<'s>>,
+    syntax: Syntax<'s>,
+    /// Number of expanded calls.
+    count: usize,
+    /// Total length of the expanded calls.
+    length: usize,
+}
+
+impl<'s> AliasExpander<'s> {
+    /// Expands the calls in a text until none is left. `chain` contains the names of the aliases
+    /// that returned the text. Returns `None` if the text calls no alias.
+    fn expand_text(
+        &mut self,
+        mut text: TranslatedQuery,
+        chain: &[&'s str],
+    ) -> Result<Option<TranslatedQuery>, QueryError> {
+        let mut is_expanded = false;
+        loop {
+            let edits = self
+                .expand_innermost_calls(&text.sql, chain)
+                .map_err(|error| error.map_span(|span| text.map_span_to_original(&span)))?;
+            if edits.is_empty() {
+                return Ok(is_expanded.then_some(text));
+            }
+            let written = text.with_edits(edits);
+            text = written.map_err(|error| QueryError::from(SqlError::from(error)))?;
+            is_expanded = true;
+        }
+    }
+
+    /// Returns the edits that expand the calls without other calls of aliases in their arguments.
+    /// An alias in the result of a function was therefore written by the function.
+    fn expand_innermost_calls(
+        &mut self,
+        text: &str,
+        chain: &[&'s str],
+    ) -> Result<Edits, QueryError> {
+        let mut found: Vec<(Range<usize>, Box<MacroCall>, Alias<'s>)> = Vec::new();
+        for call in scan_calls(text, self.syntax)? {
+            let Some(written) = call.macro_call else { continue };
+            let name = written.name.text(text);
+            let alias = self.aliases.iter().find(|(alias, _)| alias.eq_ignore_ascii_case(name));
+            found.extend(alias.map(|alias| (call.span, written, *alias)));
+        }
         let mut edits = Edits::default();
-        let mut end = 0;
-        let mut calls: Vec<_> = source.parsed.calls.iter().collect();
-        calls.sort_by_key(|call| (call.span.start, usize::MAX - call.span.end));
-        for call in calls {
-            let Some(written) = call.macro_call.as_ref().filter(|_| call.span.start >= end) else {
+        let mut found = found.into_iter().peekable();
+        while let Some((span, written, alias)) = found.next() {
+            // The next call is inside this one.
+            if found.peek().is_some_and(|(next, ..)| next.start < span.end) {
                 continue;
-            };
-            let name = written.name.text(&source.text);
-            let mut own = request.spec.ingredients.iter().filter(is_alias);
-            let Some(own) = own.find(|own| own.name.eq_ignore_ascii_case(name)) else { continue };
-            let Some(FunctionKind::Alias(writer)) = own.function.as_ref().map(|f| &f.kind) else {
-                continue;
-            };
-            let fail = |message: String| {
-                let span = Some(call.span.clone());
-                original(QueryError::in_sql(message, span, "in this call", ""))
-            };
-            if depth == MAX_ALIAS_DEPTH {
-                return Err(fail(format!("`{name}` expands to aliases without an end")));
             }
             let arguments: Vec<AliasArgument> =
-                written.arguments.iter().map(|a| to_alias_argument(a, &source.text)).collect();
-            let sql = (writer.0)(&arguments).map_err(fail)?;
-            edits.replace(call.span.clone(), format!("({sql})"));
-            end = call.span.end;
+                written.arguments.iter().map(|a| to_alias_argument(a, text)).collect();
+            let sql = self.expand_call(alias, &arguments, chain).map_err(|message| {
+                QueryError::in_sql(message, Some(span.clone()), "in this call", "")
+            })?;
+            // The SQL may end with a comment.
+            edits.replace(span, format!("({sql}\n)"));
         }
-        if edits.is_empty() {
-            break;
-        }
-        let written = match &expanded {
-            None => edits.write(&source.text),
-            Some(expanded) => expanded.with_edits(edits),
-        };
-        expanded = Some(written.map_err(|error| QueryError::from(SqlError::from(error)))?);
+        Ok(edits)
     }
-    Ok(expanded)
+
+    /// Returns the SQL of a call, in which no alias is left.
+    fn expand_call(
+        &mut self,
+        (name, writer): Alias<'s>,
+        arguments: &[AliasArgument],
+        chain: &[&'s str],
+    ) -> Result<String, String> {
+        if chain.contains(&name) {
+            return Err(format!("`{name}` expands to itself, without an end"));
+        }
+        self.count += 1;
+        let sql = (writer.0)(arguments)?;
+        let chain = [chain, &[name]].concat();
+        let text = Edits::default().write(&sql).map_err(|e| SqlError::from(e).to_string())?;
+        let expanded = self.expand_text(text, &chain).map_err(|error| error.to_string())?;
+        let sql = expanded.map_or(sql, |expanded| expanded.sql);
+        self.length += sql.len();
+        if self.count > MAX_ALIASES || self.length > MAX_ALIAS_LENGTH {
+            return Err(format!("`{name}` expands to too many calls, or to too much SQL"));
+        }
+        Ok(sql)
+    }
 }
 
 /// Returns a literal as JSON: a text, a number or NULL.

@@ -102,7 +102,18 @@ fn parse_and_run_query<T>(
     let syntax = Syntax { is_table: &is_table, is_server: false, find_macro, vendor };
     if let Some(expanded) = function_calls::expand_aliases(request, syntax)? {
         let run = |sql: &str| parse_and_run_query(&Request { sql, ..request.clone() }, vendor, run);
-        return run_with_remapped_spans(&expanded, run);
+        return run_with_remapped_spans(&expanded, |sql| {
+            // The SQL of an alias is not translated yet. On a server, TRY_CAST is the server's own.
+            let is_bigquery = vendor == Dialect::BigQuery.vendor();
+            let rewritten = (!is_server(request.database))
+                .then(|| rewrite_try_casts(sql, is_bigquery))
+                .transpose()?
+                .flatten();
+            match rewritten {
+                Some(rewritten) => run_with_remapped_spans(&rewritten, run),
+                None => run(sql),
+            }
+        });
     }
     let mut source = SourceQuery::parse(request.sql, syntax)?;
     let expanded = macros::expand_macros(request, &schema, &source)?;

@@ -192,25 +192,29 @@ impl<'t> MacroNode<'t> {
             AskedOf::Rows => "LLMQA",
         };
         let mut call = format!("{ingredient}({question}, ");
-        if let Some(kind) = return_type_name(own).filter(|_| !self.has_return_type()) {
+        // The keywords of a function are the names of its own arguments.
+        let is_function = own.function.is_some();
+        let is_set = |keyword: &str| !is_function && self.has_keyword(keyword);
+        let has_return_type = !is_function && self.has_return_type();
+        if let Some(kind) = return_type_name(own).filter(|_| !has_return_type) {
             call.push_str(&format!("return_type='{kind}', "));
         }
-        if let Some(options) = own.options.as_ref().filter(|_| !self.has_keyword("options")) {
+        if let Some(options) = own.options.as_ref().filter(|_| !is_set("options")) {
             let options: Vec<String> = options.iter().map(literal_to_sql).collect();
             call.push_str(&format!("options=({},), ", options.join(", ")));
         }
-        if let Some(examples) = own.examples.as_ref().filter(|_| !self.has_keyword("examples")) {
+        if let Some(examples) = own.examples.as_ref().filter(|_| !is_set("examples")) {
             let pairs = examples.iter().map(|[value, answer]| {
                 format!("({}, {})", literal_to_sql(value), literal_to_sql(answer))
             });
             call.push_str(&format!("examples=[{}], ", pairs.collect::<Vec<_>>().join(", ")));
         }
         let outputs = own.example_outputs.as_ref();
-        if let Some(outputs) = outputs.filter(|_| !self.has_keyword("example_outputs")) {
+        if let Some(outputs) = outputs.filter(|_| !is_set("example_outputs")) {
             let outputs: Vec<String> = outputs.iter().map(literal_to_sql).collect();
             call.push_str(&format!("example_outputs=({},), ", outputs.join(", ")));
         }
-        if let Some(model) = own.model.as_ref().filter(|_| !self.has_keyword("model")) {
+        if let Some(model) = own.model.as_ref().filter(|_| !is_set("model")) {
             call.push_str(&format!("model={}, ", sql::quote_text(model)));
         }
         call
