@@ -180,7 +180,7 @@ def test_batches() -> None:
 def test_a_value_of_a_batch_fails_alone() -> None:
     sizes: list[int] = []
 
-    @hqdl.ingredient(batch=64)
+    @hqdl.ingredient(batch=64, returns="text")
     def loud(text: list[str]) -> list[Any]:
         sizes.append(len(text))
         return [None if a == "v0" else 1 if a == "v9" else a.upper() for a in text]
