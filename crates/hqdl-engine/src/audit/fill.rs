@@ -191,7 +191,7 @@ const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
 pub(super) fn lock_draw(path: &Path) -> Result<File, AuditError> {
     // NFS locks only files that are open for writing.
     let file = File::options().read(true).write(true).open(path).or_else(|_| File::open(path));
-    let file = file.map_err(|e| AuditError::in_file(path, None, io_reason(&e)))?;
+    let file = file.map_err(|e| AuditError::in_file(path, None, describe_io_error(&e)))?;
     let deadline = Instant::now() + LOCK_TIMEOUT;
     loop {
         match file.try_lock() {

@@ -190,7 +190,7 @@ impl Engine<'_, '_> {
         let audio_factor = rates.filter(|rates| rates.input > 0.0);
         let audio_factor = audio_factor.map_or(1.0, |rates| rates.audio_input / rates.input);
         let weigh = |entity: usize| {
-            let row = target.missing_row(entity).row;
+            let row = target.build_missing_row(entity).row;
             let media = target.expansion.max_media_tokens(&row, &choice.tokenizer);
             let shown = target.expansion.build_shown_row(&row);
             let values = shown.key.iter().chain(&shown.context);
