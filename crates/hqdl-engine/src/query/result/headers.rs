@@ -117,7 +117,7 @@ fn parse_headers(sql: &str, dialect: Dialect) -> Option<Vec<SourceHeader>> {
         match token.lexeme {
             TokenKind::Symbol(b'(' | b'[' | b'{') | TokenKind::Open => depth += 1,
             TokenKind::Symbol(b')' | b']' | b'}') | TokenKind::Close => {
-                depth = depth.checked_sub(1)?
+                depth = depth.checked_sub(1)?;
             }
             _ if depth > 0 => {}
             TokenKind::Symbol(b',') => {

@@ -213,7 +213,10 @@ impl VendorText<'_> {
         self.reject_casts(tokens)?;
         // An ingredient reads `a = b` as a named argument, and the text `a::b` as a column.
         let needs_parens = match tokens {
-            [text] => text.lexeme == TokenKind::Text && text.text(self.sql).contains("::"),
+            [text] => {
+                text.lexeme == TokenKind::Text
+                    && argument::split_legacy_column(&text.unquoted_text(self.sql)).is_some()
+            }
             [word, sign, ..] => word.lexeme == TokenKind::Word && sign.is_symbol(b'='),
             [] => false,
         };
