@@ -214,7 +214,7 @@ fn a_blob_in_a_context_is_an_error_with_its_column() {
     ] {
         let ended =
             query(&project, &[], &format!("SELECT {{{{{call}}}}} FROM note")).expect_exit_code(2);
-        for said in ["the column `photo` of a context", "image=true"] {
+        for said in ["the column `photo` of a context", "media=true"] {
             assert!(ended.stderr.contains(said), "{said:?} is not in:\n{}", ended.stderr);
         }
     }

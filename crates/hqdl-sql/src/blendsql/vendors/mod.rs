@@ -1,6 +1,6 @@
 //! AI functions of other engines: a pass over the call of such a function finds what the call asks.
 //!
-//! The scanner reads the calls by their names ([`read_question`]). Each becomes a node of the tree
+//! The scanner reads the calls by their names (`read_question`). Each becomes a node of the tree
 //! with its [`VendorQuestion`], whose values are parts of the query. Like a macro, it is replaced
 //! with an ingredient. Each engine has a file with its functions and their arguments. A function
 //! without an equivalent ingredient is an error.
