@@ -139,9 +139,8 @@ fn write_alias(call: Py<PyAny>) -> AliasWriter {
 fn call_python(call: &Py<PyAny>, argument: String) -> Result<String, String> {
     Python::attach(|py| {
         let called = call.call1(py, (argument,));
-        let result = called.and_then(|result| {
-            result.extract::<(Option<String>, Option<String>)>(py).map_err(Into::into)
-        });
+        let result =
+            called.and_then(|result| result.extract::<(Option<String>, Option<String>)>(py));
         match result {
             Ok((Some(text), None)) => Ok(text),
             Ok((_, message)) => Err(message.unwrap_or_default()),
