@@ -211,15 +211,9 @@ impl VendorText<'_> {
     /// name.
     pub fn read_value(self, tokens: &[Token]) -> Result<NamedValue, SqlError> {
         self.reject_casts(tokens)?;
-        // An ingredient reads `a = b` as a named argument, and the text `a::b` as a column.
-        let needs_parens = match tokens {
-            [text] => {
-                text.lexeme == TokenKind::Text
-                    && argument::split_legacy_column(&text.unquoted_text(self.sql)).is_some()
-            }
-            [word, sign, ..] => word.lexeme == TokenKind::Word && sign.is_symbol(b'='),
-            [] => false,
-        };
+        // An ingredient reads `a = b` as a named argument.
+        let needs_parens = matches!(tokens, [word, sign, ..]
+            if word.lexeme == TokenKind::Word && sign.is_symbol(b'='));
         Ok(NamedValue {
             span: argument::token_span(tokens),
             argument: argument::parse_argument(self.sql, tokens)?,
