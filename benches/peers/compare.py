@@ -30,9 +30,10 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.metadata import version
 from pathlib import Path
+
+from stub import CompletionHandler, start_server
 
 QUESTION = "Is it even?"
 DELAY = 0.05
@@ -45,9 +46,7 @@ class Stub:
         self.requests = self.characters = 0
         lock, stub = threading.Lock(), self
 
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
+        class Handler(CompletionHandler):
             def do_POST(self) -> None:
                 body = json.loads(self.rfile.read(int(self.headers["content-length"])))
                 time.sleep(DELAY)
@@ -62,41 +61,13 @@ class Stub:
                     stub.characters += len(text) + len(said)
                 usage = {"prompt_tokens": len(text) // 4, "completion_tokens": len(said) // 4,
                          "total_tokens": (len(text) + len(said)) // 4}
-                head = {"id": "x", "created": 0, "model": body["model"]}
                 if responses:
-                    self.reply("application/json", response(body["model"], said, usage))
-                elif body.get("stream"):
-                    delta = {"index": 0, "delta": {"role": "assistant", "content": said},
-                             "finish_reason": "stop"}
-                    kind = {"object": "chat.completion.chunk"}
-                    lines = [head | kind | {"choices": [delta]},
-                             head | kind | {"choices": [], "usage": usage}]
-                    out = "".join(f"data: {json.dumps(l)}\n\n" for l in lines) + "data: [DONE]\n\n"
-                    self.reply("text/event-stream", out)
+                    self.send_text(200, "application/json", response(body["model"], said, usage))
                 else:
-                    choice = {"index": 0, "finish_reason": "stop",
-                              "message": {"role": "assistant", "content": said}}
-                    kind = {"object": "chat.completion", "choices": [choice], "usage": usage}
-                    self.reply("application/json", json.dumps(head | kind))
+                    message = {"role": "assistant", "content": said}
+                    self.send_completion(body, message, usage)
 
-            def reply(self, kind: str, text: str) -> None:
-                out = text.encode()
-                self.send_response(200)
-                self.send_header("content-type", kind)
-                self.send_header("content-length", str(len(out)))
-                self.end_headers()
-                self.wfile.write(out)
-
-            def log_message(self, *_: object) -> None:
-                pass
-
-        class Server(ThreadingHTTPServer):
-            daemon_threads = True
-            request_queue_size = 1024
-
-        server = Server(("127.0.0.1", 0), Handler)
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        self.url = f"http://127.0.0.1:{server.server_port}/v1"
+        self.url = start_server(Handler) + "/v1"
 
 
 def answer(text: str) -> str:

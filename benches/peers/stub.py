@@ -25,6 +25,53 @@ DELAY = 0.05
 FAULTS = ("500", "reset", "page", "prose")
 
 
+class CompletionHandler(BaseHTTPRequestHandler):
+    """Sends chat completions, streamed if the request asks for it."""
+
+    protocol_version = "HTTP/1.1"
+
+    def send_completion(self, body: dict, message: dict, usage: dict) -> None:
+        head = {"id": "x", "created": 0, "model": body["model"]}
+        if body.get("stream"):
+            delta = {"index": 0, "delta": message, "finish_reason": "stop"}
+            kind = {"object": "chat.completion.chunk"}
+            lines = [head | kind | {"choices": [delta]},
+                     head | kind | {"choices": [], "usage": usage}]
+            text = "".join(f"data: {json.dumps(line)}\n\n" for line in lines)
+            self.send_text(200, "text/event-stream", text + "data: [DONE]\n\n")
+        else:
+            reason = "tool_calls" if message.get("tool_calls") else "stop"
+            choice = {"index": 0, "finish_reason": reason, "message": message}
+            kind = {"object": "chat.completion", "choices": [choice], "usage": usage}
+            self.send_text(200, "application/json", json.dumps(head | kind))
+
+    def send_text(self, status: int, kind: str, text: str) -> None:
+        out = text.encode()
+        self.send_response(status)
+        self.send_header("content-type", kind)
+        self.send_header("content-length", str(len(out)))
+        self.end_headers()
+        self.wfile.write(out)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 1024
+
+    def handle_error(self, *_: object) -> None:
+        pass  # A killed tool resets its connections.
+
+
+def start_server(handler: type[BaseHTTPRequestHandler]) -> str:
+    """Serves on a free port, in a thread of its own. Returns the URL."""
+    server = _Server(("127.0.0.1", 0), handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    return f"http://127.0.0.1:{server.server_port}"
+
+
 class Stub:
     def __init__(self, truths: list[Truth]) -> None:
         self.truths = truths
@@ -33,9 +80,7 @@ class Stub:
         self.reset()
         stub = self
 
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
+        class Handler(CompletionHandler):
             def do_POST(self) -> None:
                 body = json.loads(self.rfile.read(int(self.headers["content-length"])))
                 fault = stub.count_request()
@@ -71,41 +116,9 @@ class Stub:
                 used = stub.record_texts(body, message)
                 usage = {"prompt_tokens": used[0] // 4, "completion_tokens": used[1] // 4,
                          "total_tokens": sum(used) // 4}
-                head = {"id": "x", "created": 0, "model": body["model"]}
-                if body.get("stream"):
-                    delta = {"index": 0, "delta": message, "finish_reason": "stop"}
-                    kind = {"object": "chat.completion.chunk"}
-                    lines = [head | kind | {"choices": [delta]},
-                             head | kind | {"choices": [], "usage": usage}]
-                    text = "".join(f"data: {json.dumps(line)}\n\n" for line in lines)
-                    self.send_text(200, "text/event-stream", text + "data: [DONE]\n\n")
-                else:
-                    reason = "tool_calls" if message.get("tool_calls") else "stop"
-                    choice = {"index": 0, "finish_reason": reason, "message": message}
-                    kind = {"object": "chat.completion", "choices": [choice], "usage": usage}
-                    self.send_text(200, "application/json", json.dumps(head | kind))
+                self.send_completion(body, message, usage)
 
-            def send_text(self, status: int, kind: str, text: str) -> None:
-                out = text.encode()
-                self.send_response(status)
-                self.send_header("content-type", kind)
-                self.send_header("content-length", str(len(out)))
-                self.end_headers()
-                self.wfile.write(out)
-
-            def log_message(self, *_: object) -> None:
-                pass
-
-        class Server(ThreadingHTTPServer):
-            daemon_threads = True
-            request_queue_size = 1024
-
-            def handle_error(self, *_: object) -> None:
-                pass  # A killed tool resets its connections.
-
-        server = Server(("127.0.0.1", 0), Handler)
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        self.url = f"http://127.0.0.1:{server.server_port}"
+        self.url = start_server(Handler)
 
     def reset(self, with_faults: bool = False) -> None:
         """Starts the counts of a run. `units` stay: a value asked again after a kill counts."""
