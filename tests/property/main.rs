@@ -309,7 +309,7 @@ fn held(
         let asked = model.take();
         let about = |why: String| format!("{why}\n-- run\n{}", meta.sql);
         compare(&rows.rows, &db, generated, &true_one).map_err(about)?;
-        for pair in &asked {
+        for pair in asked.iter().flat_map(stub::Pair::split_candidates) {
             if !once.insert(pair.clone()) {
                 return Err(format!("{pair:?} is asked twice"));
             }

@@ -13,14 +13,29 @@ use hqdl_testkit::oracle;
 /// A question and the value that it was asked about. A value of two columns counts as two values.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Pair {
-    /// The question.
+    /// The question without its examples, which do not change what the functions answer.
     pub question: String,
+    /// The question's examples. hqdl asks a question again with other examples.
+    pub examples: String,
     /// Type of the answer.
     pub kind: String,
+    /// Candidates of a join. hqdl asks about a value again if further candidates appear.
+    pub candidates: Vec<String>,
     /// The value.
     pub value: String,
     /// The column that it comes from.
     pub origin: Option<String>,
+}
+
+impl Pair {
+    /// Returns one pair for each candidate of a join, and otherwise the pair itself.
+    pub fn split_candidates(&self) -> Vec<Self> {
+        if self.candidates.is_empty() {
+            return vec![self.clone()];
+        }
+        let split = |text: &String| Self { candidates: vec![text.clone()], ..self.clone() };
+        self.candidates.iter().map(split).collect()
+    }
 }
 
 /// Answers each question with its function.
@@ -45,11 +60,20 @@ impl Stub {
         let of = &question.origin;
         let content = question.format_answer(|row, column| {
             let value = Value::from_json(&row.key[0]).canonical_text().unwrap().into_owned();
-            // Examples do not change what the functions answer.
-            let question = column.about.split(" Examples: ").next().unwrap_or_default().to_owned();
+            let about = column.about.as_str();
+            let (question, examples) = about.split_once(" Examples: ").unwrap_or((about, ""));
+            let (question, examples) = (question.to_owned(), examples.to_owned());
             let kind = column.data_type.clone();
+            let candidates = column.values.clone().filter(|_| column.many).unwrap_or_default();
             let origin = of.clone();
-            self.asked.lock().unwrap().push(Pair { question, kind, value, origin });
+            self.asked.lock().unwrap().push(Pair {
+                question,
+                examples,
+                kind,
+                candidates,
+                value,
+                origin,
+            });
             let mut row = row.clone();
             if let Json::String(text) = &mut row.key[0] {
                 *text = self.case.fold(text);

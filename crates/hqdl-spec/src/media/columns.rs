@@ -129,7 +129,7 @@ impl Expansion {
     #[must_use]
     pub fn refer_to_medium(&self, column: &MediaColumn, value: &Value) -> Medium {
         let name = self.media_files.identity(value).to_string();
-        // What cannot be recognized is never sent, but counts as if it were.
+        // hqdl never sends a file that it does not recognize, but reserves the maximum for it.
         let unknown = MediaInfo { kind: column.kind.unwrap_or(KINDS[0]), seconds: None };
         let info = self.media_files.info(&name).unwrap_or(unknown);
         Medium { name, info, url: String::new() }

@@ -1,5 +1,5 @@
-//! What a person needs to judge a cell: the rows of its entity, the origin of its value, its past
-//! values, and the passages.
+//! Context for judging a cell: the rows of its entity, the origin of its value, its past values,
+//! and the passages.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -44,7 +44,7 @@ pub(super) struct CellAddress {
     pub(super) key: Vec<Value>,
 }
 
-/// What a person needs to judge a cell.
+/// A cell with the context for judging it.
 pub(super) struct JudgedCell {
     /// Rows of the entity in each source, or the reason why they could not be read.
     rows: Result<Vec<MatchingRows>, String>,
