@@ -19,7 +19,7 @@ pub(super) fn file_check_count() -> u64 {
 /// Returns the specs by name: every `*.toml` of a directory, or the given file. A missing directory
 /// contains no specs.
 pub(super) fn find_specs(path: &Path) -> BTreeMap<String, PathBuf> {
-    let named = |path: PathBuf| Some((spec_name(&path)?, path));
+    let named = |path: PathBuf| Some((derive_spec_name(&path)?, path));
     if path.is_file() {
         return named(path.to_owned()).into_iter().collect();
     }
@@ -28,7 +28,7 @@ pub(super) fn find_specs(path: &Path) -> BTreeMap<String, PathBuf> {
 }
 
 /// Returns the spec's name for a file, or `None` if it is not a spec file.
-pub(super) fn spec_name(path: &Path) -> Option<String> {
+pub(super) fn derive_spec_name(path: &Path) -> Option<String> {
     // A name that is not UTF-8 is reported when the file is read.
     let name = path.file_stem()?.to_string_lossy();
     let toml = path.extension().is_some_and(|e| e == "toml") && !name.starts_with('.');

@@ -85,7 +85,7 @@ impl Database {
     /// Returns the inputs of an expansion's published table, if the table exists and its inputs are
     /// known.
     #[must_use]
-    pub fn published_state(&self, spec: &Spec, expansion: &str) -> Option<PublishedState> {
+    pub fn load_published_state(&self, spec: &Spec, expansion: &str) -> Option<PublishedState> {
         if !self.is_created_by_hqdl(expansion) {
             return None;
         }
@@ -132,7 +132,7 @@ impl Database {
     /// Returns the checksums of an expansion's tables. Returns `None` if the tables must be
     /// recreated because their columns changed or another program wrote to them.
     #[must_use]
-    pub fn checksums(&self, expansion: &Expansion) -> Option<Checksums> {
+    pub fn load_checksums(&self, expansion: &Expansion) -> Option<Checksums> {
         let name = &expansion.name;
         let read_checksums = || -> rusqlite::Result<Option<Checksums>> {
             let c = self.connection();

@@ -29,7 +29,7 @@ impl DatabaseServer {
     }
 
     /// Returns the version of hqdl's tables in the schema.
-    fn bookkeeping_version(&self) -> Result<i32, StoreError> {
+    fn read_bookkeeping_version(&self) -> Result<i32, StoreError> {
         let select = if self.has_own_table("hqdl_migration")? {
             format!("SELECT max(version) FROM {}", self.qualified_name("hqdl_migration"))
         } else {
@@ -43,7 +43,7 @@ impl DatabaseServer {
     pub(super) fn migrate_schema(&self) -> Result<(), StoreError> {
         let schema = sql::quote_name(&self.schema);
         let applied: i32 = if self.has_bookkeeping()? {
-            self.bookkeeping_version()?
+            self.read_bookkeeping_version()?
         } else {
             // A role that cannot create a schema can use an existing one.
             let exists = "SELECT EXISTS (SELECT 1 FROM pg_catalog.pg_namespace WHERE nspname = $1)";

@@ -229,7 +229,7 @@ impl DatabaseServer {
     }
 
     /// Limits the time of each statement of the open transaction.
-    fn limit_statements(&self, timeout: Duration) -> Result<(), StoreError> {
+    fn set_statement_timeout(&self, timeout: Duration) -> Result<(), StoreError> {
         let milliseconds = timeout.as_millis().max(1);
         self.execute_batch(&format!("SET LOCAL statement_timeout = {milliseconds}"))
     }

@@ -14,7 +14,7 @@ use super::values::{replace_nul_chars, replace_nul_in_json, to_parameter, value_
 use super::{BATCH_ROWS, DatabaseServer, Transaction, quote_name_list};
 use crate::StoreError;
 use crate::migrate::OWN_TABLES;
-use crate::versions::{bucket_of, hash_key};
+use crate::versions::{bucket_index, hash_key};
 use hqdl_spec::Expansion;
 use hqdl_values::sql;
 use hqdl_values::value::Value;
@@ -287,7 +287,7 @@ impl ServerPublication<'_> {
                     .map(|part| value_to_parameter(&Value::from_json(part)))
                     .collect::<TextRow>(),
             );
-            let bucket = bucket_of(*hash).to_string();
+            let bucket = bucket_index(*hash).to_string();
             records.push(vec![Some(bucket), Some(hash.to_string())]);
         })?;
         let mut changed_keys: Vec<TextRow> = Vec::new();
@@ -404,7 +404,7 @@ impl ServerPublication<'_> {
             };
             let hash = hash_key(key);
             vec![
-                Some(bucket_of(hash).to_string()),
+                Some(bucket_index(hash).to_string()),
                 Some(hash.to_string()),
                 Some(replace_nul_in_json(key)),
                 Some(replace_nul_in_json(cells)),

@@ -83,7 +83,7 @@ impl DatabaseServer {
         let mut unanswered = 0;
         for (n, source) in expansion.sources.iter().enumerate() {
             let key_part = expansion.key_parts.get(n);
-            let source_columns = self.source_columns(&source.rows)?;
+            let source_columns = self.list_source_columns(&source.rows)?;
             let (mut source_keys, mut published_keys) = (Vec::new(), Vec::new());
             for (position, (name, type_name)) in layout.key.iter().enumerate() {
                 published_keys.push(format!("e.{}", sql::quote_name(name)));
@@ -143,10 +143,10 @@ impl DatabaseServer {
             .collect();
         let aliases: Vec<String> = (0..decoders.len()).map(|n| format!("c{n}")).collect();
         let expressions: Vec<String> =
-            decoders.iter().zip(&aliases).map(|(r, n)| r.select_expression(n)).collect();
+            decoders.iter().zip(&aliases).map(|(r, n)| r.build_select_expression(n)).collect();
         let transaction = self.begin_transaction("READ ONLY")?;
         if let Some(timeout) = timeout {
-            self.limit_statements(timeout)?;
+            self.set_statement_timeout(timeout)?;
         }
         self.execute_batch(&format!(
             "DECLARE hqdl_query NO SCROLL CURSOR FOR SELECT {} FROM ({query}\n) AS query ({})",

@@ -61,7 +61,7 @@ impl ServerPublication<'_> {
             hqdl_spec::SourceRows::Select(select) => format!("({select}\n)"),
             table @ hqdl_spec::SourceRows::Table(_) => server.format_from_clause(table)?,
         };
-        let source_columns = server.source_columns(&first.rows)?;
+        let source_columns = server.list_source_columns(&first.rows)?;
         let mut used_names: BTreeSet<String> =
             source_columns.iter().map(|(name, _)| name.to_lowercase()).collect();
         let mut columns = vec!["s.*".to_owned()];

@@ -43,7 +43,7 @@ use crate::query::{
     CountedCost, Dialect, Meta, ProseQuestion, QueryError, QueryResult, Request, RowSink,
     StatementQuestion, StatementWriter,
 };
-use hqdl_database::{Database, StoreError, sqlite_message};
+use hqdl_database::{Database, StoreError, describe_sqlite_error};
 use hqdl_model::Model;
 use hqdl_spec::{Spec, UnpricedModel, is_server};
 use hqdl_values::format::format_count;
@@ -173,7 +173,7 @@ pub enum AskError {
     #[error(transparent)]
     Store(#[from] StoreError),
     /// The search index over the database's names and values failed.
-    #[error("cannot index the database: {}", sqlite_message(.0))]
+    #[error("cannot index the database: {}", describe_sqlite_error(.0))]
     Index(#[from] rusqlite::Error),
 }
 

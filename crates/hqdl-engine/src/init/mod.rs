@@ -21,7 +21,7 @@ use rusqlite::ErrorCode;
 
 use crate::session::SpecOverrides;
 use advice::TableAdvice;
-use hqdl_database::{Database, StoreError, sqlite_message};
+use hqdl_database::{Database, StoreError, describe_sqlite_error};
 use hqdl_values::format::{format_count, format_thousands};
 use key_candidate::KeyCandidate;
 use list::List;
@@ -199,7 +199,7 @@ impl Inventory {
             match inventory.add_table(db, &name) {
                 Ok(()) => {}
                 Err(e) if is_database_error(&e) => return Err(db.to_store_error(&e)),
-                Err(e) => inventory.unreadable.push((name, sqlite_message(&e))),
+                Err(e) => inventory.unreadable.push((name, describe_sqlite_error(&e))),
             }
         }
         inventory.promote_owners(db).map_err(|e| db.to_store_error(&e))?;

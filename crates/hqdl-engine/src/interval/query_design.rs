@@ -10,7 +10,7 @@ use super::shape::{AggregateQuery, AggregateTerm, LeafValue, recognize_shape};
 use crate::audit::{Draw, DrawRequest};
 use crate::query::QueryError;
 use crate::query::connection::guard::GuardedConnection;
-use hqdl_database::{Database, sqlite_message};
+use hqdl_database::{Database, describe_sqlite_error};
 use hqdl_spec::Spec;
 use hqdl_sql::blendsql::parse::parse_query;
 use hqdl_values::key::Entity;
@@ -120,7 +120,7 @@ fn rank_entities(
 fn find_rejection(published: &Database, sql: &str) -> Option<QueryError> {
     let error =
         published.connection().prepare(sql).err().filter(|_| published.server_url().is_none())?;
-    let message = sqlite_message(&error);
+    let message = describe_sqlite_error(&error);
     let is_name = message.starts_with("no such ");
     let name = message.rsplit(": ").next().unwrap_or_default().to_owned();
     let at = match error {

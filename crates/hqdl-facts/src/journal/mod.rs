@@ -341,8 +341,8 @@ fn journal_error(path: &Path, error: &rusqlite::Error) -> FactsError {
     if records::is_corruption_error(error) {
         return FactsError::Damaged {
             path: path.to_owned(),
-            message: store::sqlite_message(error),
+            message: store::describe_sqlite_error(error),
         };
     }
-    FactsError::Journal { path: path.to_owned(), message: store::sqlite_message(error) }
+    FactsError::Journal { path: path.to_owned(), message: store::describe_sqlite_error(error) }
 }

@@ -28,7 +28,7 @@ use crate::query::connection::statement::{
 use crate::query::connection::{best, dedup, math, search, try_cast};
 use crate::query::request::error::QueryError;
 use crate::query::result::query_result::RowSink;
-use hqdl_database::{Database, StoreError, sqlite_message};
+use hqdl_database::{Database, StoreError, describe_sqlite_error};
 use hqdl_model::generate::StopReason;
 
 /// Number of `SQLite` VM instructions between two checks of the time limit: tens of microseconds.
@@ -371,7 +371,7 @@ impl GuardedConnection {
                 "select a part of it with `substr`",
             ),
             _ => {
-                let message = restore_ingredient_names(&sqlite_message(error));
+                let message = restore_ingredient_names(&describe_sqlite_error(error));
                 // `SQLite` reports the name of an unknown table, but not its offset.
                 let span = span.or_else(|| {
                     let end = sql.trim_end().len();
