@@ -44,7 +44,7 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
     let ask_run =
         AskRun::open(&options.ask, PlanUse::RunInChat, &session, &target, output_options)?;
     let store = open_store(&options.ask.flags.cache)?;
-    let database = describe_database(&target);
+    let database = format_database_location(&target);
     let (id, conversation) =
         open_conversation(store.as_ref(), options.resume.as_deref(), database)?;
     let mut chat = Chat {
@@ -77,7 +77,7 @@ fn to_failure(error: &FileError) -> Failure {
     Failure::wrong_input(error.to_string(), "pass a --cache directory that you can write to")
 }
 
-fn describe_database(target: &Path) -> String {
+fn format_database_location(target: &Path) -> String {
     let path = if is_server(target) { Ok(target.to_owned()) } else { std::path::absolute(target) };
     path.unwrap_or_else(|_| target.to_owned()).to_string_lossy().into_owned()
 }

@@ -279,7 +279,7 @@ fn uses_input_results(call: &ToolCall) -> bool {
 /// indented.
 fn describe_question(plan: &PlanRecord) -> String {
     let mut message = format!("Approve this plan? The cost is {}.", plan.describe_max_cost());
-    for (name, text) in plan.describe() {
+    for (name, text) in plan.list_details() {
         message.push_str(&format!("\n{name}: {}", text.replace('\n', "\n    ")));
     }
     message

@@ -13,8 +13,8 @@ use super::AskFlags;
 use super::answered_question::Answered;
 use super::plan_output::{plan_to_json, print_sql, strip_control_characters};
 use crate::ask::{
-    self, AskError, AskPlan, AskQuestion, Asker, MaxCost, OtherReading, ProposedColumn, Prose,
-    SqlGenerationLimit, Turn, Written,
+    self, AskError, AskPlan, AskQuestion, Asker, MaxCost, OtherReading, PlanningOutcome,
+    ProposedColumn, Prose, SqlGenerationLimit, Turn,
 };
 use crate::cli::OutputOptions;
 use crate::cli::approve::{read_answer_or_interrupt, read_approval_or_interrupt};
@@ -217,14 +217,14 @@ impl<'s> AskRun<'s> {
         asker: &mut Asker<'_>,
         interrupt: &watch::Receiver<bool>,
     ) -> Result<AskOutcome, Failure> {
-        let Some(mut written) = self.write_query(asker, interrupt)? else {
+        let Some(mut outcome) = self.write_query(asker, interrupt)? else {
             return Ok(AskOutcome::Stopped(INTERRUPTED));
         };
         let mut relaxed: Vec<String> = Vec::new();
         let mut empty: Option<Answered> = None;
         loop {
-            let plan = match (written, empty.take()) {
-                (Written::Plan(plan), earlier) => {
+            let plan = match (outcome, empty.take()) {
+                (PlanningOutcome::Plan(plan), earlier) => {
                     empty = earlier;
                     *plan
                 }
@@ -266,7 +266,7 @@ impl<'s> AskRun<'s> {
                 Ok(meta) => result.meta = meta,
                 Err(QueryError::Sql(problem)) => {
                     let repaired = asker.repair(&plan.sql, &problem);
-                    written = repaired.map_err(|error| self.to_failure(error))?;
+                    outcome = repaired.map_err(|error| self.to_failure(error))?;
                     continue;
                 }
                 Err(error) => return Err(to_run_failure(error)),
@@ -284,7 +284,7 @@ impl<'s> AskRun<'s> {
             relaxed.push(ask::describe_relaxation(&answered.plan.sql, &next.sql));
             self.print_note("the query returned no rows; the model relaxed it");
             empty.get_or_insert(answered);
-            written = Written::Plan(Box::new(next));
+            outcome = PlanningOutcome::Plan(Box::new(next));
         }
     }
 
@@ -329,21 +329,21 @@ impl<'s> AskRun<'s> {
         &self,
         asker: &mut Asker<'_>,
         interrupt: &watch::Receiver<bool>,
-    ) -> Result<Option<Written>, Failure> {
-        let mut written = asker.plan().map_err(|error| self.to_failure(error))?;
-        let (Written::Plan(plan), Some(other)) = (&mut written, asker.other.take()) else {
-            return Ok(Some(written));
+    ) -> Result<Option<PlanningOutcome>, Failure> {
+        let mut outcome = asker.plan().map_err(|error| self.to_failure(error))?;
+        let (PlanningOutcome::Plan(plan), Some(other)) = (&mut outcome, asker.other.take()) else {
+            return Ok(Some(outcome));
         };
         if !self.can_ask_for_reading() {
             plan.add_other_reading(&other);
-            return Ok(Some(written));
+            return Ok(Some(outcome));
         }
         match Self::ask_for_reading(plan, &other, interrupt) {
             Some(true) => {
                 let other = asker.write_other_query(other);
                 other.map(Some).map_err(|error| self.to_failure(error))
             }
-            Some(false) => Ok(Some(written)),
+            Some(false) => Ok(Some(outcome)),
             None => Ok(None),
         }
     }
@@ -417,14 +417,14 @@ impl<'s> AskRun<'s> {
         if !answered.relaxed.is_empty() {
             return Prose::Missing("the rows are those of a relaxed query".to_owned());
         }
-        let written = asker.write_prose(&answered.result);
-        written.unwrap_or_else(|error| Prose::Missing(self.to_failure(error).message()))
+        let prose = asker.write_prose(&answered.result);
+        prose.unwrap_or_else(|error| Prose::Missing(self.to_failure(error).message()))
     }
 
     /// Prints why no query was written. Returns the outcome with the exit code.
-    fn report_missing_query(&self, written: &Written) -> AskOutcome {
-        let (message, json) = match written {
-            Written::Declined(reason) => {
+    fn report_missing_query(&self, outcome: &PlanningOutcome) -> AskOutcome {
+        let (message, json) = match outcome {
+            PlanningOutcome::Declined(reason) => {
                 let reason = if reason.is_empty() { "the model gave no reason" } else { reason };
                 let reason = to_single_line(reason);
                 let message = match self.plan_use {
@@ -434,7 +434,7 @@ impl<'s> AskRun<'s> {
                 let columns = self.proposals_to_json();
                 (message, json!({ "event": "declined", "reason": reason, "new_columns": columns }))
             }
-            Written::Failed(failed) => {
+            PlanningOutcome::Failed(failed) => {
                 let message = format!(
                     "the model wrote no query that runs; the last one was\n{}\nerror: {}\n{REWRITE_HINT}",
                     strip_control_characters(&failed.sql),
@@ -442,7 +442,7 @@ impl<'s> AskRun<'s> {
                 );
                 (message, json!({ "event": "failed", "sql": failed.sql, "error": failed.error }))
             }
-            Written::Unreadable | Written::Plan(_) => (
+            PlanningOutcome::Unreadable | PlanningOutcome::Plan(_) => (
                 "the model's reply contains no query; ask again, or use another model".to_owned(),
                 json!({ "event": "unreadable" }),
             ),

@@ -127,19 +127,19 @@ impl Audit {
             sample: self.draw.sample().len() as u64,
             gone,
             changed,
-            columns: self.report_columns(expansion, confidence),
+            columns: self.build_column_reports(expansion, confidence),
         })
     }
 
     /// Returns a report on each audited column. Columns compared with the truth come first.
     #[must_use]
-    pub fn report_columns(&self, expansion: &Expansion, confidence: f64) -> Vec<ColumnAudit> {
+    pub fn build_column_reports(&self, expansion: &Expansion, confidence: f64) -> Vec<ColumnAudit> {
         [Evidence::Truth, Evidence::Model]
             .into_iter()
             .flat_map(|evidence| {
                 let columns = self.draw.find_expansion_columns(expansion).into_iter();
                 columns.filter_map(move |column| {
-                    self.report_column(expansion, column, evidence, confidence)
+                    self.build_column_report(expansion, column, evidence, confidence)
                 })
             })
             .collect()
@@ -147,7 +147,7 @@ impl Audit {
 
     /// Returns the report on a column. Returns `None` if `evidence` is [`Evidence::Model`] and no
     /// row with another model's answer counts.
-    fn report_column(
+    fn build_column_report(
         &self,
         expansion: &Expansion,
         (column, audited): (usize, usize),

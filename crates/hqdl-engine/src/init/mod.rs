@@ -108,7 +108,7 @@ impl<'db> SpecDraft<'db> {
             format!("the spec publishes into the copy {output}, and the database stays as it is")
         }));
         Ok(GeneratedSpec {
-            toml: spec_writer::write_spec(&self.inventory, db_path, model, used_names),
+            toml: spec_writer::format_spec(&self.inventory, db_path, model, used_names),
             notes,
             has_expansion: !self.inventory.entities.is_empty(),
         })
@@ -146,7 +146,7 @@ impl EntityTable {
 
     /// Reads the names of a few rows as examples. If the table cannot be read, there are no
     /// examples.
-    fn read_examples(&mut self, db: &Database) {
+    fn load_examples(&mut self, db: &Database) {
         let table = &self.table;
         let columns = self.key.columns.iter().filter_map(|c| table.columns.get(*c));
         let names = columns.filter(|c| c.value_kind == sampling::ValueKind::Name);
@@ -215,7 +215,7 @@ impl Inventory {
             .entities
             .iter_mut()
             .take(MAX_EXPANSIONS)
-            .for_each(|entity| entity.read_examples(db));
+            .for_each(|entity| entity.load_examples(db));
         Ok(inventory)
     }
 

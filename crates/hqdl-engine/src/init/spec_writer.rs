@@ -62,7 +62,7 @@ pub fn output_path(db_path: &str) -> Option<String> {
 
 /// Returns the text of the spec. `used_names` contains the lowercase names that the database
 /// already uses.
-pub fn write_spec(
+pub fn format_spec(
     found: &Inventory,
     db_path: &str,
     model: &SpecOverrides,
@@ -70,7 +70,7 @@ pub fn write_spec(
 ) -> String {
     if is_server(db_path.as_ref()) {
         let schema_comment = "# Schema of the published tables:\n# schema = \"expanded\"\n";
-        return write_spec_with_database(
+        return format_spec_with_database(
             found,
             &format!("url = {}\n{schema_comment}", format_toml_string(db_path)),
             model,
@@ -85,7 +85,7 @@ pub fn write_spec(
         )
     });
     let output = output.unwrap_or_default();
-    write_spec_with_database(
+    format_spec_with_database(
         found,
         &format!("path = {}\n{output}", format_toml_string(db_path)),
         model,
@@ -130,7 +130,7 @@ fn format_limits_table(flags: &SpecOverrides) -> String {
 }
 
 /// Returns the text of the spec, with `database` as the content of its `[database]` table.
-fn write_spec_with_database(
+fn format_spec_with_database(
     inventory: &Inventory,
     database: &str,
     model: &SpecOverrides,

@@ -90,7 +90,7 @@ fn render_plan(open: &OpenPlan) -> Markup {
     html! {
         section.card data-plan=(plan.id()) {
             h2 { "Plan " code { (plan.id()) } }
-            @for (name, text) in plan.describe() {
+            @for (name, text) in plan.list_details() {
                 p { strong { (name) } }
                 pre tabindex="0" { (text) }
             }

@@ -255,7 +255,7 @@ impl<'s> Review<'s> {
         html! {
             section.card {
                 h2 { "Accuracy so far" }
-                table.why { @for column in self.audit.report_columns(self.expansion, CONFIDENCE) {
+                table.why { @for column in self.audit.build_column_reports(self.expansion, CONFIDENCE) {
                     tr { th scope="row" { (column.column) } td {
                         @match column.accuracy {
                             Some([estimate, low, high]) => { (percent(estimate)) " " span.quiet.small { (percent(low)) " to " (percent(high)) } }

@@ -9,8 +9,8 @@ use tokio::sync::watch;
 
 use super::super::query::RowsPreview;
 use crate::ask::{
-    self, AskError, AskPlan, AskQuestion, Asker, CostLimits, FailedQuery, MaxCost,
-    SqlGenerationLimit, Turn, Written,
+    self, AskError, AskPlan, AskQuestion, Asker, CostLimits, FailedQuery, MaxCost, PlanningOutcome,
+    SqlGenerationLimit, Turn,
 };
 use crate::daemon::active_spec::ActiveSpec;
 use crate::daemon::context::DaemonContext;
@@ -164,27 +164,27 @@ impl AskJob {
             clippy::redundant_closure_for_method_calls,
             reason = "the method does not have the lifetime that the function needs"
         )]
-        let (written, repairs, usd) =
-            self.with_asker(rewrites, |asker| asker.write_likelier_query())?;
-        let plan = match written {
-            Written::Plan(mut plan) => {
+        let (outcome, repairs, usd) =
+            self.with_asker(rewrites, |asker| asker.plan_likelier_reading())?;
+        let plan = match outcome {
+            PlanningOutcome::Plan(mut plan) => {
                 self.set_plan_id(&mut plan)?;
                 *plan
             }
-            Written::Declined(reason) => return Ok(AskResult::Declined(reason)),
-            Written::Unreadable if self.active.spec.is_replay() => {
+            PlanningOutcome::Declined(reason) => return Ok(AskResult::Declined(reason)),
+            PlanningOutcome::Unreadable if self.active.spec.is_replay() => {
                 return Err(Failure::wrong_input(
                     "the recordings contain no query for this question",
                     "set a real model in [model], or ask the question of an [[example]]",
                 ));
             }
-            Written::Unreadable => {
+            PlanningOutcome::Unreadable => {
                 return Err(Failure::wrong_input(
                     "the model's reply contains no query",
                     "write the query again, or reword the question",
                 ));
             }
-            Written::Failed(failed) => {
+            PlanningOutcome::Failed(failed) => {
                 let message = format!("the model wrote no query that runs: {}", failed.error);
                 let failure =
                     Failure::wrong_input(message, "correct the query, or reword the question");
@@ -235,10 +235,10 @@ impl AskJob {
         };
         let mut asker = Asker::new(question).map_err(|error| self.to_failure(error))?;
         asker.continue_conversation(&self.earlier);
-        let written = write(&mut asker);
+        let outcome = write(&mut asker);
         let repairs = std::mem::take(&mut asker.repairs);
-        let usage = asker.finish(written.is_ok())?;
-        Ok((written.map_err(|error| self.to_failure(error))?, repairs, usage.cost_usd))
+        let usage = asker.finish(outcome.is_ok())?;
+        Ok((outcome.map_err(|error| self.to_failure(error))?, repairs, usage.cost_usd))
     }
 
     /// Checks a query and computes its maximum cost. Sends no request.
@@ -336,8 +336,8 @@ impl AskJob {
 }
 
 fn describe_search(target: &Path, active: &ActiveSpec, meta: &Meta) -> Result<String, Failure> {
-    let (cards, _) = ask::describe_tables(target, &active.spec, false)?;
-    Ok(ask::describe_search(&Database::open(target)?, &cards, meta))
+    let (descriptions, _) = ask::describe_tables(target, &active.spec, false)?;
+    Ok(ask::describe_search(&Database::open(target)?, &descriptions, meta))
 }
 
 /// Returns a sentence with the cost of writing a query, if this request wrote the query.
