@@ -116,7 +116,7 @@ fn look(facts: &Facts, entities: &[Entity], threads: usize) {
             scope.spawn(move || {
                 for some in part.chunks(1000) {
                     let some: Vec<&Entity> = some.iter().collect();
-                    let found = facts.get_many(&some).expect("records");
+                    let found = facts.get_records(&some).expect("records");
                     assert!(
                         found.iter().all(|r| r.as_ref().is_some_and(|r| r.facts.len() == COLUMNS))
                     );

@@ -148,7 +148,7 @@ impl IdNames {
                 .into_iter()
                 .map(|(id, text)| (id, column(text)))
                 .collect(),
-            models: history.models()?.into_iter().collect(),
+            models: history.list_models()?.into_iter().collect(),
         })
     }
 }
@@ -207,7 +207,7 @@ fn print_stats(facts: &Facts, output_options: OutputOptions) -> Result<(), Failu
             columns.entry((column, model)).or_default().add(fact.answer.state, 1);
         }
     }
-    let totals = facts.history().totals()?;
+    let totals = facts.history().load_totals()?;
     let damage = facts.history().find_damage(0)?;
     if output_options.json {
         let columns: Vec<Json> = columns

@@ -130,24 +130,24 @@ impl FactStore for LocalStore {
         &*self.journal
     }
 
-    fn parse_rate_limits(&self) -> Arc<dyn RateLimits> {
+    fn rate_limits(&self) -> Arc<dyn RateLimits> {
         Arc::clone(&self.limits) as _
     }
 
-    fn get_many(&self, entities: &[&Entity]) -> Result<Vec<Option<Record>>, FactsError> {
+    fn get_records(&self, entities: &[&Entity]) -> Result<Vec<Option<Record>>, FactsError> {
         match &self.index {
-            Some(index) => index.get_many(&self.journal, entities),
+            Some(index) => index.get_records(&self.journal, entities),
             None => self.journal.read_records(entities),
         }
     }
 
-    fn get_latest<'a>(
+    fn get_latest_records<'a>(
         &'a self,
         entities: &'a [&'a Entity],
     ) -> StoreFuture<'a, Vec<Option<Record>>> {
         Box::pin(async {
             self.journal.catch_up()?;
-            self.get_many(entities)
+            self.get_records(entities)
         })
     }
 

@@ -41,7 +41,7 @@ impl Facts {
     /// [`FactsError`] if the journal cannot be read or `out` cannot be written.
     pub fn export(&self, out: &mut dyn Write) -> Result<u64, FactsError> {
         let history = self.history();
-        let models: HashMap<u32, String> = history.models()?.into_iter().collect();
+        let models: HashMap<u32, String> = history.list_models()?.into_iter().collect();
         let lists: HashMap<u32, String> = history.list_value_lists()?.into_iter().collect();
         let identities: HashMap<u32, Json> = history
             .list_column_identities()?

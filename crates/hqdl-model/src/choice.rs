@@ -203,7 +203,7 @@ impl ExpansionModels {
         history: &dyn History,
         expansion: &Expansion,
     ) -> Result<ExpansionRequirements, FactsError> {
-        let models = self.choices.iter().map(|choice| choice.requirements(history, expansion));
+        let models = self.choices.iter().map(|choice| choice.build_requirements(history, expansion));
         Ok(ExpansionRequirements::new(models.collect::<Result<_, _>>()?, self.columns.clone()))
     }
 }
@@ -286,7 +286,7 @@ impl ModelChoice {
     ///
     /// # Errors
     /// [`FactsError::Journal`] if the history cannot be read or written.
-    pub fn requirements(
+    pub fn build_requirements(
         &self,
         history: &dyn History,
         expansion: &Expansion,

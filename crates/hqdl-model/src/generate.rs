@@ -574,7 +574,7 @@ impl Context {
             usage.add_request(tokens, price.as_ref());
             *usage
         };
-        self.share_cost(row_batch, &tallies, tokens, cost);
+        self.allocate_cost(row_batch, &tallies, tokens, cost);
         (self.run.events.listener)(&Event::Stored { cells: tally, usage });
         self.check_usage(implausible.unwrap_or(tokens), tokens, worst_case, frame, prompt)?;
         if was_cut_short {

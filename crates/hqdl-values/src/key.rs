@@ -250,7 +250,7 @@ impl ListHash {
 
 /// Returns the hash of a prompt's text, e.g. `p1:77ab…`.
 #[must_use]
-pub fn prompt_hash(parts: &[&str]) -> String {
+pub fn hash_prompt(parts: &[&str]) -> String {
     format!("p1:{}", hash_parts("hqdl prompt v1", parts))
 }
 

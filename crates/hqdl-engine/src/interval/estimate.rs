@@ -98,13 +98,13 @@ impl Estimator<'_> {
 
     /// Returns whether true values can change an aggregate.
     fn can_vary(&self, term: &AggregateTerm) -> bool {
-        let leaf_varies = |n: usize| {
+        let aggregate_varies = |n: usize| {
             let aggregate = self.row_aggregate(n);
             !aggregate.condition.is_empty() || matches!(aggregate.value, SummedValue::Expanded(..))
         };
         self.has_condition()
-            || leaf_varies(term.numerator)
-            || term.denominator.is_some_and(leaf_varies)
+            || aggregate_varies(term.numerator)
+            || term.denominator.is_some_and(aggregate_varies)
     }
 
     /// Returns whether a row is in the population of a group.

@@ -368,7 +368,7 @@ impl Materializer<'_> {
             let to_threshold = |choice: CascadeChoice| {
                 let cells = calibration.unescalated[choice.accepted..].iter().sum::<u64>();
                 CascadeThreshold {
-                    accepts: describe_accepted_cells(rule, choice.accepted),
+                    accepts: find_accepted_cells(rule, choice.accepted),
                     cells,
                     cost_usd: price.map(|price| price * cells as f64),
                     expected: choice.expected,
@@ -429,7 +429,7 @@ fn choose_shown_levels(
 }
 
 /// Returns the cells that are accepted if this number of levels is accepted.
-fn describe_accepted_cells(rule: &SecondAnswerRule, accepted: usize) -> AcceptedCells {
+fn find_accepted_cells(rule: &SecondAnswerRule, accepted: usize) -> AcceptedCells {
     match accepted.checked_sub(1) {
         None => AcceptedCells::Nothing,
         Some(level) if rule.uses_logprobs() => PROBABILITY_LEVELS
@@ -474,7 +474,7 @@ fn describe_promise(
             "{name}: the sample of {sample} with {misses} does not show that {share} % agree with {to}, so {to} answers all cells"
         ),
         Promise::Kept { accepted } => {
-            let low = match describe_accepted_cells(
+            let low = match find_accepted_cells(
                 rule,
                 choose_shown_levels(calibration, rule, accepted),
             ) {

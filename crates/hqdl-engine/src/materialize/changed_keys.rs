@@ -150,7 +150,7 @@ impl<'w> Materializer<'w> {
     pub fn find_table_of_other_cache(&self) -> Result<Option<&str>, MaterializeError> {
         let target = OutputTarget::inspect(self.database, self.spec.output.as_deref())?;
         let Some(published) = target.previous_database(self.database) else { return Ok(None) };
-        let journal = self.facts.history().journal_id()?;
+        let journal = self.facts.history().load_journal_id()?;
         let is_from_other_cache = |expansion: &&Expansion| {
             published.load_published_journal(&expansion.name).is_some_and(|other| other != journal)
         };

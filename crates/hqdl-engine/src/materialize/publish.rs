@@ -216,7 +216,7 @@ impl<'w> Materializer<'w> {
                 });
                 completions
                     .into_iter()
-                    .map(|c| c.map(to_completion_origin).unwrap_or_default())
+                    .map(|c| c.map(to_completion_provenance).unwrap_or_default())
                     .collect()
             };
             let model = self.models[n].describe();
@@ -363,7 +363,7 @@ impl<'w> Materializer<'w> {
 }
 
 /// Converts a completion and its model to the provenance that is published.
-fn to_completion_origin((c, model): (Completion, String)) -> CompletionProvenance {
+fn to_completion_provenance((c, model): (Completion, String)) -> CompletionProvenance {
     CompletionProvenance {
         run: c.run.get(),
         model,

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
 
-use crate::query::connection::statement::name_span;
+use crate::query::connection::statement::find_name_span;
 use crate::query::explain::explain_nested;
 use crate::query::plan::engine::Engine;
 use crate::query::plan::prepare::ReadQuery;
@@ -125,7 +125,7 @@ fn explain_rejection(message: &str, sql: &str, database: &Database) -> QueryErro
         None if concerns_value => "correct this value, or leave out rows that have it".to_owned(),
         None => "the server runs the query: write it in PostgreSQL's SQL".to_owned(),
     };
-    let span = name.and_then(|name| name_span(sql, name));
+    let span = name.and_then(|name| find_name_span(sql, name));
     QueryError::in_sql(message, span, "", help)
 }
 

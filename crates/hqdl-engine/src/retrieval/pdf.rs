@@ -8,7 +8,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use lopdf::content::{Content, Operation};
 use lopdf::{DecompressError, Dictionary, Document, Error, LoadOptions, Object, ObjectId};
 
-use super::pdf_budget::{self, MAX_OBJECT_STREAM_BYTES, OverBudget};
+use super::pdf_budget::{self, MAX_OBJECT_STREAM_BYTES, PdfBudgetExceeded};
 use super::pdf_fonts::{FontDecoder, MAX_TEXT_BYTES};
 
 /// Maximum number of pages.
@@ -38,8 +38,8 @@ pub fn pdf_to_text(bytes: &[u8]) -> Result<String, String> {
     // The parser is a third-party crate that may panic, and a file from the web must not crash the
     // process.
     let extracted = catch_unwind(AssertUnwindSafe(|| extract_text(bytes)));
-    extracted.unwrap_or_else(|panic| match panic.downcast_ref::<OverBudget>() {
-        Some(OverBudget) => {
+    extracted.unwrap_or_else(|panic| match panic.downcast_ref::<PdfBudgetExceeded>() {
+        Some(PdfBudgetExceeded) => {
             Err(limit_message("the PDF in memory", pdf_budget::MAX_BYTES >> 20, "MiB"))
         }
         None => Err(damaged_file_message()),

@@ -66,7 +66,7 @@ pub(super) fn read_lossy_text(
 }
 
 impl Answers for Journal {
-    fn journal_id(&self) -> Result<String, FactsError> {
+    fn load_journal_id(&self) -> Result<String, FactsError> {
         self.with_connection(|c| {
             c.query_row("SELECT id FROM journal", [], |r| {
                 Ok(read_lossy_text(r, 0)?.unwrap_or_default())
@@ -139,7 +139,7 @@ impl Answers for Journal {
     }
 
     fn load_journal_position(&self) -> Result<(String, i64), FactsError> {
-        Ok((self.journal_id()?, self.load_last_row_id()?))
+        Ok((self.load_journal_id()?, self.load_last_row_id()?))
     }
 
     fn find_last_changed_row(&self, meaning: u32) -> Result<i64, FactsError> {

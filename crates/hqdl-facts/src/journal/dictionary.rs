@@ -49,7 +49,7 @@ impl Dictionary for Journal {
         })
     }
 
-    fn models(&self) -> Result<Vec<(u32, String)>, FactsError> {
+    fn list_models(&self) -> Result<Vec<(u32, String)>, FactsError> {
         self.select_all("SELECT id, name FROM model")
     }
 

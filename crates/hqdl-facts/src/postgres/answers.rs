@@ -98,7 +98,7 @@ fn read_completion(r: &Row) -> WorkResult<(Completion, String)> {
 }
 
 impl Answers for Server {
-    fn journal_id(&self) -> Result<String, FactsError> {
+    fn load_journal_id(&self) -> Result<String, FactsError> {
         Ok(self.cache.clone())
     }
 

@@ -68,7 +68,7 @@ struct ReadCacheState {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum DictionaryTable {
     Model,
-    Meaning,
+    ColumnIdentity,
     ValueList,
 }
 

@@ -76,7 +76,7 @@ impl Context {
             ));
         }
         for (shown, (column, value)) in prompt.media.iter_mut().zip(self.row_media(row_batch)) {
-            let url = self.expansion.media_files.media_url(value, &shown.name, column.kind);
+            let url = self.expansion.media_files.build_media_url(value, &shown.name, column.kind);
             shown.url = url.map_err(|reason| add_row_to_reason(&reason, row_batch))?;
         }
         // Answers are stored under the media that the run looked up, so check that these have not

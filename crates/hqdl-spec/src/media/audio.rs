@@ -27,7 +27,7 @@ pub(super) static AUDIO: MediaKind = MediaKind {
     html_element: HtmlElement::SoundPlayer,
     is_fetched: false,
     providers: &[Provider::Openai, Provider::Replay],
-    message_part,
+    build_message_part,
     rejection_phrases: &REJECTION_PHRASES,
     error_words: &["audio", "sound"],
     words: MediaWords {
@@ -151,7 +151,7 @@ const MP3: &str = "audio/mpeg";
 
 /// Only chat completions accept recordings, in base64. Messages of the Responses API consist of
 /// texts, images and files, and Anthropic's API has no recordings.
-fn message_part(provider: Provider, recording: &Medium) -> Option<Json> {
+fn build_message_part(provider: Provider, recording: &Medium) -> Option<Json> {
     if !AUDIO.providers.contains(&provider) {
         return None;
     }

@@ -156,7 +156,7 @@ impl MediaFiles {
     ///
     /// # Errors
     /// Fails with the reason if the medium cannot be shown.
-    pub fn media_url(
+    pub fn build_media_url(
         &self,
         value: &Value,
         identity: &str,

@@ -85,7 +85,7 @@ pub struct Reductions {
 
 impl Reductions {
     /// Returns the parts of a document, in order.
-    pub fn parts(
+    pub fn get_or_split_parts(
         &mut self,
         digest: [u8; 32],
         document: &Document,

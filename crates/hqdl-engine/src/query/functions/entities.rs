@@ -6,7 +6,7 @@ use rusqlite::types::ValueRef;
 use crate::query::cells::canonical_bytes::write_canonical_bytes;
 use crate::query::cells::documents::Document;
 use crate::query::functions::call_runtime::{CallRuntime, function_error};
-use hqdl_spec::media::{MediaKind, explain_undeclared, kind_of_blob, kind_of_data_url};
+use hqdl_spec::media::{MediaKind, explain_undeclared, find_blob_kind, find_data_url_kind};
 use hqdl_values::Row;
 use hqdl_values::value::Value;
 
@@ -134,7 +134,7 @@ impl CallRuntime {
         let canonical_bytes = key[0].to_string().into_bytes();
         let entity = self.data.targets[target]
             .intern_entity(&canonical_bytes, || Row { key, context: contexts });
-        self.data.contexts.remember_entity(id, entity);
+        self.data.contexts.store_entity(id, entity);
         Ok(entity)
     }
 }
@@ -172,8 +172,8 @@ pub(in crate::query) fn hash_value(value: ValueRef<'_>) -> [u8; 32] {
 /// Returns the kind of medium of a value that cannot be represented as text.
 fn media_kind(value: ValueRef<'_>) -> Option<&'static MediaKind> {
     match value {
-        ValueRef::Blob(bytes) => kind_of_blob(bytes),
-        ValueRef::Text(text) => kind_of_data_url(text),
+        ValueRef::Blob(bytes) => find_blob_kind(bytes),
+        ValueRef::Text(text) => find_data_url_kind(text),
         _ => None,
     }
 }

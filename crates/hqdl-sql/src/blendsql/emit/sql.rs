@@ -260,7 +260,7 @@ pub(super) fn store_values_sql(truth: &str, shared_calls: &[usize], values: Vec<
     let mut arguments = vec![pending_mark_sql(), shared_calls.len().to_string()];
     arguments.extend(shared_calls.iter().map(usize::to_string));
     arguments.extend(values);
-    let hold = Function::HoldValues.call_sql(&arguments);
+    let hold = Function::StoreCallValues.call_sql(&arguments);
     if truth == "1" { hold } else { and_then_sql(truth, &hold) }
 }
 
@@ -284,8 +284,8 @@ pub(super) fn limit_value_sql(value: &str) -> String {
 
 /// Returns SQL that yields a value and records for [`unless_pending_sql`] whether the value is
 /// pending.
-pub(super) fn remember_pending_sql(value: &str) -> String {
-    Function::RememberPending.call_sql(&[&pending_mark_sql(), value])
+pub(super) fn record_pending_sql(value: &str) -> String {
+    Function::RecordPending.call_sql(&[&pending_mark_sql(), value])
 }
 
 /// Returns SQL that evaluates a value only if the last remembered value is not pending.

@@ -474,8 +474,8 @@ impl CallRuntime {
         }
     }
 
-    /// Implements [`Function::RememberPending`].
-    pub(in crate::query) fn remember_pending(&mut self, values: &[ValueRef<'_>]) -> Sql {
+    /// Implements [`Function::RecordPending`].
+    pub(in crate::query) fn record_pending(&mut self, values: &[ValueRef<'_>]) -> Sql {
         self.pass.last_truth =
             if integer_argument(values, 0) == self.pending_mark() { 0 } else { 2 };
         values.get(1).map_or(Sql::Null, |v| to_owned_value(*v))

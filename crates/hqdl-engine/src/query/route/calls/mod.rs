@@ -178,7 +178,7 @@ impl Calls {
         let model = call.model.as_ref().map(|(name, _)| name)?;
         let expansion = &spec.expansions[bound.expansion];
         bound
-            .read_columns(expansion)
+            .list_required_columns(expansion)
             .any(|column| self.models[n].as_deref() != spec.find_column_model(expansion, column))
             .then(|| format!("its column uses another model than `{model}`"))
     }
@@ -271,7 +271,7 @@ impl Calls {
             expansion.media = vec![MediaColumn { name: name.clone(), kind }];
             expansion.media_files = media_files.clone();
         }
-        let at = self.add_column(target, column);
+        let at = self.find_or_add_column(target, column);
         self.record_question(target, at, usage);
         let stated_type = call.return_type.or(usage.stated_type);
         let conversion = ValueConversion {
@@ -315,8 +315,8 @@ impl Calls {
         let target = match self.question_targets.get(&question_key) {
             Some(target) => *target,
             None => {
-                let target = self.add_target(self.models[n].clone(), "question", key, contexts);
-                self.add_column(target, column);
+                let target = self.find_or_add_target(self.models[n].clone(), "question", key, contexts);
+                self.find_or_add_column(target, column);
                 self.question_targets.insert(question_key, target);
                 target
             }
@@ -394,7 +394,7 @@ impl Calls {
 
     /// Returns the position of the ad-hoc expansion with this model, name, key and context,
     /// creating it if necessary.
-    pub(in crate::query) fn add_target(
+    pub(in crate::query) fn find_or_add_target(
         &mut self,
         model: Option<String>,
         name: &str,
@@ -425,16 +425,16 @@ impl Calls {
 
     /// Returns the position of the expansion whose cells are embeddings of a model, creating it if
     /// necessary.
-    pub(in crate::query) fn add_embedding_target(&mut self, model: &str) -> usize {
+    pub(in crate::query) fn find_or_add_embedding_target(&mut self, model: &str) -> usize {
         let names = ["text".to_owned()];
-        let target = self.add_target(None, EMBEDDINGS_EXPANSION, names.to_vec(), Vec::new());
+        let target = self.find_or_add_target(None, EMBEDDINGS_EXPANSION, names.to_vec(), Vec::new());
         let question = format!("embedding of `{model}`");
-        self.add_column(target, build_ad_hoc_column(&question, Type::Text, None, false, &names));
+        self.find_or_add_column(target, build_ad_hoc_column(&question, Type::Text, None, false, &names));
         target
     }
 
     /// Returns the position of the ad-hoc column with this question, creating it if necessary.
-    pub(in crate::query) fn add_column(&mut self, target: usize, mut column: Column) -> usize {
+    pub(in crate::query) fn find_or_add_column(&mut self, target: usize, mut column: Column) -> usize {
         let columns = &mut self.expansions[target].expansion.columns;
         match self.column_positions.entry((target, column_identity(&column))) {
             Entry::Occupied(known) => {
