@@ -118,8 +118,10 @@ pub trait FactStore: Send + Sync {
 
     /// Like [`FactStore::get_records`], but includes everything that any session has committed so far.
     /// A caller that has claimed cells must check this before it asks for them.
-    fn get_latest_records<'a>(&'a self, entities: &'a [&'a Entity])
-    -> StoreFuture<'a, Vec<Option<Record>>>;
+    fn get_latest_records<'a>(
+        &'a self,
+        entities: &'a [&'a Entity],
+    ) -> StoreFuture<'a, Vec<Option<Record>>>;
 
     /// Returns a page of entities with their records, a few hundred kilobytes, in text order,
     /// starting after the entity `after` (`""` for the first page). Empty at the end.

@@ -203,7 +203,8 @@ impl ExpansionModels {
         history: &dyn History,
         expansion: &Expansion,
     ) -> Result<ExpansionRequirements, FactsError> {
-        let models = self.choices.iter().map(|choice| choice.build_requirements(history, expansion));
+        let models =
+            self.choices.iter().map(|choice| choice.build_requirements(history, expansion));
         Ok(ExpansionRequirements::new(models.collect::<Result<_, _>>()?, self.columns.clone()))
     }
 }

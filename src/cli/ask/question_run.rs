@@ -10,7 +10,7 @@ use serde_json::{Value as Json, json};
 use tokio::sync::watch;
 
 use super::AskFlags;
-use super::answered_question::Answered;
+use super::answered_question::AnsweredQuestion;
 use super::plan_output::{plan_to_json, print_sql, strip_control_characters};
 use crate::ask::{
     self, AskError, AskPlan, AskQuestion, Asker, MaxCost, OtherReading, PlanningOutcome,
@@ -55,7 +55,7 @@ pub enum PlanUse<'a> {
 
 /// Outcome of a question.
 pub enum AskOutcome {
-    Answered(Box<Answered>),
+    Answered(Box<AnsweredQuestion>),
     /// The output is complete; contains the exit code.
     Stopped(u8),
 }
@@ -221,7 +221,7 @@ impl<'s> AskRun<'s> {
             return Ok(AskOutcome::Stopped(INTERRUPTED));
         };
         let mut relaxed: Vec<String> = Vec::new();
-        let mut empty: Option<Answered> = None;
+        let mut empty: Option<AnsweredQuestion> = None;
         loop {
             let plan = match (outcome, empty.take()) {
                 (PlanningOutcome::Plan(plan), earlier) => {
@@ -274,7 +274,7 @@ impl<'s> AskRun<'s> {
             let searched = asker.describe_search(&result.meta);
             let has_rows = !result.rows.is_empty();
             self.print_relaxations(&relaxed, has_rows);
-            let answered = Answered::new(plan, result, searched, relaxed.clone());
+            let answered = AnsweredQuestion::new(plan, result, searched, relaxed.clone());
             if has_rows {
                 return Ok(AskOutcome::Answered(Box::new(answered)));
             }
@@ -409,7 +409,7 @@ impl<'s> AskRun<'s> {
     }
 
     /// Asks the model for an answer in prose. If the request fails, the rows alone are the answer.
-    fn write_prose(&self, asker: &mut Asker<'_>, answered: &Answered) -> Prose {
+    fn write_prose(&self, asker: &mut Asker<'_>, answered: &AnsweredQuestion) -> Prose {
         if answered.result.rows.is_empty() {
             return Prose::Missing("there are no rows".to_owned());
         }

@@ -474,19 +474,20 @@ fn describe_promise(
             "{name}: the sample of {sample} with {misses} does not show that {share} % agree with {to}, so {to} answers all cells"
         ),
         Promise::Kept { accepted } => {
-            let low = match find_accepted_cells(
-                rule,
-                choose_shown_levels(calibration, rule, accepted),
-            ) {
-                AcceptedCells::Equal(equal) => {
-                    format!("those with fewer than {equal} of {} equal answers", rule.level_count())
-                }
-                AcceptedCells::Probable(least) => {
-                    format!("those with a probability below {least}")
-                }
-                AcceptedCells::Nothing => "all cells".to_owned(),
-                AcceptedCells::All => "only the sample".to_owned(),
-            };
+            let low =
+                match find_accepted_cells(rule, choose_shown_levels(calibration, rule, accepted)) {
+                    AcceptedCells::Equal(equal) => {
+                        format!(
+                            "those with fewer than {equal} of {} equal answers",
+                            rule.level_count()
+                        )
+                    }
+                    AcceptedCells::Probable(least) => {
+                        format!("those with a probability below {least}")
+                    }
+                    AcceptedCells::Nothing => "all cells".to_owned(),
+                    AcceptedCells::All => "only the sample".to_owned(),
+                };
             if is_truth {
                 format!("{likely} are true; {to} answers {low} (audit: {sample})")
             } else {

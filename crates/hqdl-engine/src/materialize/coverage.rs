@@ -357,7 +357,8 @@ impl<'w> Materializer<'w> {
                 .filter(|column| self.requirements[n].first_model(**column) == model)
                 .peekable();
             if own.peek().is_some() {
-                let batched = self.facts.history().list_batched_columns(entity, requirements.model)?;
+                let batched =
+                    self.facts.history().list_batched_columns(entity, requirements.model)?;
                 let is_in_batch = |column: &&usize| {
                     requirements.identity_id(**column).is_some_and(|id| batched.contains(&id))
                 };

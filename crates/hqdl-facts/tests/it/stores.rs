@@ -649,7 +649,11 @@ fn rejected_features_are_shared(pairs: Vec<Pair>) {
         assert_eq!(one.load_endpoint_features("here").unwrap(), None, "{what}");
         one.store_endpoint_features("here", Some("first")).unwrap();
         one.store_endpoint_features("here", Some("second")).unwrap();
-        assert_eq!(other.load_endpoint_features("here").unwrap().as_deref(), Some("second"), "{what}");
+        assert_eq!(
+            other.load_endpoint_features("here").unwrap().as_deref(),
+            Some("second"),
+            "{what}"
+        );
         assert_eq!(other.load_endpoint_features("there").unwrap(), None, "{what}");
         other.store_endpoint_features("here", None).unwrap();
         assert_eq!(one.load_endpoint_features("here").unwrap(), None, "{what}");

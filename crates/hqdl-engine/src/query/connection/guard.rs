@@ -23,7 +23,7 @@ use crate::query::connection::sqlite_message::{
     ENDS_TOO_EARLY, SqliteMessage, extract_unknown_name, restore_ingredient_names,
 };
 use crate::query::connection::statement::{
-    ONLY_READS, find_clause_span, find_first_word_span, find_token_span, find_name_span,
+    ONLY_READS, find_clause_span, find_first_word_span, find_name_span, find_token_span,
 };
 use crate::query::connection::{best, dedup, math, search, try_cast};
 use crate::query::request::error::QueryError;

@@ -246,7 +246,7 @@ impl<'s> AliasExpander<'s> {
         self.count += 1;
         let sql = (writer.0)(arguments)?;
         let chain = [chain, &[name]].concat();
-        let text = Edits::default().write(&sql).map_err(|e| SqlError::from(e).to_string())?;
+        let text = Edits::default().apply_to(&sql).map_err(|e| SqlError::from(e).to_string())?;
         let expanded = self.expand_text(text, &chain).map_err(|error| error.to_string())?;
         let sql = expanded.map_or(sql, |expanded| expanded.sql);
         self.length += sql.len();

@@ -315,7 +315,8 @@ impl Calls {
         let target = match self.question_targets.get(&question_key) {
             Some(target) => *target,
             None => {
-                let target = self.find_or_add_target(self.models[n].clone(), "question", key, contexts);
+                let target =
+                    self.find_or_add_target(self.models[n].clone(), "question", key, contexts);
                 self.find_or_add_column(target, column);
                 self.question_targets.insert(question_key, target);
                 target
@@ -427,14 +428,22 @@ impl Calls {
     /// necessary.
     pub(in crate::query) fn find_or_add_embedding_target(&mut self, model: &str) -> usize {
         let names = ["text".to_owned()];
-        let target = self.find_or_add_target(None, EMBEDDINGS_EXPANSION, names.to_vec(), Vec::new());
+        let target =
+            self.find_or_add_target(None, EMBEDDINGS_EXPANSION, names.to_vec(), Vec::new());
         let question = format!("embedding of `{model}`");
-        self.find_or_add_column(target, build_ad_hoc_column(&question, Type::Text, None, false, &names));
+        self.find_or_add_column(
+            target,
+            build_ad_hoc_column(&question, Type::Text, None, false, &names),
+        );
         target
     }
 
     /// Returns the position of the ad-hoc column with this question, creating it if necessary.
-    pub(in crate::query) fn find_or_add_column(&mut self, target: usize, mut column: Column) -> usize {
+    pub(in crate::query) fn find_or_add_column(
+        &mut self,
+        target: usize,
+        mut column: Column,
+    ) -> usize {
         let columns = &mut self.expansions[target].expansion.columns;
         match self.column_positions.entry((target, column_identity(&column))) {
             Entry::Occupied(known) => {
