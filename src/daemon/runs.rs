@@ -62,12 +62,12 @@ impl DaemonRuns {
     }
 
     pub(super) fn start_run(&mut self, begin: RunStart, context: &DaemonContext) {
-        let RunStart { order, ended } = begin;
-        let limits = &order.active_spec.spec.limits;
+        let RunStart { parameters, ended } = begin;
+        let limits = &parameters.active_spec.spec.limits;
         let status = RunStatus {
-            id: order.id,
-            spec: order.name.clone(),
-            cause: order.cause,
+            id: parameters.id,
+            spec: parameters.name.clone(),
+            cause: parameters.cause,
             state: RunState::Running,
             began: crate::database::current_timestamp(),
             since: Instant::now(),
@@ -75,7 +75,7 @@ impl DaemonRuns {
             cells: 0,
             done: 0,
             usage: crate::usage::Usage::default(),
-            budget: order.budget.or(limits.budget_usd),
+            budget: parameters.budget.or(limits.budget_usd),
             failed: 0,
             last_error: None,
             last_warning: None,
@@ -85,7 +85,7 @@ impl DaemonRuns {
         let (interrupt, receive) = watch::channel(false);
         let progress = Arc::new(RunProgress::default());
         let (facts, metrics) = (Arc::clone(&context.facts), &context.metrics);
-        job::start_run(order, facts, receive, &progress, metrics, context.events.clone());
+        job::start_run(parameters, facts, receive, &progress, metrics, context.events.clone());
         self.running.push(DaemonRun { status, progress, interrupt, waiter: ended });
     }
 

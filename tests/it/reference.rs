@@ -14,7 +14,7 @@ use serde_json::{Value as Json, json};
 use self::response_fields::{describe_response, field_row};
 use self::spec_fields::kind;
 use crate::tidy::sources;
-use hqdl::cli::{EXAMPLES, command, wrap_example};
+use hqdl::cli::{EXAMPLES, build_command, wrap_example};
 use hqdl_testkit::daemon::Daemon;
 use hqdl_testkit::project::{heroes_project, truthful_endpoint};
 

@@ -7,7 +7,7 @@ use serde_json::Value as Json;
 
 use super::super::api::{OverrideChange, OverrideRequest, read_provenance};
 use super::super::query::run_blocking;
-use super::super::reply::HttpRefusal;
+use super::super::reply::HttpError;
 use super::{
     ErrorPage, HttpState, QueryPairs, ShownPage, find_spec, percent_encode, read_form, redirect_to,
     render_page, shorten_time, spec_path,
@@ -117,9 +117,7 @@ pub(super) async fn set_override(
         Some("set") | None => OverrideChange::Set,
         Some("unset") => OverrideChange::Remove,
         Some(other) => {
-            return Err(
-                HttpRefusal::bad_request(format!("this page cannot do `{other}`"), "").into()
-            );
+            return Err(HttpError::bad_request(format!("this page cannot do `{other}`"), "").into());
         }
     };
     let parts: Vec<Json> = key.iter().map(|k| k.as_str().into()).collect();

@@ -11,7 +11,7 @@ use tokio::sync::watch;
 use super::super::api::read_provenance;
 use super::super::facts::find_fact_entities;
 use super::super::query::{READ_TIMEOUT, run_blocking};
-use super::super::reply::HttpRefusal;
+use super::super::reply::HttpError;
 use super::cell::render_evidence;
 use super::{HttpState, format_value, truncate_text};
 use crate::audit::sheet::format_cell;
@@ -74,7 +74,7 @@ pub(super) async fn read_judged_cell(
     state: &HttpState,
     spec: &str,
     address: CellAddress,
-) -> Result<JudgedCell, HttpRefusal> {
+) -> Result<JudgedCell, HttpError> {
     let mut of_cell = vec![
         ("spec".to_owned(), spec.to_owned()),
         ("table".to_owned(), address.table.clone()),

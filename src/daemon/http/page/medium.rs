@@ -7,7 +7,7 @@ use maud::{Markup, html};
 
 use super::super::api::read_provenance;
 use super::super::query::run_blocking;
-use super::super::reply::HttpRefusal;
+use super::super::reply::HttpError;
 use super::{ErrorPage, HttpState, QueryPairs, find_spec, percent_encode, spec_path};
 use crate::spec::media::HtmlElement;
 use crate::spec::{Expansion, MediaColumn};
@@ -73,6 +73,6 @@ pub(super) async fn get_medium(
         Ok(media.unwrap_or_else(missing))
     };
     let medium: Result<(&str, Vec<u8>), String> = run_blocking(permit, client_guard, read).await?;
-    let (mime_type, bytes) = medium.map_err(|reason| HttpRefusal::bad_request(reason, ""))?;
+    let (mime_type, bytes) = medium.map_err(|reason| HttpError::bad_request(reason, ""))?;
     Ok(([(header::CONTENT_TYPE, mime_type)], bytes).into_response())
 }

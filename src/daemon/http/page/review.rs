@@ -10,7 +10,7 @@ use serde::Deserialize;
 use tokio::sync::watch;
 
 use super::super::query::run_blocking;
-use super::super::reply::HttpRefusal;
+use super::super::reply::HttpError;
 use super::judged_cell::{CellAddress, JudgedCell, read_judged_cell, render_rows, render_sources};
 use super::spec_edit::CHECK_TIMEOUT;
 use super::{
@@ -366,7 +366,7 @@ async fn run_with_spec<T: Send + 'static>(
     state: &HttpState,
     name: &str,
     work: impl FnOnce(&Arc<ActiveSpec>) -> Result<T, Failure> + Send + 'static,
-) -> Result<T, HttpRefusal> {
+) -> Result<T, HttpError> {
     let (_, active_spec) = state.active_spec(Some(name))?;
     let (client_guard, _) = state.context.clients.begin_work();
     let permit = state.acquire_read_permit().await?;
@@ -389,7 +389,7 @@ pub(super) async fn draw_sample(
     let form: SampleForm = read_form(request).await?;
     let rows = form.rows.trim().parse().ok().filter(|rows| *rows > 0).ok_or_else(|| {
         let message = format!("`{}` is not a number of rows", form.rows);
-        HttpRefusal::bad_request(message, "enter a whole number, such as 25")
+        HttpError::bad_request(message, "enter a whole number, such as 25")
     })?;
     let (name, active) = state.active_spec(Some(&name))?;
     let path = format!("{}/review?table={}", spec_path(&name), percent_encode(&form.table));

@@ -10,7 +10,7 @@ use rusqlite::{Connection, OptionalExtension, params, params_from_iter};
 use serde_json::{Map, Value as Json};
 
 use super::super::query::{READ_TIMEOUT, run_blocking};
-use super::super::reply::HttpRefusal;
+use super::super::reply::HttpError;
 use super::super::rows::{ChunkWriter, stream_body};
 use super::export::{ExportFormat, write_rows};
 use super::facet::{Facet, FacetCollector};
@@ -145,10 +145,10 @@ pub(super) async fn export_table(
     let format = asked.iter().find(|(name, _)| name == "format").map_or("", |(_, value)| value);
     let Some(format) = ExportFormat::from_name(format) else {
         return Err(
-            HttpRefusal::bad_request("the format is unknown", "use csv, json or parquet").into()
+            HttpError::bad_request("the format is unknown", "use csv, json or parquet").into()
         );
     };
-    format.check()?;
+    format.check_available()?;
     let (_, active_spec) = state.active_spec(Some(&name))?;
     let view = TableView::parse(&asked).with_change(|_| ());
     let (client_guard, interrupt) = state.context.clients.begin_work();
@@ -172,14 +172,14 @@ pub(super) async fn export_table(
         };
         let ended = write(&mut writer);
         drop(permit);
-        writer.close(ended.map_err(HttpRefusal::from));
+        writer.close(ended.map_err(HttpError::from));
     });
     match chunks.recv().await {
         Some(Ok(first)) => {
             Ok((format.headers(&file), stream_body(first, chunks, client_guard)).into_response())
         }
-        Some(Err(refusal)) => Err(refusal.into()),
-        None => Err(HttpRefusal::server_busy("the download ended early").into()),
+        Some(Err(error)) => Err(error.into()),
+        None => Err(HttpError::server_busy("the download ended early").into()),
     }
 }
 
@@ -488,7 +488,7 @@ fn render_page_links(
             span.quiet {
                 @if page.count.is_cut { "more than " (format_thousands(page.count.rows)) " rows" } @else { (format_count(page.count.rows, "row")) }
             }
-            @if page.count.rows > 0 { span { "Download " @for (n, format) in ExportFormat::available().enumerate() {
+            @if page.count.rows > 0 { span { "Download " @for (n, format) in ExportFormat::list_available().enumerate() {
                 @if n > 0 { " · " } a href=(export(format.name())) { (format.label()) }
             } } }
         }

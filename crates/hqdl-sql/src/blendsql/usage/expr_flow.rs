@@ -17,7 +17,7 @@ use crate::blendsql::{Call, Choices, ReturnType, Subject};
 use hqdl_values::Type;
 
 impl FlowAnalysis<'_> {
-    /// Follows a condition. Only its truth value matters.
+    /// Analyzes a condition. Only its truth value matters.
     pub(in crate::blendsql) fn analyze_condition(&mut self, expr: &Expr, names: &SelectNames<'_>) {
         let flow = self.analyze_expr(expr, names);
         for call in &flow.calls {
@@ -104,7 +104,7 @@ impl FlowAnalysis<'_> {
         }
     }
 
-    /// Follows an expression and returns its possible values.
+    /// Analyzes an expression and returns its possible values.
     pub(in crate::blendsql) fn analyze_expr(
         &mut self,
         expr: &Expr,

@@ -298,7 +298,7 @@ impl<'q> FlowAnalysis<'q> {
         fields
     }
 
-    /// Follows the GROUP BY terms, and returns the values that are unique within each group.
+    /// Analyzes the GROUP BY terms, and returns the values that are unique within each group.
     fn analyze_group_terms(
         &mut self,
         core: &SelectCore,
@@ -529,7 +529,7 @@ impl<'q> FlowAnalysis<'q> {
         }
     }
 
-    /// Follows the join conditions of a table.
+    /// Analyzes the join conditions of a table.
     fn analyze_join(&mut self, item: &FromItem, names: &SelectNames<'_>) {
         match &item.source {
             FromSource::Function { args, .. } => args.iter().for_each(|a| {

@@ -28,7 +28,7 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 /// Result of a submitted question or query.
 pub(in crate::daemon::http) enum AskResult {
     /// A query that waits for approval.
-    Planned(Box<Planned>),
+    Planned(Box<PlannedQuery>),
     /// The rows of a query.
     Answered(Box<AskAnswer>),
     /// The database cannot answer the question; contains the reason.
@@ -38,7 +38,7 @@ pub(in crate::daemon::http) enum AskResult {
 }
 
 /// A query that has not run yet, with its maximum cost.
-pub(in crate::daemon::http) struct Planned {
+pub(in crate::daemon::http) struct PlannedQuery {
     pub(super) plan: AskPlan,
     /// Queries that failed and were repaired.
     pub(super) repairs: Vec<FailedQuery>,
@@ -52,7 +52,7 @@ pub(in crate::daemon::http) struct Planned {
 
 /// The rows of a query.
 pub(in crate::daemon::http) struct AskAnswer {
-    pub(super) planned: Planned,
+    pub(super) planned: PlannedQuery,
     pub(super) rows: RowsPreview,
     pub(super) meta: Meta,
     /// Sentence about the tables that were searched.
@@ -192,7 +192,7 @@ impl AskJob {
             }
         };
         let planned =
-            Planned { plan, repairs, note: None, is_relaxed: false, writing_usd: Some(usd) };
+            PlannedQuery { plan, repairs, note: None, is_relaxed: false, writing_usd: Some(usd) };
         if planned.plan.max_cost == MaxCost::Nothing && !is_server(&self.target) {
             return self.run_query(planned);
         }
@@ -205,11 +205,12 @@ impl AskJob {
         let (relaxed, repairs, usd) = self.with_asker(false, |asker| asker.relax(&before.plan))?;
         let Some(mut plan) = relaxed else {
             let note = Some("The model found no condition that can be relaxed.".to_owned());
-            return Ok(AskResult::Planned(Box::new(Planned { note, ..before })));
+            return Ok(AskResult::Planned(Box::new(PlannedQuery { note, ..before })));
         };
         self.set_plan_id(&mut plan)?;
         let note = Some(ask::describe_relaxation(&shown.sql, &plan.sql));
-        let planned = Planned { plan, repairs, note, is_relaxed: true, writing_usd: Some(usd) };
+        let planned =
+            PlannedQuery { plan, repairs, note, is_relaxed: true, writing_usd: Some(usd) };
         if planned.plan.max_cost == MaxCost::Nothing && !is_server(&self.target) {
             return self.run_query(planned);
         }
@@ -242,7 +243,7 @@ impl AskJob {
     }
 
     /// Checks a query and computes its maximum cost. Sends no request.
-    fn plan_query(&self, shown: &ShownQuery) -> Result<Planned, Failure> {
+    fn plan_query(&self, shown: &ShownQuery) -> Result<PlannedQuery, Failure> {
         let request = self.build_request(&shown.sql, shown.dialect);
         let planning_model = model::connect_for_planning(&self.active.spec)?;
         let limits = CostLimits { budget_usd: None, spec_usd: self.active.spec.limits.budget_usd };
@@ -251,7 +252,7 @@ impl AskJob {
         plan.assumptions.clone_from(&shown.assumptions);
         self.set_plan_id(&mut plan)?;
         let is_relaxed = shown.is_relaxed;
-        Ok(Planned { plan, repairs: Vec::new(), note: None, is_relaxed, writing_usd: None })
+        Ok(PlannedQuery { plan, repairs: Vec::new(), note: None, is_relaxed, writing_usd: None })
     }
 
     /// Sets the identity of a plan. The identity does not depend on how the query was created, or
@@ -278,10 +279,10 @@ impl AskJob {
         } else {
             return self.run_query(planned);
         };
-        Ok(AskResult::Planned(Box::new(Planned { note: Some(note), ..planned })))
+        Ok(AskResult::Planned(Box::new(PlannedQuery { note: Some(note), ..planned })))
     }
 
-    fn run_query(&self, planned: Planned) -> Result<AskResult, Failure> {
+    fn run_query(&self, planned: PlannedQuery) -> Result<AskResult, Failure> {
         let plan = &planned.plan;
         let limit = match plan.max_cost {
             MaxCost::Nothing => Some(0.0),
@@ -341,7 +342,7 @@ fn describe_search(target: &Path, active: &ActiveSpec, meta: &Meta) -> Result<St
 }
 
 /// Returns a sentence with the cost of writing a query, if this request wrote the query.
-pub(super) fn describe_writing_cost(planned: &Planned) -> Option<String> {
+pub(super) fn describe_writing_cost(planned: &PlannedQuery) -> Option<String> {
     let usd = planned.writing_usd?;
     let cost = if usd > 0.0 { format_usd(usd) } else { "nothing".to_owned() };
     let repairs = planned.repairs.len() as u64;
