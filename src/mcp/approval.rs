@@ -247,7 +247,11 @@ fn refuse_plan_over_limit(
     }))
 }
 
-fn build_approval_notice(context: &ServerContext, plan: &PlanRecord, problem: Option<String>) -> Json {
+fn build_approval_notice(
+    context: &ServerContext,
+    plan: &PlanRecord,
+    problem: Option<String>,
+) -> Json {
     let id = plan.id();
     let price = plan.describe_max_cost();
     let (what, tool) = match plan.work {

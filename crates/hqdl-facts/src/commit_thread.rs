@@ -428,7 +428,7 @@ pub(super) fn commit_units(journal: &Journal, units: Vec<CommitUnit>) -> Result<
                 };
                 for fact in entity_facts {
                     if record.is_changed_by(&fact) {
-                        changed_columns.insert(fact.meaning, fact_row);
+                        changed_columns.insert(fact.identity_id, fact_row);
                     }
                     record.merge(fact);
                 }

@@ -78,7 +78,7 @@ pub trait Dictionary {
     fn intern_model(&self, name: &str) -> Result<u32, FactsError>;
 
     /// Returns the id of a column identity. A new identity gets a new id.
-    fn intern_column_identity(&self, meaning: &ColumnIdentity) -> Result<u32, FactsError>;
+    fn intern_column_identity(&self, identity: &ColumnIdentity) -> Result<u32, FactsError>;
 
     /// Returns the ids of all identities that a column with this name has had.
     fn list_column_identity_ids(&self, column: &str) -> Result<Vec<u32>, FactsError>;

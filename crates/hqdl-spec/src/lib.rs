@@ -585,7 +585,7 @@ impl Column {
             bindings: Vec::new(),
             classify: false,
             fingerprint: identity.fingerprint(),
-            meaning: identity,
+            identity,
         }
     }
 }
@@ -726,7 +726,8 @@ pub struct Column {
     /// Whether a query may use words outside the list, mapped to the values with the same meaning.
     pub classify: bool,
     /// Identity of the column.
-    pub meaning: ColumnIdentity,
+    #[serde(rename = "meaning")]
+    pub identity: ColumnIdentity,
     /// Fingerprint of the identity.
     pub fingerprint: Fingerprint,
 }

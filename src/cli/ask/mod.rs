@@ -120,7 +120,9 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
     let plan_use = match options {
         Options { sql_only: true, .. } => PlanUse::PrintSql,
         Options { explain: true, .. } => PlanUse::Explain,
-        Options { approve, say, .. } => PlanUse::Run { approved: approve.as_deref(), says: *say },
+        Options { approve, say, .. } => {
+            PlanUse::Run { approved: approve.as_deref(), with_prose: *say }
+        }
     };
     let ask_run = AskRun::open(&options.ask, plan_use, &session, &target, output_options)?;
     let outcome = ask_run.ask(&text, &[], &interrupt);

@@ -43,7 +43,7 @@ pub enum PlanUse<'a> {
         /// Id of the plan that was approved.
         approved: Option<&'a str>,
         /// Whether to answer in prose as well as with rows.
-        says: bool,
+        with_prose: bool,
     },
     /// Run the query after approval on the terminal.
     RunInChat,
@@ -136,9 +136,9 @@ impl<'s> AskRun<'s> {
         earlier: &[Turn],
         interrupt: &watch::Receiver<bool>,
     ) -> Result<AskOutcome, Failure> {
-        let says = matches!(self.plan_use, PlanUse::Run { says: true, .. });
+        let with_prose = matches!(self.plan_use, PlanUse::Run { with_prose: true, .. });
         let announce =
-            || announce_limit(self.writing.1, says, &self.session.spec, self.output_options);
+            || announce_limit(self.writing.1, with_prose, &self.session.spec, self.output_options);
         let question = AskQuestion {
             text,
             request: self.build_request(interrupt.clone())?,
@@ -151,7 +151,7 @@ impl<'s> AskRun<'s> {
         let mut asker = Asker::new(question).map_err(|error| self.to_failure(error))?;
         asker.continue_conversation(earlier);
         let mut outcome = self.answer(&mut asker, interrupt);
-        if let (true, Ok(AskOutcome::Answered(answered))) = (says, &mut outcome) {
+        if let (true, Ok(AskOutcome::Answered(answered))) = (with_prose, &mut outcome) {
             answered.prose = Some(self.write_prose(&mut asker, answered));
         }
         let repairs = std::mem::take(&mut asker.repairs);
@@ -542,7 +542,7 @@ impl<'s> AskRun<'s> {
 /// Prints the limit on the requests for SQL and prose. Called before the first such request.
 fn announce_limit(
     limit: SqlGenerationLimit,
-    says: bool,
+    with_prose: bool,
     spec: &Spec,
     output_options: OutputOptions,
 ) {
@@ -555,7 +555,7 @@ fn announce_limit(
             format!("at most {} (price unknown)", format_count(tokens, "token"))
         }
     };
-    let texts = if says { "SQL and prose" } else { "SQL" };
+    let texts = if with_prose { "SQL and prose" } else { "SQL" };
     anstream::eprintln!("asking {} for {texts}, {limit}", spec.model.name);
 }
 

@@ -142,7 +142,7 @@ fn look_up_known_answers(
         kinds::set_kind(&mut column_spec, kind);
     }
     let at =
-        calls.find_or_add_value_target(None, names.to_vec(), column_spec.meaning.kinds.clone());
+        calls.find_or_add_value_target(None, names.to_vec(), column_spec.identity.kinds.clone());
     let options = column_spec.values.as_ref().map(|list| list.values.clone());
     calls.find_or_add_column(at, column_spec);
     let mut targets = calls.build_targets(request)?;

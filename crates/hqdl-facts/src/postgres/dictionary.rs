@@ -203,9 +203,9 @@ impl Dictionary for Server {
         )
     }
 
-    fn intern_column_identity(&self, meaning: &ColumnIdentity) -> Result<u32, FactsError> {
-        let fingerprint = meaning.fingerprint();
-        let text = serde_json::to_string(meaning).unwrap_or_default();
+    fn intern_column_identity(&self, identity: &ColumnIdentity) -> Result<u32, FactsError> {
+        let fingerprint = identity.fingerprint();
+        let text = serde_json::to_string(identity).unwrap_or_default();
         self.intern(
             (read_cache::DictionaryTable::ColumnIdentity, fingerprint.as_str()),
             [
@@ -213,7 +213,7 @@ impl Dictionary for Server {
                 "INSERT INTO hqdl.meaning (fingerprint, name, meaning) VALUES ($1, $2, $3)
                  ON CONFLICT (fingerprint) DO NOTHING",
             ],
-            &[&fingerprint.as_str(), &super::replace_nul_chars(&meaning.column), &text],
+            &[&fingerprint.as_str(), &super::replace_nul_chars(&identity.column), &text],
         )
     }
 

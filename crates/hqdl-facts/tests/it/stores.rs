@@ -109,7 +109,7 @@ fn entity(name: &str) -> Entity {
     KeyColumns::new(vec!["name".to_owned()]).build_entity(&[Value::from(name.to_owned())])
 }
 
-fn meaning() -> ColumnIdentity {
+fn identity() -> ColumnIdentity {
     ColumnIdentity {
         key: vec!["name".to_owned()],
         column: "motto".to_owned(),
@@ -127,10 +127,10 @@ fn unit(facts: &Facts, run: RunId, names: &[&str], value: &str) -> CommitUnit {
     let history = facts.history();
     let (model, of) = (
         history.intern_model("a model").unwrap(),
-        history.intern_column_identity(&meaning()).unwrap(),
+        history.intern_column_identity(&identity()).unwrap(),
     );
     let fact = Fact {
-        meaning: of,
+        identity_id: of,
         model,
         list: None,
         completion: 0,
@@ -220,8 +220,8 @@ fn ids_are_shared_and_permanent(pairs: Vec<Pair>) {
         for _ in 0..2 {
             assert_eq!(one.intern_model("m").unwrap(), other.intern_model("m").unwrap(), "{what}");
             assert_eq!(
-                other.intern_column_identity(&meaning()).unwrap(),
-                one.intern_column_identity(&meaning()).unwrap()
+                other.intern_column_identity(&identity()).unwrap(),
+                one.intern_column_identity(&identity()).unwrap()
             );
         }
         assert_eq!(one.load_journal_id().unwrap(), other.load_journal_id().unwrap(), "{what}");
@@ -389,7 +389,7 @@ fn stored_values_are_read_unchanged(pairs: Vec<Pair>) {
 fn replaced_values_outdate_published_tables(pairs: Vec<Pair>) {
     for Pair { what, one, other, runtime, .. } in &pairs {
         let run = one.history().start_run("test", "a spec").unwrap();
-        let of = one.history().intern_column_identity(&meaning()).unwrap();
+        let of = one.history().intern_column_identity(&identity()).unwrap();
         let keep = |facts: &Facts, names: &[&str], value| {
             runtime.block_on(facts.commit_unit(unit(facts, run, names, value))).unwrap();
             let (id, last) = one.history().load_journal_position().unwrap();
@@ -420,7 +420,7 @@ fn no_session_sees_older_values_than_before(pairs: Vec<Pair>) {
     const NAMES: [&str; 4] = ["A", "B", "C", "D"];
     for Pair { what, one, other, runtime, .. } in &pairs {
         let run = one.history().start_run("test", "a spec").unwrap();
-        let of = one.history().intern_column_identity(&meaning()).unwrap();
+        let of = one.history().intern_column_identity(&identity()).unwrap();
         let all: Vec<Entity> = NAMES.iter().map(|name| entity(name)).collect();
         let mut kept = [0; NAMES.len()];
         // Minimum that each session must see: versions of the entities, and the line that changed a
@@ -487,7 +487,7 @@ fn a_split_request_is_one_or_two(pairs: Vec<Pair>) {
             model: history.intern_model("a model").unwrap(),
             columns: vec![0],
             source_columns: vec![0],
-            identity_ids: vec![history.intern_column_identity(&meaning()).unwrap()],
+            identity_ids: vec![history.intern_column_identity(&identity()).unwrap()],
             rows: rows.clone(),
             attempt: 1,
             sent_count: 0,
@@ -616,7 +616,7 @@ fn a_column_costs_the_shares_of_its_cells(pairs: Vec<Pair>) {
         let [day] = &found[..] else { panic!("{what}: {found:?}") };
         assert_eq!((day.cells, day.usd), (3, 0.25 / 4.0 * 3.0), "{what}");
         let of: ColumnIdentity = serde_json::from_str(&day.identity).unwrap();
-        assert_eq!(of, meaning(), "{what}");
+        assert_eq!(of, identity(), "{what}");
         // A later call returns only the new answers.
         runtime.block_on(other.commit_unit(unit(other, run, &["D"], "second"))).unwrap();
         let (last, found) = one.history().load_column_costs(line, "2026-01-01").unwrap();

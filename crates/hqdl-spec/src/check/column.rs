@@ -92,7 +92,7 @@ impl SpecCheck<'_> {
             example: None,
             bindings,
             fingerprint: identity.fingerprint(),
-            meaning: identity,
+            identity,
         }
     }
 

@@ -167,7 +167,7 @@ fn add_history(
         identities.push(history.intern_column_identity(also)?);
     }
     let mut past = history.load_facts(fact_entity)?;
-    past.retain(|fact| identities.contains(&fact.meaning));
+    past.retain(|fact| identities.contains(&fact.identity_id));
     let ids: Vec<i64> = past.iter().map(|fact| fact.completion).collect();
     let origins = history.load_completions(&ids)?.into_iter();
     let to_answer = |(fact, origin): (Fact, Option<(Completion, String)>)| {

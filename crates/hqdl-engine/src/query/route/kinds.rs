@@ -75,11 +75,11 @@ impl Kinds {
         if let [kinds] = kinds.as_slice() {
             also.extend(kinds.iter().skip(1).map(|kind| vec![kind.clone()]));
         }
-        let plain = &column.meaning;
+        let plain = &column.identity;
         column.also =
             also.into_iter().map(|kinds| ColumnIdentity { kinds, ..plain.clone() }).collect();
-        column.meaning.kinds = own;
-        column.fingerprint = column.meaning.fingerprint();
+        column.identity.kinds = own;
+        column.fingerprint = column.identity.fingerprint();
     }
 
     /// Returns the names of the columns that share the kind of a call's value. The first column
@@ -112,9 +112,9 @@ impl Kinds {
 /// Sets the kind of the values that a column asks about.
 pub(in crate::query) fn set_kind(column: &mut Column, kind: &str) {
     column.origin = Some(kind.to_owned());
-    column.also = vec![column.meaning.clone()];
-    column.meaning.kinds = vec![kind.to_lowercase()];
-    column.fingerprint = column.meaning.fingerprint();
+    column.also = vec![column.identity.clone()];
+    column.identity.kinds = vec![kind.to_lowercase()];
+    column.fingerprint = column.identity.fingerprint();
 }
 
 /// Returns the database column that a value comes from.

@@ -246,8 +246,8 @@ impl Calls {
         let mut column =
             build_ad_hoc_column(&question, data_type, values, returns_list(call), &names);
         if list_name.is_some() {
-            "of each row".clone_into(&mut column.meaning.list);
-            column.fingerprint = column.meaning.fingerprint();
+            "of each row".clone_into(&mut column.identity.list);
+            column.fingerprint = column.identity.fingerprint();
             column.one_of = Some(names.len() - 1);
         }
         // Use a text that the answer is compared with as an example of the answer's format.
@@ -263,7 +263,7 @@ impl Calls {
         }
         let is_untyped = !row_list && is_untyped(call, usage, &column)
             || is_ordered_number(call, usage, &column);
-        let kinds = column.meaning.kinds.clone();
+        let kinds = column.identity.kinds.clone();
         let target = self.find_or_add_value_target(self.models[n].clone(), names, kinds);
         if let Some(name) = &call.media {
             let expansion = &mut self.expansions[target].expansion;
