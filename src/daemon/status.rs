@@ -210,13 +210,13 @@ impl DaemonStatus {
 
     /// Returns a spec by name.
     #[must_use]
-    pub fn spec(&self, name: &str) -> Option<&Arc<SpecStatus>> {
+    pub fn find_spec(&self, name: &str) -> Option<&Arc<SpecStatus>> {
         self.specs.get(name)
     }
 
     /// Returns a run by number.
     #[must_use]
-    pub fn run(&self, id: u64) -> Option<&Arc<RunStatus>> {
+    pub fn find_run(&self, id: u64) -> Option<&Arc<RunStatus>> {
         self.runs.iter().find(|r| r.id == id)
     }
 

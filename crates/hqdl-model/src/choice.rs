@@ -159,7 +159,7 @@ impl ExpansionModels {
     }
 
     /// Returns the positions of the columns that may be requested from a model.
-    pub fn columns_of_model(&self, model: usize) -> impl Iterator<Item = usize> + '_ {
+    pub fn list_columns_of_model(&self, model: usize) -> impl Iterator<Item = usize> + '_ {
         let is_own =
             move |column: &usize| self.columns[*column].model_positions().any(|m| m == model);
         (0..self.columns.len()).filter(is_own)

@@ -64,7 +64,7 @@ pub(super) async fn get_spec(
     State(state): State<HttpState>,
     Path(name): Path<String>,
 ) -> ApiAnswer {
-    let spec = state.context.status.borrow().spec(&name).cloned();
+    let spec = state.context.status.borrow().find_spec(&name).cloned();
     let Some(spec) = spec else { return Err(unknown_spec_error(&state, &name)) };
     Ok(axum::Json(spec.to_json()))
 }
@@ -121,7 +121,7 @@ pub(super) async fn plan_run(
     body: Body,
 ) -> ApiAnswer {
     let wanted: WantedCells = read_json_body(&headers, body).await?;
-    let (name, active_spec) = state.active_spec(wanted.spec.as_deref())?;
+    let (name, active_spec) = state.find_active_spec(wanted.spec.as_deref())?;
     let timeout = parse_timeout(wanted.timeout)?;
     let (client_guard, interrupt) = state.context.clients.begin_work();
     let permit = state.acquire_query_permit().await?;
@@ -168,7 +168,7 @@ pub(super) async fn list_runs(State(state): State<HttpState>) -> axum::Json<Json
 /// Handles `GET /v1/runs/{run}`.
 pub(super) async fn get_run(State(state): State<HttpState>, Path(id): Path<String>) -> ApiAnswer {
     let id = parse_run_id(&id)?;
-    let run = state.context.status.borrow().run(id).cloned();
+    let run = state.context.status.borrow().find_run(id).cloned();
     match run {
         Some(run) => Ok(axum::Json(run.to_json())),
         None => Err(unknown_run_error(id)),
@@ -209,7 +209,7 @@ pub(super) async fn start_run(
     body: Body,
 ) -> Result<(StatusCode, axum::Json<Json>), HttpError> {
     let wanted: WantedCells = read_json_body(&headers, body).await?;
-    let (name, active_spec) = state.active_spec(wanted.spec.as_deref())?;
+    let (name, active_spec) = state.find_active_spec(wanted.spec.as_deref())?;
     let selection = wanted.to_selection();
     selection.check_columns(&active_spec.spec).map_err(Failure::from)?;
     check_budget(wanted.budget)?;
@@ -311,7 +311,7 @@ pub(super) async fn read_provenance(
         let hint = "pass one key=… for each part of the key";
         return Err(HttpError::bad_request("no `key`", hint));
     }
-    let (_, active_spec) = state.active_spec(one("spec").as_deref())?;
+    let (_, active_spec) = state.find_active_spec(one("spec").as_deref())?;
     let (client_guard, interrupt) = state.context.clients.begin_work();
     let permit = state.acquire_read_permit().await?;
     run_blocking(permit, client_guard, move || {
@@ -476,7 +476,7 @@ impl HttpState {
         request: OverrideRequest,
         change: OverrideChange,
     ) -> Result<std::path::PathBuf, HttpError> {
-        let (_, active_spec) = self.active_spec(request.spec.as_deref())?;
+        let (_, active_spec) = self.find_active_spec(request.spec.as_deref())?;
         let (client_guard, _) = self.context.clients.begin_work();
         let permit = self.acquire_read_permit().await?;
         let edit_lock = self.edits.lock().await;
@@ -507,7 +507,7 @@ pub(super) async fn list_overrides(
     Query(asked): Query<Vec<(String, String)>>,
 ) -> ApiAnswer {
     let name = asked.into_iter().find(|(n, _)| n == "spec").map(|(_, v)| v);
-    let (_, active_spec) = state.active_spec(name.as_deref())?;
+    let (_, active_spec) = state.find_active_spec(name.as_deref())?;
     let lines = read_lines(&active_spec.spec.overrides_path()).map_err(Failure::from)?;
     let lines: Vec<Json> = lines
         .into_iter()

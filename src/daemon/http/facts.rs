@@ -63,7 +63,7 @@ pub(super) async fn look_up_facts(
 ) -> Result<axum::Json<Json>, HttpError> {
     let asked: AskedCells = read_json_body(&headers, body).await?;
     check_budget(asked.budget)?;
-    let (name, active_spec) = state.active_spec(asked.spec.as_deref())?;
+    let (name, active_spec) = state.find_active_spec(asked.spec.as_deref())?;
     let cells = RequestedCells::from_request(&asked, &active_spec)?;
     let mut found = cells.find_facts(&state).await?;
     let mut run = Json::Null;

@@ -60,7 +60,7 @@ struct DaemonHost(HttpState);
 
 impl McpHost for DaemonHost {
     fn open_context(&self, spec: Option<&str>) -> Result<Arc<ServerContext>, Failure> {
-        let (_, active) = self.0.active_spec(spec).map_err(|error| error.failure)?;
+        let (_, active) = self.0.find_active_spec(spec).map_err(|error| error.failure)?;
         let settings = &self.0.context.settings;
         Ok(Arc::new(ServerContext {
             needs_approval: !settings.spend,
@@ -161,7 +161,7 @@ async fn serve_request(
     request: Request,
 ) -> Result<Response, HttpError> {
     let spec = spec.map(|Path(name)| name);
-    state.active_spec(spec.as_deref())?;
+    state.find_active_spec(spec.as_deref())?;
     let session = find_session(request.headers());
     if let Some(session) = &session {
         mcp.sessions.check_owner(session, client)?;

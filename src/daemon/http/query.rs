@@ -251,13 +251,13 @@ impl HttpState {
     }
 
     /// Returns the name and the active version of a spec. Without a name, returns the only spec.
-    pub(super) fn active_spec(
+    pub(super) fn find_active_spec(
         &self,
         name: Option<&str>,
     ) -> Result<(String, Arc<ActiveSpec>), HttpError> {
         let status = self.context.status.borrow();
         let spec = match name {
-            Some(name) => status.spec(name),
+            Some(name) => status.find_spec(name),
             None => status.specs.values().next().filter(|_| status.specs.len() == 1),
         };
         let Some(spec) = spec else {
@@ -305,9 +305,9 @@ impl Drop for WaitingGuard<'_> {
 /// Reads and checks everything that a query needs, except the query itself.
 fn prepare_query(state: &HttpState, asked: AskedQuery) -> Result<PreparedQuery, HttpError> {
     let (name, active_spec, bare) = match (&asked.spec, &asked.db) {
-        (Some(name), _) => (name.clone(), state.active_spec(Some(name))?.1, false),
+        (Some(name), _) => (name.clone(), state.find_active_spec(Some(name))?.1, false),
         (None, None) => {
-            let (name, active_spec) = state.active_spec(None)?;
+            let (name, active_spec) = state.find_active_spec(None)?;
             (name, active_spec, false)
         }
         (None, Some(db)) => {

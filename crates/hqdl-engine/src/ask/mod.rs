@@ -473,7 +473,7 @@ impl<'a> Asker<'a> {
     /// if the cost is not known. Sends no request.
     #[must_use]
     pub fn estimate_live_cost(&self, column: &ProposedColumn) -> Option<f64> {
-        let sql = column.live_query()?;
+        let sql = column.build_live_query()?;
         let request = Request { sql: &sql, dialect: Dialect::Sqlite, ..self.request.clone() };
         let limits = CostLimits::default();
         let plan = plan_query(&request, &self.planning_model, &self.schema_hash, limits).ok()?;

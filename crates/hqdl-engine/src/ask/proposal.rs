@@ -70,7 +70,7 @@ impl ProposedColumn {
     /// Returns a query that asks the question live about each row; `None` if the key has several
     /// columns.
     #[must_use]
-    pub fn live_query(&self) -> Option<String> {
+    pub fn build_live_query(&self) -> Option<String> {
         let [key] = self.key.as_slice() else { return None };
         let call = format!("LLMMap({}, {})", quote_text(&self.question), quote_name(key));
         Some(format!("SELECT {{{{{call}}}}} FROM {}", quote_name(&self.table)))
@@ -91,7 +91,7 @@ impl ColumnCosts {
     /// more than filling the column. Returns `None` if a cost is not known or live queries are
     /// free.
     #[must_use]
-    pub fn break_even(&self) -> Option<u64> {
+    pub fn compute_break_even(&self) -> Option<u64> {
         let (live, materialized) = (self.live?, self.materialized?);
         (live > 0.0).then(|| (materialized / live).floor() as u64 + 1)
     }
@@ -137,7 +137,8 @@ mod tests {
 
     #[test]
     fn the_break_even_is_the_first_number_of_queries_that_cost_more() {
-        let break_even = |live, materialized| ColumnCosts { live, materialized }.break_even();
+        let break_even =
+            |live, materialized| ColumnCosts { live, materialized }.compute_break_even();
         assert_eq!(break_even(Some(0.002), Some(0.009)), Some(5));
         assert_eq!(break_even(Some(0.5), Some(1.0)), Some(3));
         assert_eq!(break_even(Some(2.0), Some(1.0)), Some(1));

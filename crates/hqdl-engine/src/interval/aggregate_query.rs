@@ -438,7 +438,7 @@ impl QueryAnalyzer<'_> {
             ExprKind::Paren(inner) => self.find_range(inner),
             ExprKind::Column { table, column } => {
                 let found = self.tables.find_expanded_column(table.as_deref(), column);
-                match found.and_then(|n| FromTables::expanded_column(self.spec, n).range) {
+                match found.and_then(|n| FromTables::get_expanded_column(self.spec, n).range) {
                     Some(range) => Ok(range),
                     None => reject_interval(
                         &arg.span,

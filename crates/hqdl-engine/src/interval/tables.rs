@@ -252,7 +252,7 @@ impl<'a> FromTables<'a> {
     }
 
     /// Returns an expanded column.
-    pub(super) fn expanded_column(spec: &Spec, number: ColumnNumber) -> &Column {
+    pub(super) fn get_expanded_column(spec: &Spec, number: ColumnNumber) -> &Column {
         &spec.expansions[number / MAX_COLUMNS].columns[number % MAX_COLUMNS]
     }
 

@@ -29,7 +29,7 @@ fn is_calibrated(key: &KeyRow, column: usize) -> bool {
 
 impl Materializer<'_> {
     /// Returns the columns of an expansion that have a target, each with its target.
-    fn cascade_targets(&self, n: usize) -> Vec<(usize, CascadeTarget)> {
+    fn list_cascade_targets(&self, n: usize) -> Vec<(usize, CascadeTarget)> {
         let target = |column: usize| match self.models[n].column_models(column).second.as_ref() {
             Some(rule) => match rule.comparison {
                 Some(Comparison::Calibrated(target)) => Some((column, target)),
@@ -78,7 +78,7 @@ impl Materializer<'_> {
         n: usize,
         decide: impl Fn(&mut Calibration),
     ) -> Result<(), MaterializeError> {
-        let targets = self.cascade_targets(n);
+        let targets = self.list_cascade_targets(n);
         let columns = self.spec.expansions[n].columns.len();
         let mut calibrations: Vec<Option<Calibration>> = vec![None; columns];
         if !targets.is_empty() && self.run_mode != RunMode::Batch {

@@ -25,11 +25,11 @@ impl Context {
         let media = self.row_media(row_batch);
         prompt.media =
             media.map(|(column, value)| self.expansion.refer_to_medium(column, value)).collect();
-        prompt.audio_tokens = match self.media_tokens(&prompt).audio {
+        prompt.audio_tokens = match self.compute_media_tokens(&prompt).audio {
             0 => 0,
             audio => self.tokenizer().max_tokens(audio),
         };
-        prompt.input_tokens = self.input_tokens(&frame, &prompt, self.run.counts_tokens);
+        prompt.input_tokens = self.compute_input_tokens(&frame, &prompt, self.run.counts_tokens);
         prompt.max_output =
             self.output_cap.max_tokens(prompt.planned_output).min(self.choice.max_output);
         let uses_logprobs = |column: &usize| self.choice.logprob_columns.contains(column);

@@ -11,7 +11,7 @@ use tokio::sync::watch;
 use super::{CircuitBreaker, Event, Listener};
 use crate::Model;
 use crate::budget::Budget;
-use crate::plan::reasoning_tokens;
+use crate::plan::estimate_reasoning_tokens;
 use hqdl_facts::{Facts, FactsError, RemainingWait, RunId};
 use hqdl_spec::Spec;
 use hqdl_values::usage::Usage;
@@ -113,7 +113,9 @@ impl ModelRun {
             budget,
             concurrency: spec.limits.concurrency as usize,
             interrupt,
-            reasoning_models: reasoning_tokens(facts.history(), spec)?.into_keys().collect(),
+            reasoning_models: estimate_reasoning_tokens(facts.history(), spec)?
+                .into_keys()
+                .collect(),
             ..Self::for_answers(endpoint, facts, id, events)
         })
     }

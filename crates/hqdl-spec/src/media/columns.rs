@@ -45,14 +45,14 @@ impl Expansion {
 
     /// Returns the key or context column with this name if it contains media.
     #[must_use]
-    pub fn media_column(&self, name: &str) -> Option<&MediaColumn> {
+    pub fn find_media_column(&self, name: &str) -> Option<&MediaColumn> {
         self.media.iter().find(|column| column.name.eq_ignore_ascii_case(name))
     }
 
     /// Returns true if a key or context column contains media.
     #[must_use]
     pub fn is_media(&self, column: &str) -> bool {
-        self.media_column(column).is_some()
+        self.find_media_column(column).is_some()
     }
 
     /// Returns the only kind of media that the expansion's columns can contain, if there is one.
@@ -100,9 +100,9 @@ impl Expansion {
     pub fn compute_context_digest(&self, context: &[Value]) -> u128 {
         let columns = KeyColumns::new(self.context.clone());
         if !self.has_media() {
-            return columns.context_digest(context);
+            return columns.compute_context_digest(context);
         }
-        columns.context_digest(&self.identify_media(&self.context, context))
+        columns.compute_context_digest(&self.identify_media(&self.context, context))
     }
 
     /// Returns the values of columns with media replaced by the text that identifies their bytes.
@@ -122,7 +122,7 @@ impl Expansion {
         let columns = key.chain(self.context.iter().zip(&row.context));
         columns
             .filter(move |(_, value)| self.has_media() && **value != Value::Null)
-            .filter_map(move |(name, value)| Some((self.media_column(name)?, value)))
+            .filter_map(move |(name, value)| Some((self.find_media_column(name)?, value)))
     }
 
     /// Returns a reference to a medium of a row, without its content.
@@ -151,7 +151,8 @@ impl Expansion {
     pub(crate) fn replace_media(&self, row: &Row) -> Row {
         let mut count = 0;
         let mut replace = |(name, value): (&String, &Value)| {
-            let Some(column) = self.media_column(name).filter(|_| *value != Value::Null) else {
+            let Some(column) = self.find_media_column(name).filter(|_| *value != Value::Null)
+            else {
                 return value.clone();
             };
             count += 1;

@@ -163,7 +163,8 @@ impl GoldDatabase {
     ) -> Result<Faults, SwanError> {
         let mut all = self.faults.borrow_mut();
         let checked = all.entry((header.questions_file.clone(), header.mode)).or_default();
-        let query = |q: &BenchmarkQuestion| q.query(header.mode).unwrap_or_default().to_owned();
+        let query =
+            |q: &BenchmarkQuestion| q.find_query(header.mode).unwrap_or_default().to_owned();
         let mut new = questions.to_vec();
         new.retain(|q| !checked.queries.contains(&query(q)));
         if !new.is_empty() {
@@ -256,7 +257,7 @@ pub fn score_run(
             Faults::new()
         });
         for (scored, question) in scored.iter_mut().zip(questions) {
-            let query = question.query(header.mode).unwrap_or_default();
+            let query = question.find_query(header.mode).unwrap_or_default();
             let fault = faults.get(query).filter(|_| is_wrong(scored));
             scored.known = fault.map(|fault| faults::describe_fault(fault, scored.difference()));
         }

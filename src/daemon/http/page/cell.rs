@@ -47,7 +47,7 @@ pub(super) async fn show_cell(
     of_spec.push(("spec".to_owned(), name.clone()));
     let cells = read_provenance(&state, of_spec).await?;
     let (table, column, key) = parse_cell_address(&asked);
-    let (_, active_spec) = state.active_spec(Some(&name))?;
+    let (_, active_spec) = state.find_active_spec(Some(&name))?;
     let of_table = |e: &&Expansion| {
         let many = |c: &Column| c.many.as_ref().map(|many| many.table.clone());
         let mut tables = e.columns.iter().filter_map(many).chain([e.name.clone()]);

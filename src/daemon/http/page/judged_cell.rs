@@ -83,7 +83,7 @@ pub(super) async fn read_judged_cell(
     let key = address.key.iter().map(|part| format_value(&part.to_json()));
     of_cell.extend(key.map(|part| ("key".to_owned(), part)));
     let cells = read_provenance(state, of_cell).await.unwrap_or_default();
-    let (_, active_spec) = state.active_spec(Some(spec))?;
+    let (_, active_spec) = state.find_active_spec(Some(spec))?;
     let facts = Arc::clone(&state.context.facts);
     let (client_guard, interrupt) = state.context.clients.begin_work();
     let permit = state.acquire_read_permit().await?;

@@ -244,7 +244,7 @@ fn spec_path(name: &str) -> String {
 /// Returns a spec, or the error page for an unknown one.
 fn find_spec(state: &HttpState, name: &str) -> Result<Arc<SpecStatus>, ErrorPage> {
     let status = state.context.status.borrow();
-    status.spec(name).cloned().ok_or_else(|| {
+    status.find_spec(name).cloned().ok_or_else(|| {
         let failure = super::unknown_spec_failure(name, status.specs.keys());
         HttpError { status: StatusCode::NOT_FOUND, failure }.into()
     })

@@ -367,7 +367,7 @@ async fn run_with_spec<T: Send + 'static>(
     name: &str,
     work: impl FnOnce(&Arc<ActiveSpec>) -> Result<T, Failure> + Send + 'static,
 ) -> Result<T, HttpError> {
-    let (_, active_spec) = state.active_spec(Some(name))?;
+    let (_, active_spec) = state.find_active_spec(Some(name))?;
     let (client_guard, _) = state.context.clients.begin_work();
     let permit = state.acquire_read_permit().await?;
     run_blocking(permit, client_guard, move || Ok(work(&active_spec)?)).await
@@ -391,7 +391,7 @@ pub(super) async fn draw_sample(
         let message = format!("`{}` is not a number of rows", form.rows);
         HttpError::bad_request(message, "enter a whole number, such as 25")
     })?;
-    let (name, active) = state.active_spec(Some(&name))?;
+    let (name, active) = state.find_active_spec(Some(&name))?;
     let path = format!("{}/review?table={}", spec_path(&name), percent_encode(&form.table));
     let (client_guard, interrupt) = state.context.clients.begin_work();
     let permit = state.acquire_query_permit().await?;

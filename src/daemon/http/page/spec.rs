@@ -261,7 +261,7 @@ pub(super) async fn approve_run(
 
 /// Plans a spec's missing cells. Sends no request.
 async fn price_missing_cells(state: &HttpState, name: &str) -> Result<(Plan, f64), ErrorPage> {
-    let (_, active) = state.active_spec(Some(name))?;
+    let (_, active) = state.find_active_spec(Some(name))?;
     let (client_guard, interrupt) = state.context.clients.begin_work();
     let permit = state.acquire_query_permit().await?;
     let facts = Arc::clone(&state.context.facts);

@@ -142,8 +142,8 @@ pub(super) async fn add_example(
     if example.question.is_empty() {
         return Err(HttpError::bad_request("the question is empty", "write it out in full"));
     }
-    let (name, active) = state.active_spec(Some(name).filter(|name| !name.is_empty()))?;
-    let path = state.context.status.borrow().spec(&name).map(|spec| spec.path.clone());
+    let (name, active) = state.find_active_spec(Some(name).filter(|name| !name.is_empty()))?;
+    let path = state.context.status.borrow().find_spec(&name).map(|spec| spec.path.clone());
     let path = path.unwrap_or_default();
     let message = format!("Kept as an [[example]] in {path}.");
     let lock = state.edits.lock().await;

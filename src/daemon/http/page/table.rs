@@ -84,7 +84,7 @@ pub(super) async fn show_table(
     Query(asked): Query<QueryPairs>,
 ) -> ShownPage {
     let running = find_spec(&state, &name)?.run.is_some();
-    let (_, active_spec) = state.active_spec(Some(&name))?;
+    let (_, active_spec) = state.find_active_spec(Some(&name))?;
     let view = TableView::parse(&asked);
     let (client_guard, interrupt) = state.context.clients.begin_work();
     let permit = state.acquire_read_permit().await?;
@@ -149,7 +149,7 @@ pub(super) async fn export_table(
         );
     };
     format.check_available()?;
-    let (_, active_spec) = state.active_spec(Some(&name))?;
+    let (_, active_spec) = state.find_active_spec(Some(&name))?;
     let view = TableView::parse(&asked).with_change(|_| ());
     let (client_guard, interrupt) = state.context.clients.begin_work();
     let permit = state.acquire_query_permit().await?;

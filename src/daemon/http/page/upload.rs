@@ -438,7 +438,7 @@ fn name_taken_error(name: &str, path: &Path) -> HttpError {
 /// Waits until the daemon has read a new spec, and shows it in the editor.
 async fn show_new_spec(state: &HttpState, name: &str, notes: &[String]) -> Result<Page, ErrorPage> {
     let mut status = state.context.status.clone();
-    let is_read = status.wait_for(|status| status.spec(name).is_some());
+    let is_read = status.wait_for(|status| status.find_spec(name).is_some());
     // If the daemon is slow, the editor reports the unknown spec.
     let _ = tokio::time::timeout(READ_TIMEOUT, is_read).await;
     let editor = SpecEditor::open(state, name)?;

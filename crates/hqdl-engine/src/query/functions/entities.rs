@@ -38,7 +38,7 @@ impl CallRuntime {
             return Ok(None);
         }
         for (name, value) in expansion.key.names().iter().zip(values) {
-            if let Some(kind) = media_kind(*value).filter(|_| !expansion.is_media(name)) {
+            if let Some(kind) = find_media_kind(*value).filter(|_| !expansion.is_media(name)) {
                 return Err(function_error(&explain_undeclared(kind)));
             }
         }
@@ -101,7 +101,7 @@ impl CallRuntime {
         digest: &[u8; 32],
         value: ValueRef<'_>,
     ) -> rusqlite::Result<Option<Document>> {
-        if let Some(kind) = media_kind(value) {
+        if let Some(kind) = find_media_kind(value) {
             return Err(function_error(&explain_undeclared(kind)));
         }
         let document = Document::from_value(value);
@@ -170,7 +170,7 @@ pub(in crate::query) fn hash_value(value: ValueRef<'_>) -> [u8; 32] {
 }
 
 /// Returns the kind of medium of a value that cannot be represented as text.
-fn media_kind(value: ValueRef<'_>) -> Option<&'static MediaKind> {
+fn find_media_kind(value: ValueRef<'_>) -> Option<&'static MediaKind> {
     match value {
         ValueRef::Blob(bytes) => find_blob_kind(bytes),
         ValueRef::Text(text) => find_data_url_kind(text),

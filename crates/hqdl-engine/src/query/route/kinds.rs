@@ -85,7 +85,7 @@ impl Kinds {
     /// Returns the names of the columns that share the kind of a call's value. The first column
     /// names the kind.
     fn find_kind_columns(&self, key: &Key) -> Vec<String> {
-        let Some(origin) = base_column(key) else { return Vec::new() };
+        let Some(origin) = find_base_column(key) else { return Vec::new() };
         let name = qualified_name(&origin.table, &origin.column);
         self.shared.get(&name).cloned().unwrap_or_else(|| vec![name])
     }
@@ -94,7 +94,7 @@ impl Kinds {
     /// expressions over columns. Returns `None` if an origin is unknown.
     pub fn describe_origins(&self, keys: &[Key]) -> Option<String> {
         let describe = |key: &Key| {
-            let Some(origin) = base_column(key) else {
+            let Some(origin) = find_base_column(key) else {
                 let is_short = key.text.chars().nth(LONGEST_EXPRESSION).is_none();
                 return (key.lineage.is_some() && is_short).then(|| key.text.clone());
             };
@@ -118,7 +118,7 @@ pub(in crate::query) fn set_kind(column: &mut Column, kind: &str) {
 }
 
 /// Returns the database column that a value comes from.
-fn base_column(key: &Key) -> Option<&ColumnOrigin> {
+fn find_base_column(key: &Key) -> Option<&ColumnOrigin> {
     key.base.as_ref().or(key.origin.as_ref())
 }
 

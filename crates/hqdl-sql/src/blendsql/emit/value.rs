@@ -52,7 +52,7 @@ impl<'q> Emitter<'q> {
     /// decide the result.
     fn wrap_exists(&mut self, query: &Query, text: String) -> String {
         let Body::Core(core) = &query.body else { return text };
-        let select = self.plan.select(core.span.start);
+        let select = self.plan.find_select(core.span.start);
         let Some(rows) = select.and_then(|s| s.decisive.as_ref()) else {
             return text;
         };

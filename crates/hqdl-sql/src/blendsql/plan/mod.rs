@@ -349,7 +349,7 @@ pub struct RuleOutcome {
 impl DemandPlan {
     /// Returns the plan of the SELECT that starts at an offset.
     #[must_use]
-    pub fn select(&self, at: usize) -> Option<&SelectPlan> {
+    pub fn find_select(&self, at: usize) -> Option<&SelectPlan> {
         self.selects.iter().find(|s| s.at == at)
     }
 

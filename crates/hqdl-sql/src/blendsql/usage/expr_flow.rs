@@ -130,12 +130,13 @@ impl FlowAnalysis<'_> {
                 }
             });
             let is_found = |here: &&SelectNames<'_>| found.iter().any(|f| std::ptr::eq(*f, *here));
-            self.reads_rows_of.push(names_id(names.ancestors().find(is_found).unwrap_or(names)));
+            self.reads_rows_of
+                .push(identify_names(names.ancestors().find(is_found).unwrap_or(names)));
         }
         let text = self.sql.get(expr.span.clone()).unwrap_or_default().trim();
         let is_term =
             |n: &&SelectNames<'_>| n.groups.as_ref().is_some_and(|g| g.is_group_term(text));
-        self.reads_rows_of.extend(names.ancestors().filter(is_term).map(names_id));
+        self.reads_rows_of.extend(names.ancestors().filter(is_term).map(identify_names));
     }
 
     /// Returns the flow of a name. If the column has several values per group, records this for the
@@ -143,7 +144,7 @@ impl FlowAnalysis<'_> {
     fn analyze_name(&mut self, table: Option<&str>, column: &str, names: &SelectNames<'_>) -> Flow {
         if let Some((select, of, field)) = names.find_with_select(table, column)
             && !self.enclosing_calls.is_empty()
-            && !self.reads_rows_of.contains(&names_id(select))
+            && !self.reads_rows_of.contains(&identify_names(select))
             && select.has_several_values(of, field)
         {
             let name_text = table.map_or_else(|| column.to_owned(), |t| format!("{t}.{column}"));
@@ -513,7 +514,7 @@ fn find_options_column(call: &Call, names: &SelectNames<'_>) -> Option<OptionsCo
 }
 
 /// Returns an identifier for the names of a SELECT.
-fn names_id(names: &SelectNames<'_>) -> *const () {
+fn identify_names(names: &SelectNames<'_>) -> *const () {
     std::ptr::from_ref(names).cast()
 }
 

@@ -237,7 +237,7 @@ impl<'f> AskPage<'f> {
             name => Some(name.to_owned()),
         };
         let active = match &chosen {
-            Some(name) => Some(state.active_spec(Some(name))?.1),
+            Some(name) => Some(state.find_active_spec(Some(name))?.1),
             None => None,
         };
         let writing_cost = match &active {
@@ -245,7 +245,7 @@ impl<'f> AskPage<'f> {
             None => String::new(),
         };
         let spec = chosen.unwrap_or_default();
-        let schema = status.spec(&spec).map(|spec| render_schema_section(spec));
+        let schema = status.find_spec(&spec).map(|spec| render_schema_section(spec));
         Ok(Self {
             form,
             specs,

@@ -531,7 +531,7 @@ impl PlannedExpansion {
 /// the call's medium.
 fn explain_media_mismatch(call: &Call, expansion: &Expansion) -> Option<String> {
     let name = call.media.as_ref()?;
-    let key = expansion.key.names().first().and_then(|key| expansion.media_column(key));
+    let key = expansion.key.names().first().and_then(|key| expansion.find_media_column(key));
     let is_shown =
         key.is_some_and(|key| key.kind.is_none_or(|kind| name == "media" || kind.name == name));
     (!is_shown).then(|| format!("its column is about the value, not the {name}"))
