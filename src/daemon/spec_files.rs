@@ -61,7 +61,7 @@ impl FileFingerprint {
         // Ignore an empty log, because readers create and remove it. The log is next to the
         // database itself, not next to a link to it.
         let real = path.canonicalize();
-        let log = std::fs::metadata(with_suffix(real.as_deref().unwrap_or(path), "-wal"))
+        let log = std::fs::metadata(append_suffix(real.as_deref().unwrap_or(path), "-wal"))
             .ok()
             .filter(|m| m.len() > 0);
         Self::File(meta.len(), meta.modified().ok(), log.map(|m| (m.len(), m.modified().ok())))
@@ -83,7 +83,7 @@ pub(super) fn resolve_reported_paths(file: &Path) -> [PathBuf; 2] {
 }
 
 /// Returns the path of a file that `SQLite` creates next to a database.
-pub(super) fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
+pub(super) fn append_suffix(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(suffix);
     name.into()

@@ -48,7 +48,7 @@ impl PublishedState {
             columns: expansion_spec
                 .columns
                 .iter()
-                .map(|c| (c.name.clone(), column_identity(c)))
+                .map(|c| (c.name.clone(), format_column_identity(c)))
                 .collect(),
         }
     }
@@ -67,11 +67,13 @@ impl PublishedState {
     /// Returns true if the identity of a column is unchanged.
     #[must_use]
     pub fn has_unchanged_column(&self, column: &Column) -> bool {
-        self.columns.get(&column.name).is_some_and(|recorded| *recorded == column_identity(column))
+        self.columns
+            .get(&column.name)
+            .is_some_and(|recorded| *recorded == format_column_identity(column))
     }
 }
 
-fn column_identity(column: &Column) -> String {
+fn format_column_identity(column: &Column) -> String {
     let list = column.values.as_ref().map_or("", |v| v.hash.as_str());
     let unknown = column.unknown.as_ref().map_or(String::new(), |words| format!(" {words:?}"));
     let unify = if column.unify { " unify" } else { "" };

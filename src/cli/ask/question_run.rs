@@ -378,7 +378,7 @@ impl<'s> AskRun<'s> {
         let is_needed = plan.is_none_or(|plan| !plan.explained.routes.is_empty());
         let with_costs = |column: &ProposedColumn| {
             let live = match plan {
-                Some(plan) => plan.likely_usd(&self.session.spec),
+                Some(plan) => plan.estimate_usd(&self.session.spec),
                 None => asker.estimate_live_cost(column),
             };
             let spec = self.flags.spec.as_deref();

@@ -69,7 +69,7 @@ impl DatabaseServer {
                OR o.type = 'table' AND c.relkind = 'r' AND EXISTS (
                  SELECT 1 FROM pg_catalog.pg_trigger AS t
                  WHERE t.tgrelid = c.oid AND t.tgname = 'hqdl_edit')))",
-            self.qualified_name("hqdl_object")
+            self.qualify_name("hqdl_object")
         );
         self.query_one(&sql, &[&name, &self.schema])
     }

@@ -116,7 +116,7 @@ impl DatabaseServer {
     }
 
     /// Returns the qualified name of an object in the schema of the published tables.
-    fn qualified_name(&self, name: &str) -> String {
+    fn qualify_name(&self, name: &str) -> String {
         format!("{}.{}", sql::quote_name(&self.schema), sql::quote_name(name))
     }
 

@@ -107,7 +107,7 @@ impl DatabaseServer {
                     "SELECT count(*) FROM {from_sql} WHERE NOT ({}) AND NOT EXISTS (
                        SELECT 1 FROM {} AS e WHERE ROW({published_keys})::record = ROW({source_keys})::record)",
                     null_conditions.join(" AND "),
-                    self.qualified_name(&expansion.name)
+                    self.qualify_name(&expansion.name)
                 ),
                 &[],
             )?;
@@ -118,7 +118,7 @@ impl DatabaseServer {
                AND (r.cells LIKE '%[\"missing\"%' OR r.cells LIKE '%[\"error\"%')
                AND EXISTS (SELECT 1 FROM json_each(r.cells::json) AS c
                  WHERE c.key = ANY ($2) AND c.value ->> 0 IN ('missing', 'error'))",
-            self.qualified_name("hqdl_record")
+            self.qualify_name("hqdl_record")
         );
         Ok(unanswered + self.query_one::<i64>(&failed_sql, &[&expansion.name, &columns])?)
     }

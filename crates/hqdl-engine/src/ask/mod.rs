@@ -477,7 +477,7 @@ impl<'a> Asker<'a> {
         let request = Request { sql: &sql, dialect: Dialect::Sqlite, ..self.request.clone() };
         let limits = CostLimits::default();
         let plan = plan_query(&request, &self.planning_model, &self.schema_hash, limits).ok()?;
-        plan.likely_usd(self.request.spec)
+        plan.estimate_usd(self.request.spec)
     }
 
     /// Asks the model to answer the question in prose from the rows of its query. The request

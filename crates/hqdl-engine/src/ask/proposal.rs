@@ -101,7 +101,7 @@ impl ColumnCosts {
 mod tests {
     use super::{ColumnCosts, ProposedColumn};
 
-    fn column(key: &[&str]) -> ProposedColumn {
+    fn propose_column(key: &[&str]) -> ProposedColumn {
         ProposedColumn {
             table: "hero".to_owned(),
             key: key.iter().map(|k| (*k).to_owned()).collect(),
@@ -117,22 +117,23 @@ mod tests {
     #[test]
     fn a_column_joins_the_expansion_of_its_table_and_key() {
         let spec = "# mine\n[[expansion]]\nname = \"llm\"\nsource = \"Hero\"\nkey = [\"name\"]\n\n[[expansion.column]]\nname = \"a\"\n";
-        let (text, expansion) = column(&["name"]).add_to_spec(spec, &[]).unwrap();
+        let (text, expansion) = propose_column(&["name"]).add_to_spec(spec, &[]).unwrap();
         assert_eq!(expansion, "llm");
         assert!(text.starts_with(spec) && text.matches("[[expansion]]").count() == 1, "{text}");
-        let shown = column(&["name"]).format_toml(spec, &[]).unwrap();
+        let shown = propose_column(&["name"]).format_toml(spec, &[]).unwrap();
         assert!(
             shown.starts_with("# in [[expansion]] llm\n[[expansion.column]]\nname = \"can_fly\""),
             "{shown}"
         );
         let taken = ["LLM_hero".to_owned()];
-        let (text, expansion) = column(&["name", "born"]).add_to_spec(spec, &taken).unwrap();
+        let (text, expansion) =
+            propose_column(&["name", "born"]).add_to_spec(spec, &taken).unwrap();
         assert_eq!(expansion, "llm_hero_2");
         assert!(
             text.contains("name = \"llm_hero_2\"\nsource = \"hero\"\nkey = [\"name\", \"born\"]"),
             "{text}"
         );
-        assert!(column(&["name"]).add_to_spec("[[expansion", &[]).is_err());
+        assert!(propose_column(&["name"]).add_to_spec("[[expansion", &[]).is_err());
     }
 
     #[test]

@@ -361,12 +361,12 @@ mod tests {
         bytes
     }
 
-    fn helvetica() -> Dictionary {
+    fn create_font() -> Dictionary {
         dictionary! { "Type" => "Font", "Subtype" => "Type1", "BaseFont" => "Helvetica" }
     }
 
     fn read_page(content: &str) -> Result<String, String> {
-        pdf_to_text(&build_pdf(content.as_bytes(), 1, helvetica()))
+        pdf_to_text(&build_pdf(content.as_bytes(), 1, create_font()))
     }
 
     #[test]
@@ -390,7 +390,7 @@ mod tests {
             assert_eq!(read.as_deref(), Ok(text), "{content}");
         }
         assert_eq!(
-            pdf_to_text(&build_pdf(b"BT /F1 12 Tf (5) Tj ET", 2, helvetica())).as_deref(),
+            pdf_to_text(&build_pdf(b"BT /F1 12 Tf (5) Tj ET", 2, create_font())).as_deref(),
             Ok("5\n5\n")
         );
     }
@@ -441,7 +441,7 @@ mod tests {
             (String::new(), 2_001, "the PDF exceeds 2000 pages"),
         ];
         for (content, page_count, message) in cases {
-            let bytes = build_pdf(content.as_bytes(), page_count, helvetica());
+            let bytes = build_pdf(content.as_bytes(), page_count, create_font());
             assert!(bytes.len() < 300_000, "{}", bytes.len());
             let error = pdf_to_text(&bytes).unwrap_err();
             assert!(error.starts_with(message), "{error}");
@@ -510,7 +510,7 @@ mod tests {
 
     #[test]
     fn a_font_with_an_unknown_encoding_is_named() {
-        let mut font = helvetica();
+        let mut font = create_font();
         font.set("Encoding", "90ms-RKSJ-H");
         let pdf = build_pdf(b"BT /F1 12 Tf (abc) Tj ET", 1, font);
         let error = pdf_to_text(&pdf).unwrap_err();
@@ -525,7 +525,7 @@ mod tests {
 
     #[test]
     fn a_damaged_pdf_is_an_error() {
-        let pdf = build_pdf(b"BT /F1 12 Tf (abc) Tj ET", 1, helvetica());
+        let pdf = build_pdf(b"BT /F1 12 Tf (abc) Tj ET", 1, create_font());
         for length in (0..pdf.len()).step_by(7) {
             let _ = pdf_to_text(&pdf[..length]);
         }

@@ -108,7 +108,11 @@ impl Expansion {
     /// Returns the values of columns with media replaced by the text that identifies their bytes.
     fn identify_media(&self, columns: &[String], values: &[Value]) -> Vec<Value> {
         let identify = |(column, value): (&String, &Value)| {
-            if self.is_media(column) { self.media_files.identity(value) } else { value.clone() }
+            if self.is_media(column) {
+                self.media_files.compute_identity(value)
+            } else {
+                value.clone()
+            }
         };
         columns.iter().zip(values).map(identify).collect()
     }
@@ -128,10 +132,10 @@ impl Expansion {
     /// Returns a reference to a medium of a row, without its content.
     #[must_use]
     pub fn refer_to_medium(&self, column: &MediaColumn, value: &Value) -> Medium {
-        let name = self.media_files.identity(value).to_string();
+        let name = self.media_files.compute_identity(value).to_string();
         // What cannot be recognized is never sent, but counts as if it were.
         let unknown = MediaInfo { kind: column.kind.unwrap_or(KINDS[0]), seconds: None };
-        let info = self.media_files.info(&name).unwrap_or(unknown);
+        let info = self.media_files.find_info(&name).unwrap_or(unknown);
         Medium { name, info, url: String::new() }
     }
 
@@ -141,7 +145,9 @@ impl Expansion {
     pub fn max_media_tokens(&self, row: &Row, model: &str) -> MediaTokens {
         // A file that cannot be read, or that the column does not accept, is never sent.
         let sendable = self.collect_media(row).filter_map(|(column, value)| {
-            let info = self.media_files.info(&self.media_files.identity(value).to_string())?;
+            let info = self
+                .media_files
+                .find_info(&self.media_files.compute_identity(value).to_string())?;
             column.kind.is_none_or(|kind| kind == info.kind).then_some(info)
         });
         MediaTokens::for_model(sendable, model)

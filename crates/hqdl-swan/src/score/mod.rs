@@ -299,7 +299,7 @@ pub fn score_run(
         graded: mean(grades.iter().map(|g| g.graded).sum()),
         relative_error: compute_median(grades.iter().filter_map(|g| g.relative_error).collect()),
         factuality,
-        spent: sum_spent(record),
+        spent: sum_cost(record),
         runs: record.runs.iter().map(to_run_cost).collect(),
         questions: scored,
         notes,
@@ -307,7 +307,7 @@ pub fn score_run(
     })
 }
 
-fn sum_spent(record: &RunsRecord) -> Cost {
+fn sum_cost(record: &RunsRecord) -> Cost {
     let mut cost = Cost::default();
     for run in &record.runs {
         cost.add(&run.total_cost());

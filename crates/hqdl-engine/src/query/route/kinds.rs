@@ -41,19 +41,17 @@ impl Kinds {
                 .collect();
             for key in expansion.key.names() {
                 let columns: Vec<String> =
-                    tables.iter().map(|table| qualified_name(table, key)).collect();
+                    tables.iter().map(|table| qualify_name(table, key)).collect();
                 pairs.extend(columns.windows(2).map(|two| (two[1].clone(), two[0].clone())));
                 let described = columns.into_iter().map(|name| (name, expansion.about.clone()));
                 about.extend(described.filter(|(_, about)| !about.trim().is_empty()));
             }
             let columns = expansion.columns.iter().filter(|column| !column.about.trim().is_empty());
-            about.extend(
-                columns.map(|c| (qualified_name(&expansion.name, &c.name), c.about.clone())),
-            );
+            about
+                .extend(columns.map(|c| (qualify_name(&expansion.name, &c.name), c.about.clone())));
         }
         for kind in &spec.kinds {
-            let names: Vec<String> =
-                kind.iter().map(|(table, c)| qualified_name(table, c)).collect();
+            let names: Vec<String> = kind.iter().map(|(table, c)| qualify_name(table, c)).collect();
             let others = names.iter().skip(1).map(|name| (name.clone(), names[0].clone()));
             pairs.extend(others);
         }
@@ -86,7 +84,7 @@ impl Kinds {
     /// names the kind.
     fn find_kind_columns(&self, key: &Key) -> Vec<String> {
         let Some(origin) = find_base_column(key) else { return Vec::new() };
-        let name = qualified_name(&origin.table, &origin.column);
+        let name = qualify_name(&origin.table, &origin.column);
         self.shared.get(&name).cloned().unwrap_or_else(|| vec![name])
     }
 
@@ -122,7 +120,7 @@ fn find_base_column(key: &Key) -> Option<&ColumnOrigin> {
     key.base.as_ref().or(key.origin.as_ref())
 }
 
-fn qualified_name(table: &str, column: &str) -> String {
+fn qualify_name(table: &str, column: &str) -> String {
     format!("{table}.{column}").to_lowercase()
 }
 

@@ -201,11 +201,11 @@ pub(super) fn truth_value_sql(holds: &str, fails: &str) -> String {
 /// Returns SQL that delays the evaluation of `truth` until whole rows with these columns are
 /// available.
 pub(super) fn after_row_barrier_sql(columns: &[ScopeColumn], truth: &str) -> String {
-    let columns: Vec<String> = columns.iter().map(qualified_name).collect();
+    let columns: Vec<String> = columns.iter().map(qualify_name).collect();
     guard_truth_sql(&Function::RowBarrier.call_sql(&columns), truth)
 }
 
-fn qualified_name(column: &ScopeColumn) -> String {
+fn qualify_name(column: &ScopeColumn) -> String {
     let name = quote_name(&column.column);
     column.table.as_ref().map_or_else(|| name.clone(), |t| format!("{}.{name}", quote_name(t)))
 }

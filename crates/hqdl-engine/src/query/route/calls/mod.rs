@@ -71,7 +71,7 @@ pub struct Calls {
 /// Identity of a column: its fingerprint and the hash of its value list.
 type CallColumn = (Fingerprint, Option<ListHash>);
 
-fn column_identity(column: &Column) -> CallColumn {
+fn identify_column(column: &Column) -> CallColumn {
     (column.fingerprint.clone(), column.values.as_ref().map(|v| v.hash.clone()))
 }
 
@@ -311,7 +311,7 @@ impl Calls {
         let is_untyped =
             is_untyped(call, usage, &column) || is_ordered_number(call, usage, &column);
         // Rows differ between questions, so each question about rows has its own expansion.
-        let question_key = (self.models[n].clone(), contexts.clone(), column_identity(&column));
+        let question_key = (self.models[n].clone(), contexts.clone(), identify_column(&column));
         let target = match self.question_targets.get(&question_key) {
             Some(target) => *target,
             None => {
@@ -445,7 +445,7 @@ impl Calls {
         mut column: Column,
     ) -> usize {
         let columns = &mut self.expansions[target].expansion.columns;
-        match self.column_positions.entry((target, column_identity(&column))) {
+        match self.column_positions.entry((target, identify_column(&column))) {
             Entry::Occupied(known) => {
                 // Calls that differ only in the pattern share an answer, and each call checks its
                 // own pattern.
