@@ -70,7 +70,7 @@ impl CallRuntime {
         write_canonical_bytes(&named_values, &mut canonical_bytes);
         let entity = self.data.targets[target].intern_values(&canonical_bytes);
         if entity.is_none() {
-            self.record_unreadable((target, column), &canonical_bytes);
+            self.record_unreadable_value((target, column), &canonical_bytes);
         }
         self.canonical_buffer = canonical_bytes;
         Ok(entity)
@@ -106,7 +106,7 @@ impl CallRuntime {
         }
         let document = Document::from_value(value);
         if document.is_err() {
-            self.record_unreadable((target, 0), digest);
+            self.record_unreadable_value((target, 0), digest);
         }
         Ok(document.unwrap_or_default())
     }

@@ -359,7 +359,7 @@ impl CallRuntime {
 
     /// Records a value that cannot be shown to the model. A value is recorded once per target and
     /// column, or once per join.
-    pub(in crate::query) fn record_unreadable(
+    pub(in crate::query) fn record_unreadable_value(
         &mut self,
         asked_by: (usize, usize),
         canonical_bytes: &[u8],
@@ -397,7 +397,7 @@ impl CallRuntime {
         }
         let (Ok(left), Ok(right)) = (Value::from_sqlite(*left), Value::from_sqlite(*right)) else {
             l.extend(r);
-            self.record_unreadable((usize::MAX, join), &l);
+            self.record_unreadable_value((usize::MAX, join), &l);
             return Ok(Sql::Null);
         };
         let join_pairs = &mut self.data.joins[join];

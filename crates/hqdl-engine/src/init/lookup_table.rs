@@ -19,7 +19,7 @@ const GENERIC_NAMES: [&str; 7] = ["name", "title", "value", "label", "text", "de
 
 /// A lookup table.
 #[derive(Debug)]
-pub struct List {
+pub struct LookupTable {
     /// Name of the table.
     pub table: String,
     /// Words of the table's name, in the singular.
@@ -32,7 +32,7 @@ pub struct List {
     has_blank: bool,
 }
 
-impl List {
+impl LookupTable {
     /// Returns the table as a value list, if it is one: a few distinct texts, with at most an id
     /// column beside them.
     pub fn from_table(db: &Database, table: &SampledTable) -> Option<Self> {
