@@ -386,7 +386,7 @@ pub struct EvidenceTable {
     pub api_key_env: Option<String>,
     /// Header of the search's key. Default: `Authorization`, as a bearer token.
     pub key_header: Option<String>,
-    /// Price of a search in USD. `search` needs it; 0 if the search is free.
+    /// Price of a search in USD. Required for `search`; 0 if the search is free.
     pub price_per_search: Option<f64>,
     /// Maximum number of tokens of the passages that the model sees with a row. Default: 1500.
     pub evidence_tokens: Option<u32>,

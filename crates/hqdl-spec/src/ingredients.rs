@@ -51,7 +51,7 @@ pub struct IngredientTable {
 /// A function of the program that uses hqdl, such as a function in Python.
 #[derive(Debug, Clone)]
 pub struct FunctionIngredient {
-    /// What the function is called about.
+    /// Subject of the function's calls.
     pub kind: FunctionKind,
     /// Identifies the function's code. Answers of another version are not reused.
     pub version: String,
@@ -59,7 +59,7 @@ pub struct FunctionIngredient {
     pub required: usize,
 }
 
-/// What a function is called about.
+/// Subject of a function's calls.
 #[derive(Debug, Clone)]
 pub enum FunctionKind {
     /// The arguments of each row, like `LLMMap`.

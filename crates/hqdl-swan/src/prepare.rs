@@ -311,7 +311,7 @@ fn list_user_tables(connection: &Connection) -> rusqlite::Result<Vec<(String, bo
     connection.prepare(sql)?.query_map([], |r| Ok((r.get(0)?, r.get(1)?)))?.collect()
 }
 
-/// Returns the FOREIGN KEY constraints whose own and parent columns are all kept.
+/// Returns the FOREIGN KEY constraints whose child and parent columns are all kept.
 fn read_foreign_keys(
     source: &Connection,
     table: &str,

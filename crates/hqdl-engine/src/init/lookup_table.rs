@@ -33,8 +33,8 @@ pub struct LookupTable {
 }
 
 impl LookupTable {
-    /// Returns the table as a value list, if it is one: a few distinct texts, with at most an id
-    /// column beside them.
+    /// Returns the table as a value list, if it is one: a few distinct texts, and at most an id
+    /// column.
     pub fn from_table(db: &Database, table: &SampledTable) -> Option<Self> {
         if table.columns.len() > 2 || !(2..=MAX_VALUES).contains(&table.rows) {
             return None;

@@ -2,7 +2,7 @@
 //! otherwise by the model. A query passes through these folders; each folder imports only from the
 //! folders below it:
 //!
-//! | folder | what happens there |
+//! | folder | purpose |
 //! |---|---|
 //! | `read` | parses the text to a tree in `SQLite`'s dialect, with calls of ingredients only |
 //! | `explain` | an upper bound on the requests of a query, without running it |

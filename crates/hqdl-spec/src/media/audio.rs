@@ -97,7 +97,7 @@ const REJECTION_PHRASES: [&str; 14] = [
     // vLLM
     "not a multimodal model",
     "at most 0 audio",
-    // DeepSeek, and other strict parsers
+    // DeepSeek and other strict parsers.
     "unknown variant `input_audio`",
     "unknown part type: input_audio",
     // Groq, and other endpoints that accept only text

@@ -133,7 +133,7 @@ impl Expansion {
     #[must_use]
     pub fn refer_to_medium(&self, column: &MediaColumn, value: &Value) -> Medium {
         let name = self.media_files.compute_identity(value).to_string();
-        // What cannot be recognized is never sent, but counts as if it were.
+        // A medium that cannot be recognized is never sent, but is counted as if it were sent.
         let unknown = MediaInfo { kind: column.kind.unwrap_or(KINDS[0]), seconds: None };
         let info = self.media_files.find_info(&name).unwrap_or(unknown);
         Medium { name, info, url: String::new() }

@@ -70,11 +70,11 @@ pub struct MacroCall {
     pub filter: Option<Range<usize>>,
     /// Whether a value can have DISTINCT and ORDER BY, like the argument of an aggregate.
     pub is_aggregate: bool,
-    /// What the call of another engine's function asks; `arguments` is then empty.
+    /// Question of a call to another engine's function; `arguments` is then empty.
     pub question: Option<VendorQuestion>,
 }
 
-/// What the call of another engine's AI function asks.
+/// Question of a call to another engine's AI function.
 #[derive(Debug, Clone, PartialEq)]
 pub struct VendorQuestion {
     /// Ingredient that replaces the call.

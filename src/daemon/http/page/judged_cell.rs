@@ -1,5 +1,5 @@
-//! What a person needs to judge a cell: the rows of its entity, the origin of its value, its past
-//! values, and the passages.
+//! Information for a person who judges a cell: the rows of its entity, the origin of its value, its
+//! past values, and the passages.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -44,7 +44,7 @@ pub(super) struct CellAddress {
     pub(super) key: Vec<Value>,
 }
 
-/// What a person needs to judge a cell.
+/// Information that a person needs to judge a cell.
 pub(super) struct JudgedCell {
     /// Rows of the entity in each source, or the reason why they could not be read.
     rows: Result<Vec<MatchingRows>, String>,
@@ -69,7 +69,7 @@ struct PastAnswer {
     text: String,
 }
 
-/// Reads what a person needs to judge a cell.
+/// Reads the information that a person needs to judge a cell.
 pub(super) async fn read_judged_cell(
     state: &HttpState,
     spec: &str,

@@ -375,7 +375,7 @@ impl UploadedFile {
             let message = format!("{} is a spreadsheet or an archive", self.file_name);
             return Err(HttpError::bad_request(message, "export the spreadsheet as CSV first"));
         }
-        // The size of the upload was not known before, if it arrived in chunks.
+        // An upload that arrives in chunks does not announce its size.
         let bytes = csv.metadata().map_err(|e| write_failure(&csv, &e))?.len();
         check_free_space(temp.path(), bytes)?;
         let imported = csv_import::create_database(&csv, std::slice::from_ref(&csv));

@@ -99,7 +99,7 @@ struct BlockAudit {
     unanswered: u64,
 }
 
-/// Probability that more pairs were lost than the bound of a [`BlockAudit`] says.
+/// Probability that the number of lost pairs exceeds the bound of a [`BlockAudit`].
 const AUDIT_ALPHA: f64 = 0.05;
 
 impl BlockAudit {

@@ -227,7 +227,7 @@ impl<'e, 'r, 'a> PassLoop<'e, 'r, 'a> {
         }
     }
 
-    /// Takes a step and records the preceding pass. Returns the rows if the pass was final.
+    /// Executes a step and records the preceding pass. Returns the rows if the pass was final.
     fn execute_step(
         &mut self,
         step: PassStep<'_>,
