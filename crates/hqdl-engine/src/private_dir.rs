@@ -41,7 +41,8 @@ pub fn create_private_dir(dir: &Path) -> Result<bool, FileError> {
     })
 }
 
-/// Writes a file atomically, so that no process reads an incomplete file, even after a power failure.
+/// Writes a file atomically, so that no process reads an incomplete file, even after a power
+/// failure.
 ///
 /// # Errors
 /// [`FileError`] if the file cannot be written.

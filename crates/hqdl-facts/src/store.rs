@@ -116,8 +116,8 @@ pub trait FactStore: Send + Sync {
     /// [`FactStore::catch_up`].
     fn get_records(&self, entities: &[&Entity]) -> Result<Vec<Option<Record>>, FactsError>;
 
-    /// Like [`FactStore::get_records`], but includes everything that any session has committed so far.
-    /// A caller that has claimed cells must check this before it asks for them.
+    /// Like [`FactStore::get_records`], but includes everything that any session has committed so
+    /// far. A caller that has claimed cells must check this before it asks for them.
     fn get_latest_records<'a>(
         &'a self,
         entities: &'a [&'a Entity],

@@ -594,7 +594,7 @@ pub struct ColumnTable {
     /// 27`). hqdl never infers this column from its name.
     pub year: Option<String>,
     /// For a numeric column: the smallest and the largest value that can be true. `hqdl query
-    /// --interval` needs it for SUM and AVG of the column.
+    /// --interval` requires it for SUM and AVG of the column.
     pub range: Option<[f64; 2]>,
     /// One-to-many: the values go into a separate table.
     pub many: Option<ManyTable>,

@@ -1,7 +1,8 @@
 //! SQL values of keys and cells, and their canonical forms.
 //!
 //! Blobs are not values, because a language model cannot use bytes. A blob or invalid UTF-8 in a
-//! key or context column is reported where it is read ([`UnreadableValue`]) and never becomes a `Value`.
+//! key or context column is reported where it is read ([`UnreadableValue`]) and never becomes a
+//! `Value`.
 
 use std::borrow::Cow;
 

@@ -52,7 +52,8 @@ impl TableAdvice {
     }
 }
 
-/// Returns the query that asks a model about tables; each text in `descriptions` describes one table.
+/// Returns the query that asks a model about tables; each text in `descriptions` describes one
+/// table.
 #[must_use]
 pub fn build_query(descriptions: &[String]) -> String {
     let text = |text: &str| format!("'{}'", text.replace('\'', "''"));

@@ -2,8 +2,8 @@
 //! tables as value lists.
 //!
 //! `sampling` samples the tables, and `classify` classifies names and values. `key_candidate`
-//! finds keys, `lookup_table` finds value lists, and `spec_writer` writes the TOML. The generated spec
-//! passes [`check`](hqdl_spec::check).
+//! finds keys, `lookup_table` finds value lists, and `spec_writer` writes the TOML. The generated
+//! spec passes [`check`](hqdl_spec::check).
 
 pub mod advice;
 mod spec_writer;

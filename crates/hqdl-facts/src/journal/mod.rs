@@ -269,8 +269,8 @@ pub(crate) fn cells_to_json(facts: &[Fact]) -> String {
     serde_json::to_string(&cells).unwrap_or_default()
 }
 
-/// A fact as an answer row stores it: `[identity_id, value_list, state, value, raw, repair, logprob]`,
-/// without trailing nulls.
+/// A fact as an answer row stores it: `[identity_id, value_list, state, value, raw, repair,
+/// logprob]`, without trailing nulls.
 struct JournalCell<'f>(&'f Fact);
 
 impl Serialize for JournalCell<'_> {
