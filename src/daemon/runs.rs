@@ -71,7 +71,7 @@ impl DaemonRuns {
             state: RunState::Running,
             began: crate::database::current_timestamp(),
             since: Instant::now(),
-            took: None,
+            total_seconds: None,
             cells: 0,
             done: 0,
             usage: crate::usage::Usage::default(),
@@ -120,7 +120,7 @@ impl DaemonRuns {
         copy_counters(&mut run);
         let is_listed = run.is_listed() || ended.published || ended.failure.is_some();
         let mut status = run.status;
-        status.took = Some(ended.seconds);
+        status.total_seconds = Some(ended.seconds);
         status.state = match ended {
             RunResult { interrupted: true, .. } => RunState::Interrupted,
             RunResult { failure: Some(_), .. } => RunState::Failed,

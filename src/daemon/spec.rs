@@ -63,7 +63,7 @@ pub(super) struct SpecState {
     /// Cause of a run that should start as soon as possible.
     pending_cause: Option<Cause>,
     requested_runs: VecDeque<RequestedRun>,
-    rests_until: Option<Instant>,
+    paused_until: Option<Instant>,
     other_cache: Option<OtherCache>,
     columns: Arc<Vec<ColumnReport>>,
     plan: Option<Arc<serde_json::Value>>,
@@ -156,7 +156,7 @@ impl SpecState {
             retried_failure: None,
             pending_cause: None,
             requested_runs: VecDeque::new(),
-            rests_until: None,
+            paused_until: None,
             other_cache: None,
             columns: Arc::default(),
             plan: None,
@@ -212,7 +212,7 @@ impl SpecState {
         if cause == Cause::Files && self.failures > 0 && self.due.is_some() {
             return;
         }
-        match self.rests_until.filter(|at| cause == Cause::Files && *at > Instant::now()) {
+        match self.paused_until.filter(|at| cause == Cause::Files && *at > Instant::now()) {
             Some(at) => self.due = Some((at, cause)),
             None => self.pending_cause = Some(cause),
         }
@@ -357,7 +357,7 @@ impl SpecState {
         self.running = None;
         self.last_run = is_listed.then_some(ended.id).or(self.last_run);
         let took = Duration::from_secs_f64(ended.seconds.max(0.0));
-        self.rests_until = Some(now + took * REST_FACTOR);
+        self.paused_until = Some(now + took * REST_FACTOR);
         if ended.had_other_tables {
             self.other_cache = Some(if ended.published {
                 OtherCache::ReplacedUntil(now + SHORTEST_CONTEST.max(took * CONTEST_FACTOR))

@@ -152,7 +152,7 @@ pub struct RunStatus {
     /// Start time on a monotonic clock.
     pub since: Instant,
     /// Duration in seconds; `None` while the run is in progress.
-    pub took: Option<f64>,
+    pub total_seconds: Option<f64>,
     /// Number of cells to ask for.
     pub cells: u64,
     /// Number of cells that are done.
@@ -313,7 +313,7 @@ impl RunStatus {
     /// Returns the duration in seconds so far.
     #[must_use]
     pub fn seconds(&self) -> f64 {
-        self.took.unwrap_or_else(|| self.since.elapsed().as_secs_f64())
+        self.total_seconds.unwrap_or_else(|| self.since.elapsed().as_secs_f64())
     }
 
     /// Returns the JSON of `/v1/runs`.

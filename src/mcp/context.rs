@@ -127,7 +127,7 @@ impl RowPage {
         json!({
             "status": "complete",
             "columns": self.columns, "rows": self.rows,
-            "next_cursor": cursor, "truncated": self.has_more, "cut_cells": self.cut_cells,
+            "next_cursor": cursor, "truncated": self.has_more, "cut_cells": self.truncated_cells,
             "assumptions": assumptions, "notes": meta.notes, "meta": meta.to_json(),
         })
     }

@@ -117,7 +117,7 @@ struct ColumnRequirement {
     list: Option<u32>,
     checker: Checker,
     /// Other identities whose facts count if there are none for the column's own identity.
-    also: Vec<u32>,
+    other_identity_ids: Vec<u32>,
     /// Earlier identities of a column with this name.
     earlier_identities: Vec<u32>,
     refresh_before: Option<i64>,
@@ -141,9 +141,10 @@ impl CellRequirements {
             .map(|column| {
                 let identity_id = history.intern_column_identity(&column.identity)?;
                 let mut earlier = history.list_column_identity_ids(&column.name)?;
-                let also = column.also.iter().map(|also| history.intern_column_identity(also));
-                let also = also.collect::<Result<Vec<u32>, _>>()?;
-                earlier.retain(|m| *m != identity_id && !also.contains(m));
+                let interned =
+                    column.other_identities.iter().map(|i| history.intern_column_identity(i));
+                let other_identity_ids = interned.collect::<Result<Vec<u32>, _>>()?;
+                earlier.retain(|m| *m != identity_id && !other_identity_ids.contains(m));
                 let list = column
                     .values
                     .as_ref()
@@ -156,7 +157,7 @@ impl CellRequirements {
                     identity_id,
                     list,
                     checker,
-                    also,
+                    other_identity_ids,
                     earlier_identities: earlier,
                     refresh_before: None,
                     retry_before: None,
@@ -207,7 +208,7 @@ impl CellRequirements {
     #[must_use]
     pub fn all_identity_ids(&self) -> Vec<u32> {
         let ids = |column: &ColumnRequirement| {
-            [column.identity_id].into_iter().chain(column.also.clone())
+            [column.identity_id].into_iter().chain(column.other_identity_ids.clone())
         };
         self.columns.iter().flat_map(ids).collect()
     }
@@ -257,8 +258,9 @@ impl CellRequirements {
             return CellLookup::Missing(Reason::NewRow, None);
         };
         let mut other_model_answered = false;
-        let identity_ids =
-            [requirement.identity_id].into_iter().chain(requirement.also.iter().copied());
+        let identity_ids = [requirement.identity_id]
+            .into_iter()
+            .chain(requirement.other_identity_ids.iter().copied());
         let found = identity_ids
             .into_iter()
             .find_map(|id| self.find_latest_fact(record, id, &mut other_model_answered));

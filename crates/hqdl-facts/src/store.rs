@@ -43,7 +43,8 @@ pub struct CommitUnit {
     /// The facts by entity. [`FactStore::commit_unit`] fills in their completion id.
     pub facts: Vec<(Entity, Vec<Fact>)>,
     /// The reservation of the request, if there is one. Committing the unit settles it.
-    pub settles: Option<ReservationId>,
+    #[serde(rename = "settles")]
+    pub reservation: Option<ReservationId>,
     /// The batch request that this completion answers. It is settled in the same transaction, so
     /// that an answer is never stored twice.
     pub answers: Option<i64>,

@@ -571,7 +571,7 @@ impl Context {
         tallies.iter().for_each(|t| tally.merge(t));
         self.run
             .facts
-            .commit_unit(CommitUnit { completion, facts, settles: reservation_id, answers })
+            .commit_unit(CommitUnit { completion, facts, reservation: reservation_id, answers })
             .await?;
         let usage = {
             let mut usage = self.run.events.usage.lock().unwrap_or_else(PoisonError::into_inner);

@@ -72,7 +72,7 @@ pub struct AuditReport {
     /// Number of sampled rows.
     pub sample: u64,
     /// Number of sampled rows that are no longer in any source.
-    pub gone: u64,
+    pub missing_rows: u64,
     /// Number of sampled rows whose published answer has changed.
     pub changed: u64,
     /// Reports on the columns. Columns compared with the truth come first.
@@ -85,7 +85,7 @@ impl AuditReport {
     pub fn to_json(&self) -> Json {
         json!({
             "audit": self.id, "expansion": self.expansion, "design": self.design,
-            "sample": self.sample, "gone": self.gone, "changed": self.changed,
+            "sample": self.sample, "gone": self.missing_rows, "changed": self.changed,
             "columns": self.columns,
         })
     }
@@ -108,10 +108,10 @@ impl Audit {
         let now = collect_frame(sources, published, expansion, &current)?;
         let now: HashMap<Entity, FrameRow> =
             now.into_iter().map(|row| (expansion.build_entity(&row.key), row)).collect();
-        let (mut gone, mut changed) = (0, 0);
+        let (mut missing_rows, mut changed) = (0, 0);
         for row in self.draw.sample().iter().map(|row| &self.draw.frame[*row]) {
             match now.get(&expansion.build_entity(&row.key)) {
-                None => gone += 1,
+                None => missing_rows += 1,
                 Some(found) => {
                     let is_changed = |(n, (_, audited)): (usize, &(usize, usize))| {
                         found.answers[n] != row.answers[*audited]
@@ -125,7 +125,7 @@ impl Audit {
             expansion: expansion.name.clone(),
             design: self.draw.design.name(),
             sample: self.draw.sample().len() as u64,
-            gone,
+            missing_rows,
             changed,
             columns: self.build_column_reports(expansion, confidence),
         })

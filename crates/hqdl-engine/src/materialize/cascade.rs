@@ -86,13 +86,13 @@ impl Materializer<'_> {
                 self.check_override_shots(n, column)?;
                 let rule = self.models[n].column_models(column).second.as_ref();
                 let levels = rule.map_or(1, SecondAnswerRule::level_count);
-                let drawn = match target.basis {
+                let sample = match target.basis {
                     TargetBasis::Model { sample, seed } => {
                         DrawnSample::Hashed { seed, size: sample as usize, cutoff: None }
                     }
                     TargetBasis::Truth => self.read_audited_sample(n, column)?,
                 };
-                calibrations[column] = Some(Calibration::new(target, drawn, levels));
+                calibrations[column] = Some(Calibration::new(target, sample, levels));
             }
             let keys = Keys::collect(self.database, &self.spec.expansions[n], None)?;
             Self::draw_samples(&keys, &mut calibrations)
@@ -192,7 +192,7 @@ impl Materializer<'_> {
         keys.for_each(&mut |key: &KeyRow| {
             for (column, calibration) in calibrations.iter().enumerate() {
                 let Some(DrawnSample::Hashed { seed, size, .. }) =
-                    calibration.as_ref().map(|calibration| &calibration.drawn)
+                    calibration.as_ref().map(|calibration| &calibration.sample)
                 else {
                     continue;
                 };
@@ -206,7 +206,8 @@ impl Materializer<'_> {
             Ok::<_, WalkError>(())
         })?;
         for (calibration, smallest) in calibrations.iter_mut().zip(&smallest) {
-            if let Some(Calibration { drawn: DrawnSample::Hashed { cutoff, .. }, .. }) = calibration
+            if let Some(Calibration { sample: DrawnSample::Hashed { cutoff, .. }, .. }) =
+                calibration
             {
                 *cutoff = smallest.peek().copied();
             }

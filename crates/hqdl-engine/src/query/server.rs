@@ -177,6 +177,6 @@ pub(in crate::query) fn run_with_calls(
     meta.values_unanswered = unanswered;
     meta.notes.extend(notes);
     let why = "published tables answer every call".to_owned();
-    meta.plan.rules.push(RuleOutcome { rule: STORED_COLUMNS, fired: true, why });
+    meta.plan.rules.push(RuleOutcome { rule: STORED_COLUMNS, is_applied: true, why });
     Ok(meta)
 }

@@ -163,8 +163,8 @@ fn add_history(
     let override_now = overrides.get(n, entity, at).cloned();
     let history = facts.history();
     let mut identities = history.list_column_identity_ids(&column.name)?;
-    for also in &column.also {
-        identities.push(history.intern_column_identity(also)?);
+    for identity in &column.other_identities {
+        identities.push(history.intern_column_identity(identity)?);
     }
     let mut past = history.load_facts(fact_entity)?;
     past.retain(|fact| identities.contains(&fact.identity_id));

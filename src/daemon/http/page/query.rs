@@ -623,12 +623,12 @@ fn render_plan_tree(meta: &Meta) -> Markup {
     };
     html! {
         ul.tree {
-            @for outcome in &meta.plan.rules { (rule(outcome.rule, outcome.fired, &outcome.why)) }
+            @for outcome in &meta.plan.rules { (rule(outcome.rule, outcome.is_applied, &outcome.why)) }
             @for select in &meta.plan.selects {
                 li { code { (select.text) }
                     ul {
                         @for condition in &select.conjuncts { li { code { (condition.text) } " " span.quiet { "evaluated " (condition.stage) } } }
-                        @for outcome in &select.rules { (rule(outcome.rule, outcome.fired, &outcome.why)) }
+                        @for outcome in &select.rules { (rule(outcome.rule, outcome.is_applied, &outcome.why)) }
                     }
                 }
             }

@@ -40,7 +40,7 @@ pub fn explain(request: &Request<'_>, query: ReadQuery) -> Result<Meta, QueryErr
         let mut meta = engine.build_meta(Usage::default(), began);
         meta.plan = stored_plan.plan;
         let why = "published tables answer every call".to_owned();
-        meta.plan.rules.push(Ruled { rule: STORED_COLUMNS, fired: true, why });
+        meta.plan.rules.push(Ruled { rule: STORED_COLUMNS, is_applied: true, why });
         return Ok(meta);
     }
     let rewritten = engine.rewrite_query(true);
@@ -62,8 +62,11 @@ pub fn explain(request: &Request<'_>, query: ReadQuery) -> Result<Meta, QueryErr
     let first = first.map(|r| UnboundedCall { call: r.call.clone(), why: why.to_owned() });
     meta.unbounded.extend(first.collect::<Vec<_>>());
     meta.plan = rewritten.plan;
-    let stored =
-        Ruled { rule: STORED_COLUMNS, fired: false, why: engine.no_stored_plan_reason.to_owned() };
+    let stored = Ruled {
+        rule: STORED_COLUMNS,
+        is_applied: false,
+        why: engine.no_stored_plan_reason.to_owned(),
+    };
     meta.plan.rules.push(stored);
     Ok(meta)
 }

@@ -158,7 +158,8 @@ impl Meta {
 
     fn plan_to_json(&self) -> Json {
         let rules = |all: &[RuleOutcome]| -> Vec<Json> {
-            let rule = |r: &RuleOutcome| json!({ "rule": r.rule, "fired": r.fired, "why": r.why });
+            let rule =
+                |r: &RuleOutcome| json!({ "rule": r.rule, "fired": r.is_applied, "why": r.why });
             all.iter().map(rule).collect()
         };
         let call = |n: &usize| self.routes.get(*n).map(|r| r.call.clone());

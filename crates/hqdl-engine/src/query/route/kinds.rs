@@ -74,7 +74,7 @@ impl Kinds {
             also.extend(kinds.iter().skip(1).map(|kind| vec![kind.clone()]));
         }
         let plain = &column.identity;
-        column.also =
+        column.other_identities =
             also.into_iter().map(|kinds| ColumnIdentity { kinds, ..plain.clone() }).collect();
         column.identity.kinds = own;
         column.fingerprint = column.identity.fingerprint();
@@ -110,7 +110,7 @@ impl Kinds {
 /// Sets the kind of the values that a column asks about.
 pub(in crate::query) fn set_kind(column: &mut Column, kind: &str) {
     column.origin = Some(kind.to_owned());
-    column.also = vec![column.identity.clone()];
+    column.other_identities = vec![column.identity.clone()];
     column.identity.kinds = vec![kind.to_lowercase()];
     column.fingerprint = column.identity.fingerprint();
 }
