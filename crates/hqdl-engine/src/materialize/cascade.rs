@@ -192,7 +192,7 @@ impl Materializer<'_> {
         keys.for_each(&mut |key: &KeyRow| {
             for (column, calibration) in calibrations.iter().enumerate() {
                 let Some(DrawnSample::Hashed { seed, size, .. }) =
-                    calibration.as_ref().map(|calibration| &calibration.sample)
+                    calibration.as_ref().map(|calibration| &calibration.drawn_sample)
                 else {
                     continue;
                 };
@@ -206,7 +206,7 @@ impl Materializer<'_> {
             Ok::<_, WalkError>(())
         })?;
         for (calibration, smallest) in calibrations.iter_mut().zip(&smallest) {
-            if let Some(Calibration { sample: DrawnSample::Hashed { cutoff, .. }, .. }) =
+            if let Some(Calibration { drawn_sample: DrawnSample::Hashed { cutoff, .. }, .. }) =
                 calibration
             {
                 *cutoff = smallest.peek().copied();
