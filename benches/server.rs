@@ -45,7 +45,7 @@ fn write(facts: &Facts) -> Vec<Entity> {
     let history = facts.history();
     let run = history.start_run("bench", "").expect("a run");
     let model = history.intern_model("instant").expect("a model");
-    let meaning = |n: usize| ColumnIdentity {
+    let identity = |n: usize| ColumnIdentity {
         key: vec!["name".to_owned(), "town".to_owned()],
         column: format!("column {n}"),
         kind: "text".to_owned(),
@@ -55,13 +55,13 @@ fn write(facts: &Facts) -> Vec<Entity> {
         kinds: Vec::new(),
         requires_evidence: false,
     };
-    let meanings: Vec<u32> = (0..COLUMNS)
-        .map(|n| history.intern_column_identity(&meaning(n)).expect("a meaning"))
+    let identity_ids: Vec<u32> = (0..COLUMNS)
+        .map(|n| history.intern_column_identity(&identity(n)).expect("an identity"))
         .collect();
     let unit = |request: usize| {
         let of = |row: usize| {
-            let fact = |meaning: &u32| Fact {
-                meaning: *meaning,
+            let fact = |identity_id: &u32| Fact {
+                identity_id: *identity_id,
                 model,
                 list: None,
                 completion: 0,
@@ -69,7 +69,7 @@ fn write(facts: &Facts) -> Vec<Entity> {
                 answer: Answer::ok(CellValue::One(Value::from(format!("the value of {row}")))),
                 logprob: None,
             };
-            (entity(request * ROWS + row), meanings.iter().map(fact).collect())
+            (entity(request * ROWS + row), identity_ids.iter().map(fact).collect())
         };
         CommitUnit {
             completion: Completion {
@@ -116,7 +116,7 @@ fn look(facts: &Facts, entities: &[Entity], threads: usize) {
             scope.spawn(move || {
                 for some in part.chunks(1000) {
                     let some: Vec<&Entity> = some.iter().collect();
-                    let found = facts.get_many(&some).expect("records");
+                    let found = facts.get_records(&some).expect("records");
                     assert!(
                         found.iter().all(|r| r.as_ref().is_some_and(|r| r.facts.len() == COLUMNS))
                     );

@@ -317,7 +317,7 @@ pub fn describe_stop(why: &StopReason) -> (String, String, u8) {
             (text, format!("{check}; all answers are kept; run this again to continue"), REFUSED)
         }
         StopReason::Bug(_) => (why.to_string(), "all answers are kept; please report this".to_owned(), WRONG_INPUT),
-        StopReason::Facts(error) => (error.to_string(), error.hint().to_owned(), facts_exit_code(error)),
+        StopReason::Facts(error) => (error.to_string(), error.hint().to_owned(), choose_facts_exit_code(error)),
     }
 }
 
@@ -406,12 +406,12 @@ impl From<SuggestError> for Failure {
 impl From<FactsError> for Failure {
     fn from(error: FactsError) -> Self {
         let (message, hint) = (error.to_string(), error.hint().to_owned());
-        Self::Message { message, hint, exit: facts_exit_code(&error) }
+        Self::Message { message, hint, exit: choose_facts_exit_code(&error) }
     }
 }
 
 /// Returns the exit code for an error of the fact store.
-fn facts_exit_code(error: &FactsError) -> u8 {
+fn choose_facts_exit_code(error: &FactsError) -> u8 {
     match error {
         FactsError::Unreachable { .. } => UNREACHABLE,
         _ => WRONG_INPUT,

@@ -46,7 +46,7 @@ pub fn build_sample_prompts(
         let shown: Vec<_> = rows.iter().map(|row| expansion.build_shown_row(row)).collect();
         let models = model::choose_models(spec, Some(&*connected), expansion);
         for (m, choice) in models.choices().iter().enumerate() {
-            let columns: Vec<usize> = models.columns_of_model(m).collect();
+            let columns: Vec<usize> = models.list_columns_of_model(m).collect();
             let frame = PromptFrame::new(&asked, &columns, choice.format);
             let prompt = frame.build_prompt(shown.iter().map(AsRef::as_ref));
             let title = match models.choices() {

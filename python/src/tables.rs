@@ -22,7 +22,10 @@ const ROWS_PER_TRANSACTION: usize = 10_000;
 
 fn table_error(table: &str) -> impl Fn(rusqlite::Error) -> Failed + '_ {
     move |error| {
-        wrong_input(format!("the table `{table}`: {}", hqdl::database::sqlite_message(&error)), "")
+        wrong_input(
+            format!("the table `{table}`: {}", hqdl::database::describe_sqlite_error(&error)),
+            "",
+        )
     }
 }
 

@@ -69,7 +69,7 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
     };
     let plan = plans.load_plan(&options.plan).map_err(to_failure)?;
     if !output_options.quiet {
-        for (name, text) in plan.describe() {
+        for (name, text) in plan.list_details() {
             let lines: Vec<String> =
                 text.lines().flat_map(|line| wrap_line(line, text_width())).collect();
             anstream::eprintln!("{name:<10} {}", lines.join("\n           "));

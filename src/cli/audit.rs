@@ -399,8 +399,9 @@ fn print_report(report: &AuditReport, output_options: OutputOptions) {
         report.design,
         format_count(report.sample, "row")
     );
-    let gone = [(report.gone, "no longer exist"), (report.changed, "have another answer now")];
-    for (rows, what) in gone.iter().filter(|(rows, _)| *rows > 0) {
+    let outdated =
+        [(report.missing_rows, "no longer exist"), (report.changed, "have another answer now")];
+    for (rows, what) in outdated.iter().filter(|(rows, _)| *rows > 0) {
         anstream::println!("{rows} of these rows {what}");
     }
     let mut table = Table::new();

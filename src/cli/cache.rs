@@ -148,7 +148,7 @@ impl IdNames {
                 .into_iter()
                 .map(|(id, text)| (id, column(text)))
                 .collect(),
-            models: history.models()?.into_iter().collect(),
+            models: history.list_models()?.into_iter().collect(),
         })
     }
 }
@@ -174,7 +174,7 @@ fn list_facts(
             }
             shown += 1;
             let (column, model) =
-                (name(&names.columns, fact.meaning), name(&names.models, fact.model));
+                (name(&names.columns, fact.identity_id), name(&names.models, fact.model));
             let value = fact.answer.value.to_json();
             let write_result = if output_options.json {
                 let entity: Json = serde_json::from_str(entity.as_str()).unwrap_or(Json::Null);
@@ -202,12 +202,12 @@ fn print_stats(facts: &Facts, output_options: OutputOptions) -> Result<(), Failu
         let (_, record) = entry?;
         entities += 1;
         for fact in record.facts {
-            let column = names.columns.get(&fact.meaning).cloned().unwrap_or_default();
+            let column = names.columns.get(&fact.identity_id).cloned().unwrap_or_default();
             let model = names.models.get(&fact.model).cloned().unwrap_or_default();
             columns.entry((column, model)).or_default().add(fact.answer.state, 1);
         }
     }
-    let totals = facts.history().totals()?;
+    let totals = facts.history().load_totals()?;
     let damage = facts.history().find_damage(0)?;
     if output_options.json {
         let columns: Vec<Json> = columns

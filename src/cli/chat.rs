@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use super::ask::{
-    Answered, AskFlags, AskOutcome, AskRun, PlanUse, keep_example, print_sql,
+    AnsweredQuestion, AskFlags, AskOutcome, AskRun, PlanUse, add_example_to_spec, print_sql,
     unusable_example_failure,
 };
 use super::failure::{Failure, INTERRUPTED};
@@ -44,7 +44,7 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
     let ask_run =
         AskRun::open(&options.ask, PlanUse::RunInChat, &session, &target, output_options)?;
     let store = open_store(&options.ask.flags.cache)?;
-    let database = describe_database(&target);
+    let database = format_database_location(&target);
     let (id, conversation) =
         open_conversation(store.as_ref(), options.resume.as_deref(), database)?;
     let mut chat = Chat {
@@ -77,7 +77,7 @@ fn to_failure(error: &FileError) -> Failure {
     Failure::wrong_input(error.to_string(), "pass a --cache directory that you can write to")
 }
 
-fn describe_database(target: &Path) -> String {
+fn format_database_location(target: &Path) -> String {
     let path = if is_server(target) { Ok(target.to_owned()) } else { std::path::absolute(target) };
     path.unwrap_or_else(|_| target.to_owned()).to_string_lossy().into_owned()
 }
@@ -125,7 +125,7 @@ struct Chat<'s> {
     store: Option<ConversationStore>,
     id: String,
     conversation: Conversation,
-    last: Option<Answered>,
+    last: Option<AnsweredQuestion>,
     /// Whether the last question failed.
     has_failed: bool,
     /// Exit code of the last question that failed.
@@ -134,7 +134,7 @@ struct Chat<'s> {
 
 /// Whether the conversation continues after a line of input.
 #[derive(PartialEq, Eq)]
-enum Next {
+enum LineOutcome {
     Continue,
     End,
 }
@@ -157,13 +157,13 @@ impl Chat<'_> {
             }
             let Some(line) = line else { break };
             let next = match line.trim() {
-                "" => Ok(Next::Continue),
+                "" => Ok(LineOutcome::Continue),
                 command if command.starts_with('/') => self.run_command(command),
                 question => self.answer_question(question, &interrupt),
             };
             match next {
-                Ok(Next::Continue) => {}
-                Ok(Next::End) => break,
+                Ok(LineOutcome::Continue) => {}
+                Ok(LineOutcome::End) => break,
                 Err(failure) => {
                     failure.print_error(self.output_options.json);
                     self.exit_code = failure.exit_code();
@@ -189,7 +189,7 @@ impl Chat<'_> {
         &mut self,
         question: &str,
         interrupt: &tokio::sync::watch::Receiver<bool>,
-    ) -> Result<Next, Failure> {
+    ) -> Result<LineOutcome, Failure> {
         self.last = None;
         self.has_failed = true;
         match self.ask_run.ask(question, &self.conversation.turns, interrupt)? {
@@ -204,11 +204,11 @@ impl Chat<'_> {
                 self.has_failed = false;
                 self.save_conversation()?;
                 if !is_open {
-                    return Ok(Next::End);
+                    return Ok(LineOutcome::End);
                 }
             }
         }
-        Ok(Next::Continue)
+        Ok(LineOutcome::Continue)
     }
 
     fn save_conversation(&self) -> Result<(), Failure> {
@@ -218,11 +218,11 @@ impl Chat<'_> {
         }
     }
 
-    fn run_command(&mut self, line: &str) -> Result<Next, Failure> {
+    fn run_command(&mut self, line: &str) -> Result<LineOutcome, Failure> {
         let (command, argument) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
         let argument = argument.trim();
         match command {
-            "/quit" | "/exit" => return Ok(Next::End),
+            "/quit" | "/exit" => return Ok(LineOutcome::End),
             "/help" => anstream::eprintln!("{HELP}"),
             "/sql" => print_sql(&self.last_turn()?.sql),
             "/price" => {
@@ -240,14 +240,14 @@ impl Chat<'_> {
                 self.save_conversation()?;
                 self.print_note(&format!("forgot: {}", to_single_line(&undone.question)));
             }
-            "/keep" => self.keep_example(argument)?,
+            "/keep" => self.add_example(argument)?,
             "/export" => self.export_rows(Path::new(argument))?,
             _ => {
                 let message = format!("there is no command {command}");
                 return Err(Failure::wrong_input(message, "/help lists the commands"));
             }
         }
-        Ok(Next::Continue)
+        Ok(LineOutcome::Continue)
     }
 
     /// Returns the last question with its query. Fails if the last question was not answered.
@@ -263,7 +263,7 @@ impl Chat<'_> {
 
     /// Adds the last query to the spec. A follow-up question must be written out in full, because
     /// it cannot be understood without the earlier ones.
-    fn keep_example(&self, question: &str) -> Result<(), Failure> {
+    fn add_example(&self, question: &str) -> Result<(), Failure> {
         let last = self.last_turn()?;
         if last.rows == 0 || !last.can_be_example {
             return Err(unusable_example_failure(last.rows));
@@ -283,7 +283,7 @@ impl Chat<'_> {
             question => question.to_owned(),
         };
         let turn = Turn { question, ..last.clone() };
-        keep_example(spec, &self.session.database, turn, self.output_options)
+        add_example_to_spec(spec, &self.session.database, turn, self.output_options)
     }
 
     fn export_rows(&self, path: &Path) -> Result<(), Failure> {

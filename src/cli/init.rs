@@ -121,8 +121,8 @@ fn ask_for_advice(
             "remove --db and --output; for a database on a server, leave out --ask",
         ));
     }
-    let cards = spec_draft.describe_tables();
-    if cards.is_empty() {
+    let descriptions = spec_draft.describe_tables();
+    if descriptions.is_empty() {
         return Ok(());
     }
     let mut flags = options.flags.clone();
@@ -131,7 +131,7 @@ fn ask_for_advice(
     }
     let session = session::open_without_spec(path, &flags, options.budget, "init")?;
     session::print_cache_location(session.facts()?, output_options);
-    let sql = advice::build_query(&cards);
+    let sql = advice::build_query(&descriptions);
     let mut request = session.new_query(path, &sql)?;
     request.model = Some(model::connect_for_planning(&session.spec)?);
     let planned = query::explain(&request)?;
@@ -144,7 +144,7 @@ fn ask_for_advice(
         anstream::eprintln!(
             "asking {} about {} in {}, {price}",
             session.spec.model.name,
-            format_count(cards.len() as u64, "table"),
+            format_count(descriptions.len() as u64, "table"),
             format_count(planned.requests, "request"),
         );
     }

@@ -10,7 +10,7 @@ use super::input::{self, open_for_query};
 use super::{CacheFlags, ModelFlags, OutputOptions, session};
 use crate::approval::{PlanStore, SpendingLedger, SpendingLimits};
 use crate::facts::is_server;
-use crate::mcp::config::{Assistant, format_config};
+use crate::mcp::config::{Assistant, build_config};
 use crate::mcp::context::{DEFAULT_TIMEOUT, ServerContext, plans_dir};
 use crate::spec::Provider;
 
@@ -51,7 +51,7 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
         let program = std::env::current_exe().unwrap_or_else(|_| PathBuf::from("hqdl"));
         let given = std::env::args_os().skip(1).map(|arg| arg.to_string_lossy().into_owned());
         let args = make_args_absolute(given);
-        let config = format_config(assistant, &program, &args, &collect_absolute_variables(&args));
+        let config = build_config(assistant, &program, &args, &collect_absolute_variables(&args));
         anstream::println!("{config:#}");
         return Ok(ExitCode::SUCCESS);
     }

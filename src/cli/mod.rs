@@ -282,13 +282,13 @@ pub fn main() -> ExitCode {
 #[must_use]
 pub fn run_command_line(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     let args: Vec<OsString> = args.into_iter().collect();
-    let parsed = command().try_get_matches_from(&args);
+    let parsed = build_command().try_get_matches_from(&args);
     let cli = match parsed.and_then(|matches| Cli::from_arg_matches(&matches)) {
         Ok(cli) => cli,
         // clap reports help and version as errors, too.
         Err(error) => {
             let mut error = if error.use_stderr() {
-                remove_variables(command()).try_get_matches_from(&args).err().unwrap_or(error)
+                remove_variables(build_command()).try_get_matches_from(&args).err().unwrap_or(error)
             } else {
                 error
             };
@@ -339,13 +339,13 @@ pub fn run_command_line(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Swan(command) => swan::run(&command, cli.output_options),
         Command::Completions { shell } => {
             let mut script = Vec::new();
-            clap_complete::generate(shell, &mut command(), "hqdl", &mut script);
+            clap_complete::generate(shell, &mut build_command(), "hqdl", &mut script);
             // A reader such as `head` may close the pipe early.
             let _ = std::io::Write::write_all(&mut std::io::stdout(), &script);
             Ok(ExitCode::SUCCESS)
         }
         Command::Man { dir } => std::fs::create_dir_all(&dir)
-            .and_then(|()| clap_mangen::generate_to(command(), &dir))
+            .and_then(|()| clap_mangen::generate_to(build_command(), &dir))
             .map(|()| ExitCode::SUCCESS)
             .map_err(|e| {
                 let reason = match e.kind() {
@@ -381,7 +381,7 @@ fn remove_variables(command: clap::Command) -> clap::Command {
 /// Returns the command line. Its help texts are the doc comments of its types without backticks,
 /// with examples at the end.
 #[must_use]
-pub fn command() -> clap::Command {
+pub fn build_command() -> clap::Command {
     fn strip_backticks(text: Option<&clap::builder::StyledStr>) -> Option<String> {
         text.map(|text| text.to_string().replace('`', ""))
     }

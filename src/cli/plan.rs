@@ -79,7 +79,7 @@ fn print_prompts(session: &Session, output_options: OutputOptions) -> Result<Exi
 
 /// Prints the number of cells to ask for in each column, with its model if the plan uses several.
 fn print_columns(plan: &Plan) {
-    let has_models = plan.model_parts().len() > 1;
+    let has_models = plan.list_model_parts().len() > 1;
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
     let mut header = vec!["expansion", "column", "known", "to ask", "why"];
@@ -119,7 +119,7 @@ fn print_columns(plan: &Plan) {
 
 /// Prints the number of requests, by model if the plan uses several.
 fn print_requests(plan: &Plan) {
-    let models = plan.model_parts();
+    let models = plan.list_model_parts();
     if let [only] = models.as_slice() {
         anstream::println!("requests  {} to {}", plan.request_count(), only.model);
         return;

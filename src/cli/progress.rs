@@ -44,7 +44,7 @@ struct PrintedFailures(BTreeSet<String>);
 impl PrintedFailures {
     /// Returns true if a message should be printed: it is new, and fewer than [`MAX_FAILURES`] were
     /// printed.
-    fn is_new(&mut self, message: &str) -> bool {
+    fn record_if_new(&mut self, message: &str) -> bool {
         self.0.len() < MAX_FAILURES && self.0.insert(message.to_owned())
     }
 }
@@ -90,7 +90,10 @@ impl Progress {
             }
             Event::Failed(message)
                 if !output_options.quiet
-                    && failures.lock().unwrap_or_else(PoisonError::into_inner).is_new(message) =>
+                    && failures
+                        .lock()
+                        .unwrap_or_else(PoisonError::into_inner)
+                        .record_if_new(message) =>
             {
                 anstream::eprintln!("failed: {message}");
             }
@@ -200,7 +203,7 @@ fn show_event(
             print_event(output_options, bar, event, &text);
         }
         Event::Failed(message) => {
-            let is_new = state.failures.is_new(message);
+            let is_new = state.failures.record_if_new(message);
             if output_options.json {
                 anstream::println!("{}", event.to_json());
             } else if !output_options.quiet && is_new {

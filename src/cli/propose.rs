@@ -72,7 +72,7 @@ impl ColumnProposal {
             usd(live),
             usd(materialized)
         );
-        if let Some(queries) = self.costs.break_even() {
+        if let Some(queries) = self.costs.compute_break_even() {
             let queries =
                 if queries == 1 { "1 query".to_owned() } else { format!("{queries} queries") };
             anstream::eprintln!("{:<10} filling is cheaper from {queries} about other rows on", "");
@@ -85,7 +85,7 @@ impl ColumnProposal {
         json["live_usd"] = self.costs.live.into();
         json["materialized_usd"] = self.costs.materialized.into();
         json["cells"] = self.cells.into();
-        json["break_even_queries"] = self.costs.break_even().into();
+        json["break_even_queries"] = self.costs.compute_break_even().into();
         json["problem"] = self.problem.clone().into();
         json
     }

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use super::servers;
-use super::spec_files::{resolve_reported_paths, with_suffix};
+use super::spec_files::{append_suffix, resolve_reported_paths};
 use super::watch::Watch;
 
 /// Maps files to the specs that depend on them.
@@ -42,7 +42,7 @@ impl FileIndex {
                 current.directories.extend(find_nearest_directory(name).map(Path::to_owned));
             }
             for name in [linked, real, file.to_owned()] {
-                current.names.insert(with_suffix(&name, "-wal"));
+                current.names.insert(append_suffix(&name, "-wal"));
                 current.names.insert(name);
             }
         }

@@ -54,7 +54,7 @@ pub(super) fn check_spec(
 }
 
 /// Parameters of a run.
-pub(super) struct RunOrder {
+pub(super) struct RunParameters {
     pub(super) id: u64,
     pub(super) name: String,
     pub(super) active_spec: Arc<ActiveSpec>,
@@ -162,20 +162,21 @@ impl RunProgress {
 
 /// Runs a spec on a new thread.
 pub(super) fn start_run(
-    order: RunOrder,
+    parameters: RunParameters,
     facts: Arc<Facts>,
     interrupt: watch::Receiver<bool>,
     progress: &Arc<RunProgress>,
     metrics: &Arc<Metrics>,
     events: mpsc::Sender<DaemonEvent>,
 ) -> std::thread::JoinHandle<()> {
-    let listener = progress.new_counting_listener(order.id, metrics, &events);
+    let listener = progress.new_counting_listener(parameters.id, metrics, &events);
     let metrics = Arc::clone(metrics);
     std::thread::spawn(move || {
         let began = Instant::now();
-        let id = order.id;
-        let result =
-            catch_unwind(AssertUnwindSafe(|| execute_run(&order, &facts, &listener, &interrupt)));
+        let id = parameters.id;
+        let result = catch_unwind(AssertUnwindSafe(|| {
+            execute_run(&parameters, &facts, &listener, &interrupt)
+        }));
         let mut ended = match result {
             Ok(Ok(ended)) => ended,
             Ok(Err(failure)) => to_failed_result(failure, FollowUp::Retry),
@@ -190,20 +191,22 @@ pub(super) fn start_run(
 }
 
 fn execute_run(
-    order: &RunOrder,
+    parameters: &RunParameters,
     facts: &Facts,
     listener: &Listener,
     interrupt: &watch::Receiver<bool>,
 ) -> Result<RunResult, Failure> {
-    let mut spec = order.active_spec.spec.clone();
-    spec.set_budget(order.budget)?;
-    let guard = GuardedConnection::open_for_sql(&spec.database, order.timeout, interrupt.clone())?;
-    let model = match (&order.active_spec.model, order.spend) {
+    let mut spec = parameters.active_spec.spec.clone();
+    spec.set_budget(parameters.budget)?;
+    let guard =
+        GuardedConnection::open_for_sql(&spec.database, parameters.timeout, interrupt.clone())?;
+    let model = match (&parameters.active_spec.model, parameters.spend) {
         (Ok(model), _) => Arc::clone(model),
         (Err(_), false) => model::connect_for_planning(&spec)?,
         // Publish the known values before reporting that no model is available.
         (Err(why), true) => {
-            let published = execute_run(&copy_without_spending(order), facts, listener, interrupt)?;
+            let published =
+                execute_run(&copy_without_spending(parameters), facts, listener, interrupt)?;
             let missing = published.columns.iter().flatten().any(|c| c.unasked > 0);
             return Ok(if missing {
                 RunResult {
@@ -216,22 +219,23 @@ fn execute_run(
             });
         }
     };
-    let run_mode = if order.spend { RunMode::Live } else { RunMode::CachedOnly };
-    let materializer = Materializer::new(&spec, guard.database(), facts, model, &order.selection)
-        .and_then(|materializer| materializer.with_run_mode(run_mode));
+    let run_mode = if parameters.spend { RunMode::Live } else { RunMode::CachedOnly };
+    let materializer =
+        Materializer::new(&spec, guard.database(), facts, model, &parameters.selection)
+            .and_then(|materializer| materializer.with_run_mode(run_mode));
     let materializer = match materializer {
         Ok(materializer) => materializer,
         Err(failure) => return Err(guard_failure(&guard).unwrap_or_else(|| failure.into())),
     };
     let other_table = materializer.find_table_of_other_cache()?;
-    if let (Some(table), true) = (other_table, order.keep_other_tables) {
+    if let (Some(table), true) = (other_table, parameters.keep_other_tables) {
         let failure = other_cache_failure(table, &spec);
         return Ok(RunResult {
             had_other_tables: true,
             ..to_failed_result(failure, FollowUp::Hold)
         });
     }
-    let command = format!("daemon {}", order.name);
+    let command = format!("daemon {}", parameters.name);
     // When the run sends its first request, it has read all keys. Release the guard then, so that
     // an interrupted run still publishes its answers.
     let (inner_listener, release) = (Arc::clone(listener), guard.disarm_handle());
@@ -261,7 +265,7 @@ fn execute_run(
     let has_columns = !report.columns.is_empty();
     let interrupted = matches!(report.stop_reason.as_deref(), Some(StopReason::Interrupted));
     let failure = Failure::take_from_report(&mut report);
-    let needs_approval = !order.spend && report.unasked > 0 && failure.is_none();
+    let needs_approval = !parameters.spend && report.unasked > 0 && failure.is_none();
     let plan = if needs_approval { Some(materializer.plan_requests()?.0.to_json()) } else { None };
     Ok(RunResult {
         id: 0,
@@ -279,17 +283,17 @@ fn execute_run(
     })
 }
 
-fn copy_without_spending(order: &RunOrder) -> RunOrder {
-    RunOrder {
-        id: order.id,
-        name: order.name.clone(),
-        active_spec: Arc::clone(&order.active_spec),
-        cause: order.cause,
-        selection: order.selection.clone(),
-        budget: order.budget,
-        timeout: order.timeout,
+fn copy_without_spending(parameters: &RunParameters) -> RunParameters {
+    RunParameters {
+        id: parameters.id,
+        name: parameters.name.clone(),
+        active_spec: Arc::clone(&parameters.active_spec),
+        cause: parameters.cause,
+        selection: parameters.selection.clone(),
+        budget: parameters.budget,
+        timeout: parameters.timeout,
         spend: false,
-        keep_other_tables: order.keep_other_tables,
+        keep_other_tables: parameters.keep_other_tables,
     }
 }
 

@@ -62,20 +62,20 @@ impl DaemonRuns {
     }
 
     pub(super) fn start_run(&mut self, begin: RunStart, context: &DaemonContext) {
-        let RunStart { order, ended } = begin;
-        let limits = &order.active_spec.spec.limits;
+        let RunStart { parameters, ended } = begin;
+        let limits = &parameters.active_spec.spec.limits;
         let status = RunStatus {
-            id: order.id,
-            spec: order.name.clone(),
-            cause: order.cause,
+            id: parameters.id,
+            spec: parameters.name.clone(),
+            cause: parameters.cause,
             state: RunState::Running,
             began: crate::database::current_timestamp(),
             since: Instant::now(),
-            took: None,
+            total_seconds: None,
             cells: 0,
             done: 0,
             usage: crate::usage::Usage::default(),
-            budget: order.budget.or(limits.budget_usd),
+            budget: parameters.budget.or(limits.budget_usd),
             failed: 0,
             last_error: None,
             last_warning: None,
@@ -85,7 +85,7 @@ impl DaemonRuns {
         let (interrupt, receive) = watch::channel(false);
         let progress = Arc::new(RunProgress::default());
         let (facts, metrics) = (Arc::clone(&context.facts), &context.metrics);
-        job::start_run(order, facts, receive, &progress, metrics, context.events.clone());
+        job::start_run(parameters, facts, receive, &progress, metrics, context.events.clone());
         self.running.push(DaemonRun { status, progress, interrupt, waiter: ended });
     }
 
@@ -120,7 +120,7 @@ impl DaemonRuns {
         copy_counters(&mut run);
         let is_listed = run.is_listed() || ended.published || ended.failure.is_some();
         let mut status = run.status;
-        status.took = Some(ended.seconds);
+        status.total_seconds = Some(ended.seconds);
         status.state = match ended {
             RunResult { interrupted: true, .. } => RunState::Interrupted,
             RunResult { failure: Some(_), .. } => RunState::Failed,

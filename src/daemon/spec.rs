@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use super::active_spec::ActiveSpec;
 use super::event::{FollowUp, RunResult, SpecChecked};
-use super::job::RunOrder;
+use super::job::RunParameters;
 use super::spec_files::FileFingerprint;
 use super::status::{Cause, SpecStatus};
 use crate::failure::Failure;
@@ -63,7 +63,7 @@ pub(super) struct SpecState {
     /// Cause of a run that should start as soon as possible.
     pending_cause: Option<Cause>,
     requested_runs: VecDeque<RequestedRun>,
-    rests_until: Option<Instant>,
+    paused_until: Option<Instant>,
     other_cache: Option<OtherCache>,
     columns: Arc<Vec<ColumnReport>>,
     plan: Option<Arc<serde_json::Value>>,
@@ -125,7 +125,7 @@ pub(super) struct RequestedRun {
 
 /// A run to start, and the channel that is notified of its end.
 pub(super) struct RunStart {
-    pub(super) order: RunOrder,
+    pub(super) parameters: RunParameters,
     pub(super) ended: Option<oneshot::Sender<()>>,
 }
 
@@ -156,7 +156,7 @@ impl SpecState {
             retried_failure: None,
             pending_cause: None,
             requested_runs: VecDeque::new(),
-            rests_until: None,
+            paused_until: None,
             other_cache: None,
             columns: Arc::default(),
             plan: None,
@@ -212,7 +212,7 @@ impl SpecState {
         if cause == Cause::Files && self.failures > 0 && self.due.is_some() {
             return;
         }
-        match self.rests_until.filter(|at| cause == Cause::Files && *at > Instant::now()) {
+        match self.paused_until.filter(|at| cause == Cause::Files && *at > Instant::now()) {
             Some(at) => self.due = Some((at, cause)),
             None => self.pending_cause = Some(cause),
         }
@@ -299,7 +299,7 @@ impl SpecState {
         let active_spec = Arc::clone(self.active_spec.as_ref().filter(|_| self.running.is_none())?);
         let name = self.name.clone();
         let is_contested = self.other_cache.as_ref().is_some_and(OtherCache::is_contested);
-        let order = move |id, cause, selection, budget, timeout, spend| RunOrder {
+        let parameters = move |id, cause, selection, budget, timeout, spend| RunParameters {
             id,
             name,
             active_spec,
@@ -317,7 +317,7 @@ impl SpecState {
             self.running = Some(id);
             self.is_full_run = selection == Selection::default();
             return Some(RunStart {
-                order: order(id, cause, selection, budget, timeout, true),
+                parameters: parameters(id, cause, selection, budget, timeout, true),
                 ended,
             });
         }
@@ -327,8 +327,8 @@ impl SpecState {
         self.due = None;
         let id = reserve_run_id();
         self.running = Some(id);
-        let order = order(id, cause, Selection::default(), None, None, spend);
-        Some(RunStart { order, ended: None })
+        let parameters = parameters(id, cause, Selection::default(), None, None, spend);
+        Some(RunStart { parameters, ended: None })
     }
 
     /// Updates the fingerprint of the output copy after a run. Only runs write the copy, so its
@@ -357,7 +357,7 @@ impl SpecState {
         self.running = None;
         self.last_run = is_listed.then_some(ended.id).or(self.last_run);
         let took = Duration::from_secs_f64(ended.seconds.max(0.0));
-        self.rests_until = Some(now + took * REST_FACTOR);
+        self.paused_until = Some(now + took * REST_FACTOR);
         if ended.had_other_tables {
             self.other_cache = Some(if ended.published {
                 OtherCache::ReplacedUntil(now + SHORTEST_CONTEST.max(took * CONTEST_FACTOR))

@@ -19,7 +19,7 @@ pub(super) fn file_check_count() -> u64 {
 /// Returns the specs by name: every `*.toml` of a directory, or the given file. A missing directory
 /// contains no specs.
 pub(super) fn find_specs(path: &Path) -> BTreeMap<String, PathBuf> {
-    let named = |path: PathBuf| Some((spec_name(&path)?, path));
+    let named = |path: PathBuf| Some((derive_spec_name(&path)?, path));
     if path.is_file() {
         return named(path.to_owned()).into_iter().collect();
     }
@@ -28,7 +28,7 @@ pub(super) fn find_specs(path: &Path) -> BTreeMap<String, PathBuf> {
 }
 
 /// Returns the spec's name for a file, or `None` if it is not a spec file.
-pub(super) fn spec_name(path: &Path) -> Option<String> {
+pub(super) fn derive_spec_name(path: &Path) -> Option<String> {
     // A name that is not UTF-8 is reported when the file is read.
     let name = path.file_stem()?.to_string_lossy();
     let toml = path.extension().is_some_and(|e| e == "toml") && !name.starts_with('.');
@@ -61,7 +61,7 @@ impl FileFingerprint {
         // Ignore an empty log, because readers create and remove it. The log is next to the
         // database itself, not next to a link to it.
         let real = path.canonicalize();
-        let log = std::fs::metadata(with_suffix(real.as_deref().unwrap_or(path), "-wal"))
+        let log = std::fs::metadata(append_suffix(real.as_deref().unwrap_or(path), "-wal"))
             .ok()
             .filter(|m| m.len() > 0);
         Self::File(meta.len(), meta.modified().ok(), log.map(|m| (m.len(), m.modified().ok())))
@@ -83,7 +83,7 @@ pub(super) fn resolve_reported_paths(file: &Path) -> [PathBuf; 2] {
 }
 
 /// Returns the path of a file that `SQLite` creates next to a database.
-pub(super) fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
+pub(super) fn append_suffix(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(suffix);
     name.into()

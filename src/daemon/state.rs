@@ -269,7 +269,7 @@ impl EventLoop {
             for path in paths {
                 if let (Some(dir), Some(file)) = (path.parent(), path.file_name())
                     && self.specs_paths.iter().any(|p| p == dir)
-                    && let Some(name) = spec_files::spec_name(path)
+                    && let Some(name) = spec_files::derive_spec_name(path)
                 {
                     self.update_spec_file(
                         &name,

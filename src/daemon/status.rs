@@ -152,7 +152,7 @@ pub struct RunStatus {
     /// Start time on a monotonic clock.
     pub since: Instant,
     /// Duration in seconds; `None` while the run is in progress.
-    pub took: Option<f64>,
+    pub total_seconds: Option<f64>,
     /// Number of cells to ask for.
     pub cells: u64,
     /// Number of cells that are done.
@@ -210,13 +210,13 @@ impl DaemonStatus {
 
     /// Returns a spec by name.
     #[must_use]
-    pub fn spec(&self, name: &str) -> Option<&Arc<SpecStatus>> {
+    pub fn find_spec(&self, name: &str) -> Option<&Arc<SpecStatus>> {
         self.specs.get(name)
     }
 
     /// Returns a run by number.
     #[must_use]
-    pub fn run(&self, id: u64) -> Option<&Arc<RunStatus>> {
+    pub fn find_run(&self, id: u64) -> Option<&Arc<RunStatus>> {
         self.runs.iter().find(|r| r.id == id)
     }
 
@@ -313,7 +313,7 @@ impl RunStatus {
     /// Returns the duration in seconds so far.
     #[must_use]
     pub fn seconds(&self) -> f64 {
-        self.took.unwrap_or_else(|| self.since.elapsed().as_secs_f64())
+        self.total_seconds.unwrap_or_else(|| self.since.elapsed().as_secs_f64())
     }
 
     /// Returns the JSON of `/v1/runs`.

@@ -14,9 +14,9 @@ use tokio::sync::mpsc;
 use super::event::DaemonEvent;
 use super::servers::Servers;
 
-/// Time without changes before a file is reported.
+/// Time for which a file must not change before it is reported.
 const QUIET_PERIOD: Duration = Duration::from_millis(100);
-/// Interval of the check for quiet files.
+/// Interval between checks for such files.
 const CHECK_INTERVAL: Duration = Duration::from_millis(25);
 
 /// Watcher of directories, which sends events to the loop.

@@ -152,7 +152,7 @@ pub async fn authorize(
     }
     if let (Some(usd), false) = (plan.max_usd, needs_person || context.needs_approval) {
         match context.ledger.reserve(usd, false) {
-            Ok(reservation) => return Ok(grant(context, plan, reservation)),
+            Ok(reservation) => return Ok(grant_plan(context, plan, reservation)),
             Err(LimitReached::Unapproved) => {}
             Err(reached @ LimitReached::Total) => {
                 return Ok(refuse_plan_over_limit(context, plan, reached));
@@ -202,7 +202,7 @@ pub async fn authorize(
     }
     let saved = context.plans.request_approval(plan, jiff::Timestamp::now().as_second());
     saved.map_err(|error| Failure::wrong_input(error.to_string(), "pass another --cache"))?;
-    Ok(Decision::Refused(describe_refusal(context, plan, problem)))
+    Ok(Decision::Refused(build_approval_notice(context, plan, problem)))
 }
 
 /// Returns the result of a tool if the user rejected the plan, otherwise `None`.
@@ -217,7 +217,11 @@ pub fn find_rejection(context: &ServerContext, plan: &PlanRecord) -> Result<Opti
     }
 }
 
-fn grant(context: &ServerContext, plan: &PlanRecord, reservation: SpendingReservation) -> Decision {
+fn grant_plan(
+    context: &ServerContext,
+    plan: &PlanRecord,
+    reservation: SpendingReservation,
+) -> Decision {
     // The plan no longer needs a decision. A request that cannot be removed does no harm.
     let _ = context.plans.withdraw_request(plan);
     let limit_usd = Some(reservation.usd());
@@ -227,7 +231,7 @@ fn grant(context: &ServerContext, plan: &PlanRecord, reservation: SpendingReserv
 fn grant_approved_plan(context: &ServerContext, plan: &PlanRecord) -> Decision {
     match plan.max_usd.map(|usd| context.ledger.reserve(usd, true)) {
         None => Decision::Granted(Grant { limit_usd: None, reservation: None }),
-        Some(Ok(reservation)) => grant(context, plan, reservation),
+        Some(Ok(reservation)) => grant_plan(context, plan, reservation),
         Some(Err(reached)) => refuse_plan_over_limit(context, plan, reached),
     }
 }
@@ -243,7 +247,11 @@ fn refuse_plan_over_limit(
     }))
 }
 
-fn describe_refusal(context: &ServerContext, plan: &PlanRecord, problem: Option<String>) -> Json {
+fn build_approval_notice(
+    context: &ServerContext,
+    plan: &PlanRecord,
+    problem: Option<String>,
+) -> Json {
     let id = plan.id();
     let price = plan.describe_max_cost();
     let (what, tool) = match plan.work {
@@ -279,7 +287,7 @@ fn uses_input_results(call: &ToolCall) -> bool {
 /// indented.
 fn describe_question(plan: &PlanRecord) -> String {
     let mut message = format!("Approve this plan? The cost is {}.", plan.describe_max_cost());
-    for (name, text) in plan.describe() {
+    for (name, text) in plan.list_details() {
         message.push_str(&format!("\n{name}: {}", text.replace('\n', "\n    ")));
     }
     message

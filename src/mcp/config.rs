@@ -18,7 +18,7 @@ pub enum Assistant {
 
 /// Returns the configuration to paste. `variables` are environment variables that the server needs.
 #[must_use]
-pub fn format_config(
+pub fn build_config(
     assistant: Assistant,
     program: &Path,
     args: &[String],

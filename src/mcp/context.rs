@@ -13,8 +13,8 @@ use super::connection::PlanClient;
 use super::page::{DEFAULT_ROWS, RowPage};
 use crate::approval::{PlanRecord, PlanStore, PlannedQuery, PlannedWork, SpendingLedger};
 use crate::ask::{
-    self, AskError, AskPlan, AskQuestion, Asker, CostLimits, MaxCost, SqlGenerationLimit,
-    TableCard, Written,
+    self, AskError, AskPlan, AskQuestion, Asker, CostLimits, MaxCost, PlanningOutcome,
+    SqlGenerationLimit, TableDescription,
 };
 use crate::database::Database;
 use crate::database::provenance::CellProvenance;
@@ -127,7 +127,7 @@ impl RowPage {
         json!({
             "status": "complete",
             "columns": self.columns, "rows": self.rows,
-            "next_cursor": cursor, "truncated": self.has_more, "cut_cells": self.cut_cells,
+            "next_cursor": cursor, "truncated": self.has_more, "cut_cells": self.truncated_cells,
             "assumptions": assumptions, "notes": meta.notes, "meta": meta.to_json(),
         })
     }
@@ -169,23 +169,28 @@ impl ServerContext {
     /// Returns a description of the database, restricted to `tables` unless it is empty.
     pub fn describe_database(&self, tables: &[String]) -> Result<Json, Failure> {
         let shows_values = self.spec.ask.shows_values;
-        let (mut cards, _) = ask::describe_tables(&self.target, &self.spec, shows_values)?;
+        let (mut descriptions, _) = ask::describe_tables(&self.target, &self.spec, shows_values)?;
         if !tables.is_empty() {
-            let is_named = |name: &str| cards.iter().any(|c| c.name.eq_ignore_ascii_case(name));
+            let is_named =
+                |name: &str| descriptions.iter().any(|c| c.name.eq_ignore_ascii_case(name));
             if let Some(missing) = tables.iter().find(|name| !is_named(name)) {
                 return Err(Failure::wrong_input(
                     format!("there is no table {}", to_single_line(missing)),
                     "call `describe` without tables",
                 ));
             }
-            cards.retain(|c| tables.iter().any(|name| name.eq_ignore_ascii_case(&c.name)));
+            descriptions.retain(|c| tables.iter().any(|name| name.eq_ignore_ascii_case(&c.name)));
         }
-        let size: usize = cards.iter().map(|c| c.definition.len() + c.samples.len()).sum();
+        let size: usize = descriptions.iter().map(|c| c.definition.len() + c.samples.len()).sum();
         let is_short = size <= MAX_DEFINITION_CHARS || !tables.is_empty();
-        let describe = |card: &TableCard| {
-            let definition = if is_short { card.definition.clone() } else { card.format_outline() };
-            let samples = if is_short { card.samples.as_str() } else { "" };
-            json!({ "name": card.name, "definition": definition, "sample_rows": samples })
+        let describe = |description: &TableDescription| {
+            let definition = if is_short {
+                description.definition.clone()
+            } else {
+                description.format_outline()
+            };
+            let samples = if is_short { description.samples.as_str() } else { "" };
+            json!({ "name": description.name, "definition": definition, "sample_rows": samples })
         };
         let coverage = self.count_published_values()?;
         let example = |e: &crate::spec::file::ExampleTable| json!({ "question": e.question, "sql": e.sql.trim() });
@@ -201,7 +206,7 @@ impl ServerContext {
             })
         };
         Ok(json!({
-            "tables": cards.iter().map(describe).collect::<Vec<_>>(),
+            "tables": descriptions.iter().map(describe).collect::<Vec<_>>(),
             "is_complete": is_short,
             "expansions": self.spec.expansions.iter().map(expansion).collect::<Vec<_>>(),
             "examples": self.spec.ask.examples.iter().map(example).collect::<Vec<_>>(),
@@ -416,19 +421,19 @@ impl ServerContext {
             before_request: &|| {},
         };
         let mut asker = Asker::new(asked).map_err(|error| self.to_failure(error, ""))?;
-        let written = asker.write_likelier_query();
-        asker.finish(written.is_ok())?;
-        match written {
-            Ok(Written::Plan(plan)) => Ok(WrittenQuery::Sql(plan)),
-            Ok(Written::Declined(reason)) => Ok(WrittenQuery::Failed(format!(
+        let outcome = asker.plan_likelier_reading();
+        asker.finish(outcome.is_ok())?;
+        match outcome {
+            Ok(PlanningOutcome::Plan(plan)) => Ok(WrittenQuery::Sql(plan)),
+            Ok(PlanningOutcome::Declined(reason)) => Ok(WrittenQuery::Failed(format!(
                 "the database cannot answer this: {}",
                 to_single_line(&reason)
             ))),
-            Ok(Written::Failed(failed)) => Ok(WrittenQuery::Failed(format!(
+            Ok(PlanningOutcome::Failed(failed)) => Ok(WrittenQuery::Failed(format!(
                 "the model wrote no query that runs: {}",
                 to_single_line(&failed.error)
             ))),
-            Ok(Written::Unreadable) => {
+            Ok(PlanningOutcome::Unreadable) => {
                 Ok(WrittenQuery::Failed(
                 "the model's reply contains no query; reword the question, or write the SQL yourself and call `query`"
                     .to_owned(),

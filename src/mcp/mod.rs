@@ -1,7 +1,7 @@
-//! An MCP server: an assistant queries a database through tools. [`serve_stdio`] speaks the
+//! An MCP server: an assistant queries a database through tools. [`serve_stdio`] serves the
 //! protocol on stdin and stdout, with the official SDK, and the daemon serves an [`McpServer`] over
-//! HTTP. `call` runs a tool, [`context`] does the work of the tools, `gate` decides what may be
-//! spent, and [`crate::approval`] contains the rules.
+//! HTTP. `call` runs a tool, [`context`] does the work of the tools, `approval` decides whether a
+//! plan may run, and [`crate::approval`] contains the rules.
 
 mod actions;
 mod call;

@@ -26,7 +26,7 @@ pub struct RowPage {
     /// Whether more rows follow the page.
     pub has_more: bool,
     /// Number of truncated cells.
-    pub cut_cells: u64,
+    pub truncated_cells: u64,
     /// Rows before the page.
     offset: u64,
     /// Maximum number of rows.
@@ -56,14 +56,14 @@ impl RowPage {
         // Even a row with many long cells must not exceed the page's size limit.
         let left = MAX_BYTES.saturating_sub(self.bytes).min(MAX_CELL_BYTES);
         let shown = &bytes[..bytes.len().min(left)];
-        let is_cut = shown.len() < bytes.len();
-        self.cut_cells += u64::from(is_cut);
+        let is_truncated = shown.len() < bytes.len();
+        self.truncated_cells += u64::from(is_truncated);
         self.bytes += shown.len();
         if matches!(value, ValueRef::Blob(_)) {
             return to_json(ValueRef::Blob(shown));
         }
         let mut text = String::from_utf8_lossy(shown).into_owned();
-        if is_cut {
+        if is_truncated {
             // The limit may split a character.
             text.truncate(text.trim_end_matches('\u{fffd}').len());
             text.push('…');

@@ -23,7 +23,7 @@ const GUIDE_ROW: ResourceRow =
     ("hqdl://guide", "guide", "How to write queries that ask a model", "text/markdown");
 
 /// A prompt that the server offers, with its single argument.
-struct ReadyPrompt {
+struct PromptTemplate {
     name: &'static str,
     about: &'static str,
     argument: &'static str,
@@ -32,8 +32,8 @@ struct ReadyPrompt {
     text: &'static str,
 }
 
-const PROMPTS: [ReadyPrompt; 3] = [
-    ReadyPrompt {
+const PROMPTS: [PromptTemplate; 3] = [
+    PromptTemplate {
         name: "answer",
         about: "Answer a question with a query",
         argument: "question",
@@ -42,7 +42,7 @@ const PROMPTS: [ReadyPrompt; 3] = [
                returns them, and write one query. Call `plan` first, tell me the price, and run the query with \
                `query` after I approved it. Say which tables and values you searched.",
     },
-    ReadyPrompt {
+    PromptTemplate {
         name: "audit",
         about: "Check the answers of a column",
         argument: "sources",
@@ -52,7 +52,7 @@ const PROMPTS: [ReadyPrompt; 3] = [
                value, and never guess. Your answers count as agreement between models, not as the truth. Stop when \
                `status` is `complete`.",
     },
-    ReadyPrompt {
+    PromptTemplate {
         name: "fill",
         about: "Fill missing cells within a maximum cost",
         argument: "usd",
@@ -97,7 +97,7 @@ fn read_spec(context: &ServerContext) -> Result<String, Failure> {
 }
 
 pub fn list_prompts() -> Vec<Prompt> {
-    let prompt = |row: &ReadyPrompt| {
+    let prompt = |row: &PromptTemplate| {
         let argument = PromptArgument::new(row.argument).with_description(row.argument_about);
         Prompt::new(row.name, Some(row.about), Some(vec![argument.with_required(true)]))
     };

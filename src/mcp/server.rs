@@ -20,7 +20,7 @@ use super::connection::{HttpConnection, PlanClient, ToolCall, describe_client};
 use super::context::ServerContext;
 use super::host::{McpHost, WorkPermit};
 use super::resources::{build_prompt, list_prompts, list_resources, read_resource};
-use super::stdin::AnsweredLines;
+use super::stdin::LineLimitReader;
 use super::tools::list_tools;
 use crate::failure::Failure;
 use crate::format::to_single_line;
@@ -84,7 +84,7 @@ pub fn serve_stdio(context: ServerContext) -> Result<(), Failure> {
     });
     runtime.block_on(async {
         let (stdin, stdout) = rmcp::transport::stdio();
-        let running = Box::pin(server.serve((AnsweredLines::new(stdin), stdout))).await;
+        let running = Box::pin(server.serve((LineLimitReader::new(stdin), stdout))).await;
         let running =
             running.map_err(|_| failed("no client began the protocol on stdin".to_owned()))?;
         running.waiting().await.map_err(|e| failed(e.to_string()))?;

@@ -12,7 +12,7 @@ const INVALID_REQUEST: &[u8] = b"{}\n";
 
 /// A reader that inserts an invalid request after each line that is too long, so that the client
 /// receives an error.
-pub struct AnsweredLines<R> {
+pub struct LineLimitReader<R> {
     inner: BufReader<R>,
     /// Number of bytes read so far of the current line.
     length: usize,
@@ -20,13 +20,13 @@ pub struct AnsweredLines<R> {
     inserted: &'static [u8],
 }
 
-impl<R: AsyncRead> AnsweredLines<R> {
+impl<R: AsyncRead> LineLimitReader<R> {
     pub fn new(inner: R) -> Self {
         Self { inner: BufReader::new(inner), length: 0, inserted: &[] }
     }
 }
 
-impl<R: AsyncRead + Unpin> AsyncRead for AnsweredLines<R> {
+impl<R: AsyncRead + Unpin> AsyncRead for LineLimitReader<R> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,

@@ -14,7 +14,7 @@ use serde_json::{Value as Json, json};
 use self::response_fields::{describe_response, field_row};
 use self::spec_fields::kind;
 use crate::tidy::sources;
-use hqdl::cli::{EXAMPLES, command, wrap_example};
+use hqdl::cli::{EXAMPLES, build_command, wrap_example};
 use hqdl_testkit::daemon::Daemon;
 use hqdl_testkit::project::{heroes_project, truthful_endpoint};
 
@@ -58,7 +58,7 @@ fn commands() -> Vec<(String, Command)> {
             }
         }
     }
-    let mut root = command();
+    let mut root = build_command();
     root.build();
     let mut found = Vec::new();
     collect(&root, "", &mut found);
@@ -150,7 +150,7 @@ fn every_command_and_flag_is_on_the_page() {
         "# Commands\n\nEvery command of `hqdl`, with its arguments and flags. `hqdl help COMMAND` prints \
          the same text.\n\n",
     );
-    let mut root = command();
+    let mut root = build_command();
     root.build();
     let common: Vec<&Arg> = root
         .get_arguments()
@@ -246,7 +246,7 @@ const EXIT_CODES: [(&str, &str); 8] = [
 
 /// Returns the exit codes as `hqdl help` lists them.
 fn exit_codes() -> String {
-    let help = command().get_after_help().map(ToString::to_string).unwrap_or_default();
+    let help = build_command().get_after_help().map(ToString::to_string).unwrap_or_default();
     let mut text = String::from("## Exit codes\n\n| code | meaning | detail |\n|---|---|---|\n");
     let codes = help.trim_start_matches("Exit: ").trim_end_matches('.').split(", ");
     for (code, meaning) in codes.filter_map(|c| c.split_once(' ')) {
@@ -285,7 +285,7 @@ fn examples_are_command_lines_and_every_flag_has_one() {
     let all: Vec<Vec<String>> =
         EXAMPLES.iter().flat_map(|(_, lines)| lines.iter().map(|l| words(l))).collect();
     for words in &all {
-        if let Err(error) = command().try_get_matches_from(words) {
+        if let Err(error) = build_command().try_get_matches_from(words) {
             panic!("{words:?}: {error}");
         }
     }

@@ -100,7 +100,7 @@ fn help() {
     let endpoint = truthful_endpoint();
     let project = heroes_project(&endpoint, "json");
     assert_snapshot!("help", said(&project, &["--help"]));
-    for command in hqdl::cli::command().get_subcommands() {
+    for command in hqdl::cli::build_command().get_subcommands() {
         let name = command.get_name();
         assert_snapshot!(format!("help_{name}"), said(&project, &[name, "--help"]));
     }

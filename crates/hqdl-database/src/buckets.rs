@@ -99,13 +99,13 @@ impl BucketSnapshot {
 
     /// Returns the bucket number of an entity.
     #[must_use]
-    pub fn bucket_of(&self, entity: &Entity) -> usize {
+    pub fn bucket_index(&self, entity: &Entity) -> usize {
         self.bucket_index_of_text(entity.as_str().as_bytes())
     }
 
     /// Returns the bucket of an entity.
     pub fn bucket_mut(&mut self, entity: &Entity) -> &mut Bucket {
-        let n = self.bucket_of(entity);
+        let n = self.bucket_index(entity);
         &mut self.buckets[n]
     }
 
@@ -124,7 +124,7 @@ impl BucketSnapshot {
         source_rows: &[u64],
         is_first_spelling: bool,
     ) -> &mut Bucket {
-        let n = self.bucket_of(entity);
+        let n = self.bucket_index(entity);
         let is_duplicate = source_rows.iter().any(|rows| *rows > 1);
         let remarks = [is_duplicate, !is_first_spelling].into_iter().zip(&mut self.samples);
         for (_, samples) in remarks.filter(|(is_sample, s)| *is_sample && s.len() < MAX_SAMPLES) {
@@ -240,7 +240,7 @@ impl ChangedBuckets {
 
     /// Determines the buckets to visit, after all source rows have been added.
     pub(super) fn mark_visited_buckets(&mut self, answered: &HashSet<Entity>) {
-        self.visited = answered.iter().map(|entity| self.snapshot.bucket_of(entity)).collect();
+        self.visited = answered.iter().map(|entity| self.snapshot.bucket_index(entity)).collect();
         let sums = self.snapshot.buckets.iter().zip(&self.source_sums).enumerate();
         let may_differ = sums.filter(|(_, (b, sum))| b.is_open || b.source_sum != **sum);
         self.visited.extend(may_differ.map(|(n, _)| n));
@@ -277,7 +277,7 @@ impl ChangedBuckets {
     /// Returns true if the run visits the keys of an entity.
     #[must_use]
     pub fn contains(&self, entity: &Entity) -> bool {
-        self.visited.contains(&self.snapshot.bucket_of(entity))
+        self.visited.contains(&self.snapshot.bucket_index(entity))
     }
 
     /// Returns the sum of the versions of the published rows in the visited buckets, and the number

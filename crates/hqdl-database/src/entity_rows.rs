@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use rusqlite::types::{Value as Sqlite, ValueRef};
 
-use super::source_sql::{find_source_qualifier, format_from_clause, key_columns};
+use super::source_sql::{find_source_qualifier, format_from_clause, format_key_columns};
 use super::{Database, StoreError};
 use hqdl_spec::{Expansion, Source, SourceRows};
 use hqdl_values::sql;
@@ -62,7 +62,7 @@ impl Database {
         let columns: Vec<String> = all.column_names().map(str::to_owned).collect();
         drop(all);
         let mut params = Vec::new();
-        let parts = key_columns(expansion, n, &table);
+        let parts = format_key_columns(expansion, n, &table);
         let conditions: Vec<String> =
             keys.iter().map(|key| format_key_condition(&parts, key, &mut params)).collect();
         let mut found =
@@ -71,13 +71,14 @@ impl Database {
             return Ok(found);
         }
         let condition = conditions.join(" OR ");
-        let shown: Vec<String> = found.columns.iter().map(|c| format_shown(&table, c)).collect();
+        let shown: Vec<String> =
+            found.columns.iter().map(|c| format_display_column(&table, c)).collect();
         let select =
             format!("SELECT {} FROM {from} WHERE {condition} LIMIT {limit}", shown.join(", "));
         let mut statement = self.connection().prepare(&select)?;
         let mut rows = statement.query(rusqlite::params_from_iter(&params))?;
         while let Some(row) = rows.next()? {
-            let values = (0..found.columns.len()).map(|n| Ok(read_shown(row.get_ref(n)?)));
+            let values = (0..found.columns.len()).map(|n| Ok(read_display_value(row.get_ref(n)?)));
             found.rows.push(values.collect::<rusqlite::Result<_>>()?);
         }
         let count = format!("SELECT count(*) FROM {from} WHERE {condition}");
@@ -132,7 +133,7 @@ fn list_stored_values(value: &Value) -> Vec<Sqlite> {
 }
 
 /// Formats a column for a person.
-fn format_shown(table: &str, column: &str) -> String {
+fn format_display_column(table: &str, column: &str) -> String {
     let column = format!("{table}.{}", sql::quote_name(column));
     format!(
         "CASE typeof({column}) WHEN 'blob' THEN 'BLOB (' || length({column}) || ' B)'
@@ -140,6 +141,6 @@ fn format_shown(table: &str, column: &str) -> String {
     )
 }
 
-fn read_shown(value: ValueRef<'_>) -> Value {
+fn read_display_value(value: ValueRef<'_>) -> Value {
     Value::from_sqlite(value).unwrap_or_else(|reason| Value::Text(reason.to_string()))
 }

@@ -13,7 +13,7 @@ use rusqlite::types::{ToSqlOutput, ValueRef};
 
 use super::buckets::{BucketSnapshot, ChangedBuckets, MAX_SAMPLES, format_key};
 use super::postgres::{CopiedRows, SELECTED_COLUMN};
-use super::source_sql::{find_source_qualifier, format_from_clause, key_columns};
+use super::source_sql::{find_source_qualifier, format_from_clause, format_key_columns};
 use super::{Database, StoreError};
 use hqdl_spec::checker::UNKNOWN_WORDS;
 use hqdl_spec::{Expansion, SourceRows};
@@ -373,7 +373,7 @@ impl<'db> Keys<'db> {
                     Some(_) if is_copied => format!("{table}.{}", sql::quote_name(SELECTED_COLUMN)),
                     Some(f) => format!("coalesce(({f}\n), 0) <> 0"),
                 };
-                let key = key_columns(expansion, n, &table).into_iter().zip(&key_aliases);
+                let key = format_key_columns(expansion, n, &table).into_iter().zip(&key_aliases);
                 let key: Vec<String> =
                     key.map(|(value, alias)| format!("{value} AS {alias}")).collect();
                 let context = self.expansion.context.iter().zip(&c).map(|(column, alias)| {
@@ -459,7 +459,7 @@ impl<'db> Keys<'db> {
         if self.changed.is_none() && self.entities.is_none() {
             return String::new();
         }
-        let values = key_columns(&self.expansion, source, table);
+        let values = format_key_columns(&self.expansion, source, table);
         let visited = format!(" WHERE hqdl_is_visited({})", values.join(", "));
         match self.list_row_numbers(source) {
             Some(numbers) => format!("{visited} AND {} IN ({numbers})", values.join(", ")),
@@ -824,7 +824,8 @@ pub fn for_each_source_key(
 ) -> rusqlite::Result<bool> {
     let mut are_readable = true;
     for (n, source) in expansion.sources.iter().enumerate() {
-        let values = key_columns(expansion, n, &find_source_qualifier(&source.rows)).join(", ");
+        let values =
+            format_key_columns(expansion, n, &find_source_qualifier(&source.rows)).join(", ");
         let select = format!("SELECT {values} FROM {}", format_from_clause(&source.rows));
         let mut statement = db.connection().prepare(&select)?;
         let mut rows = statement.query([])?;

@@ -190,7 +190,7 @@ impl StoreError {
             Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => Self::Locked(path),
             Some(ErrorCode::ReadOnly) => Self::ReadOnly(path),
             Some(ErrorCode::DiskFull) => Self::DiskFull(path),
-            _ => Self::Sqlite { path, message: sqlite_message(error) },
+            _ => Self::Sqlite { path, message: describe_sqlite_error(error) },
         }
     }
 
@@ -250,7 +250,7 @@ impl StoreError {
 
 /// Returns `SQLite`'s message without the error code.
 #[must_use]
-pub fn sqlite_message(error: &rusqlite::Error) -> String {
+pub fn describe_sqlite_error(error: &rusqlite::Error) -> String {
     match error {
         rusqlite::Error::SqliteFailure(_, Some(message)) => message.clone(),
         rusqlite::Error::SqlInputError { msg, .. } => msg.clone(),

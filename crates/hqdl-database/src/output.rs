@@ -313,8 +313,8 @@ pub(super) fn read_copy_source(copy: &Database) -> Result<Option<String>, StoreE
 /// Returns the database that a copy was made from, if it is not the current database and still
 /// exists.
 pub(super) fn find_other_source(output: &Path, recorded: &str, current: &str) -> Option<String> {
-    let of = fingerprint_path(recorded);
-    let is_other = of != fingerprint_path(current) && output.with_file_name(of).exists();
+    let of = extract_fingerprint_path(recorded);
+    let is_other = of != extract_fingerprint_path(current) && output.with_file_name(of).exists();
     is_other.then(|| of.to_owned())
 }
 
@@ -417,6 +417,6 @@ pub(super) fn compute_file_fingerprint(path: &Path, copy: &Path) -> Result<Strin
     Ok(format!("{} ({}; {wal})", relative.display(), file_version(&full_path).map_err(file)?))
 }
 
-fn fingerprint_path(fingerprint: &str) -> &str {
+fn extract_fingerprint_path(fingerprint: &str) -> &str {
     fingerprint.rfind(" (").map_or(fingerprint, |end| &fingerprint[..end])
 }

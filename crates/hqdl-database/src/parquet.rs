@@ -269,7 +269,7 @@ impl PublishTarget for ParquetFolder {
         let tables =
             spec.expansions.iter().flat_map(|e| [vec![e.name.clone()], list_tables(e)].concat());
         let own = ["hqdl_cell", "hqdl_evidence"].map(str::to_owned);
-        tables.chain(own).try_for_each(|table| self.check_replaceable(&file_name(&table)))
+        tables.chain(own).try_for_each(|table| self.check_replaceable(&format_file_name(&table)))
     }
 
     fn begin<'t>(
@@ -383,10 +383,10 @@ impl TargetTransaction for FolderPublication<'_> {
         joined: &[(&Expansion, usize)],
         local: &Connection,
     ) -> Result<Option<String>, StoreError> {
-        if self.folder.check_replaceable(&file_name(view)).is_err() {
+        if self.folder.check_replaceable(&format_file_name(view)).is_err() {
             return Ok(Some(format!(
                 "the folder has a file `{}` that hqdl did not make, so hqdl does not write it",
-                file_name(view)
+                format_file_name(view)
             )));
         }
         let select = self.db.build_expanded_select(joined, None);
@@ -500,7 +500,7 @@ impl FolderPublication<'_> {
         declared: Option<&[ColumnType]>,
         local: &Connection,
     ) -> Result<(), StoreError> {
-        let name = file_name(table);
+        let name = format_file_name(table);
         let current = self.folder.manifest.files.get(&name);
         let current = current.filter(|f| f.content == content && self.folder.is_intact(&name, f));
         let file = match current {
@@ -543,7 +543,7 @@ impl FolderPublication<'_> {
         let metadata = [
             (MARK, FORMAT.to_string()),
             ("hqdl.content", content.to_owned()),
-            ("hqdl.spec", spec_name(local)?),
+            ("hqdl.spec", read_spec_name(local)?),
         ];
         let metadata = metadata.map(|(key, value)| KeyValue::new(key.to_owned(), value));
         let columns: Vec<(String, ColumnType)> = names.into_iter().zip(types).collect();
@@ -576,7 +576,8 @@ impl FolderPublication<'_> {
                 object.insert(name.clone(), value.to_json());
             }
             let name = object.get("name").and_then(Json::as_str).unwrap_or_default();
-            if name == COPY_SOURCE_KEY || self.files.borrow().contains_key(&file_name(name)) {
+            if name == COPY_SOURCE_KEY || self.files.borrow().contains_key(&format_file_name(name))
+            {
                 objects.push(object);
             }
         }
@@ -604,7 +605,7 @@ impl FolderPublication<'_> {
 }
 
 /// Returns the file name of the spec.
-fn spec_name(local: &Connection) -> rusqlite::Result<String> {
+fn read_spec_name(local: &Connection) -> rusqlite::Result<String> {
     let sql = "SELECT max(spec) FROM hqdl_object";
     let spec: Option<String> = local.query_row(sql, [], |row| row.get(0))?;
     let name = spec.as_deref().map(Path::new).and_then(Path::file_name);
@@ -684,7 +685,7 @@ fn find_stored_types(
 
 /// Returns the name of a table's file. Characters that a file name cannot have are escaped as in a
 /// URL.
-fn file_name(table: &str) -> String {
+fn format_file_name(table: &str) -> String {
     let mut name = String::with_capacity(table.len() + 8);
     for (n, c) in table.char_indices() {
         if c.is_control() || "/\\:*?\"<>|%".contains(c) || n == 0 && c == '.' {

@@ -327,7 +327,7 @@ impl Database {
         column: &str,
     ) -> Result<Vec<CellProvenance>, ProvenanceError> {
         let published = self.list_published_expansions()?;
-        let in_view = || self.find_in_view(&published, table, column);
+        let in_view = || self.find_view_column(&published, table, column);
         let Some((expansion, column)) = find_column(&published, table, column).or_else(in_view)
         else {
             return Err(self.not_found_error(&published, table, column));
@@ -352,7 +352,7 @@ impl Database {
     /// Returns the expansion and the column that a column of a joined view shows. If two expansions
     /// have a column with the same name, the second column is called `EXPANSION_COLUMN` in the
     /// view.
-    fn find_in_view<'p>(
+    fn find_view_column<'p>(
         &self,
         published: &'p [PublishedExpansion],
         view: &str,

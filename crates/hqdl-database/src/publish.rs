@@ -114,7 +114,7 @@ impl<'db> Publication<'db> {
     ) -> Result<ExpansionWriter<'e>, StoreError> {
         let checksums = self
             .db
-            .checksums(expansion)
+            .load_checksums(expansion)
             .filter(|_| is_same_store && !self.uses_transfer(RowTransfer::Everything));
         let open_tables = || {
             if checksums.is_none() {

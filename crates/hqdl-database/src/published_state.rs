@@ -48,7 +48,7 @@ impl PublishedState {
             columns: expansion_spec
                 .columns
                 .iter()
-                .map(|c| (c.name.clone(), column_identity(c)))
+                .map(|c| (c.name.clone(), format_column_identity(c)))
                 .collect(),
         }
     }
@@ -67,11 +67,13 @@ impl PublishedState {
     /// Returns true if the identity of a column is unchanged.
     #[must_use]
     pub fn has_unchanged_column(&self, column: &Column) -> bool {
-        self.columns.get(&column.name).is_some_and(|recorded| *recorded == column_identity(column))
+        self.columns
+            .get(&column.name)
+            .is_some_and(|recorded| *recorded == format_column_identity(column))
     }
 }
 
-fn column_identity(column: &Column) -> String {
+fn format_column_identity(column: &Column) -> String {
     let list = column.values.as_ref().map_or("", |v| v.hash.as_str());
     let unknown = column.unknown.as_ref().map_or(String::new(), |words| format!(" {words:?}"));
     let unify = if column.unify { " unify" } else { "" };
@@ -85,7 +87,7 @@ impl Database {
     /// Returns the inputs of an expansion's published table, if the table exists and its inputs are
     /// known.
     #[must_use]
-    pub fn published_state(&self, spec: &Spec, expansion: &str) -> Option<PublishedState> {
+    pub fn load_published_state(&self, spec: &Spec, expansion: &str) -> Option<PublishedState> {
         if !self.is_created_by_hqdl(expansion) {
             return None;
         }
@@ -132,7 +134,7 @@ impl Database {
     /// Returns the checksums of an expansion's tables. Returns `None` if the tables must be
     /// recreated because their columns changed or another program wrote to them.
     #[must_use]
-    pub fn checksums(&self, expansion: &Expansion) -> Option<Checksums> {
+    pub fn load_checksums(&self, expansion: &Expansion) -> Option<Checksums> {
         let name = &expansion.name;
         let read_checksums = || -> rusqlite::Result<Option<Checksums>> {
             let c = self.connection();

@@ -73,7 +73,7 @@ impl RowContexts {
     /// Returns the entity under which the facts about an entity are stored. If no row has its key,
     /// this is the entity itself.
     #[must_use]
-    pub fn fact_entity(&self, entity: &Entity) -> Entity {
+    pub fn build_fact_entity(&self, entity: &Entity) -> Entity {
         match self.rows.get(&hash_entity(entity)) {
             Some((digest, _)) => entity.with_context(*digest),
             None => entity.clone(),

@@ -7,7 +7,9 @@ use serde_json::{Value as Json, json};
 
 use super::buckets::{BucketSnapshot, ChangedBuckets};
 use super::target::RowTransfer;
-use super::versions::{Checksums, PublishedCell, PublishedValue, RowVersion, bucket_of, hash_key};
+use super::versions::{
+    Checksums, PublishedCell, PublishedValue, RowVersion, bucket_index, hash_key,
+};
 use super::{Database, StoreError};
 use hqdl_spec::Expansion;
 use hqdl_values::Row;
@@ -156,7 +158,7 @@ impl<'e> ExpansionWriter<'e> {
         cells: &[PublishedCell<'_>],
     ) -> Result<Option<i64>, StoreError> {
         let (db, version) = (self.db, RowVersion::from_row(row, cells));
-        self.fetch_records(Some(version.bucket()))?;
+        self.fetch_records(Some(version.bucket_index()))?;
         self.write_local_row(row, cells, &version).map_err(|e| db.to_store_error(&e))?;
         Ok(version.version)
     }
@@ -225,7 +227,7 @@ impl<'e> ExpansionWriter<'e> {
         for id in cells.iter().filter_map(|c| c.value()?.completion) {
             *self.completions.entry(id).or_default() += 1;
         }
-        let bucket = version.bucket();
+        let bucket = version.bucket_index();
         self.checksums.add_version(bucket, row_version, 1);
         if let (Some((before, _)), Some(previous_cells)) = (before, previous_cells) {
             self.subtract_row(bucket, before, &previous_cells);
@@ -246,7 +248,7 @@ impl<'e> ExpansionWriter<'e> {
         }
         let [.., delete] = &mut self.record_statements;
         delete.execute([&self.expansion.name, key])?;
-        self.subtract_row(bucket_of(hash_key(key)), version, &parse_cells(&cells));
+        self.subtract_row(bucket_index(hash_key(key)), version, &parse_cells(&cells));
         Ok(())
     }
 
@@ -288,7 +290,7 @@ impl<'e> ExpansionWriter<'e> {
             while let Some(row) = rows.next()? {
                 let key = row.get_ref(0)?.as_str()?;
                 let hash = hash_key(key);
-                if buckets.is_none_or(|b| b.contains(&bucket_of(hash)))
+                if buckets.is_none_or(|b| b.contains(&bucket_index(hash)))
                     && !keys.contains(&hash)
                     && is_visited(key)
                 {

@@ -3,7 +3,7 @@
 use rusqlite::types::ValueRef;
 
 use super::postgres::to_values;
-use super::{Database, sqlite_message};
+use super::{Database, describe_sqlite_error};
 use hqdl_spec::Catalog;
 use hqdl_values::value::Value;
 
@@ -41,7 +41,7 @@ impl Catalog for Database {
         if let Some(server) = self.server() {
             return server.list_select_columns(sql).map_err(|e| e.message_text());
         }
-        let statement = self.connection().prepare(sql).map_err(|e| sqlite_message(&e))?;
+        let statement = self.connection().prepare(sql).map_err(|e| describe_sqlite_error(&e))?;
         if !statement.readonly() {
             return Err("it is not a SELECT, but would change the database".to_owned());
         }
@@ -59,12 +59,13 @@ impl Catalog for Database {
             return to_values(server.select_rows(sql, limit).map_err(|e| e.message_text())?);
         }
         self.list_select_columns(sql)?;
-        let mut statement = self.connection().prepare(sql).map_err(|e| sqlite_message(&e))?;
+        let mut statement =
+            self.connection().prepare(sql).map_err(|e| describe_sqlite_error(&e))?;
         let column_count = statement.column_count();
-        let mut rows = statement.query([]).map_err(|e| sqlite_message(&e))?;
+        let mut rows = statement.query([]).map_err(|e| describe_sqlite_error(&e))?;
         let mut out = Vec::new();
         while out.len() < limit {
-            let Some(row) = rows.next().map_err(|e| sqlite_message(&e))? else {
+            let Some(row) = rows.next().map_err(|e| describe_sqlite_error(&e))? else {
                 break;
             };
             let read_value = |n: usize| {

@@ -4,7 +4,7 @@ use hqdl_spec::{Expansion, SourceRows};
 use hqdl_values::sql;
 
 /// Returns a source's key columns as SQL, with NULL for columns that the source lacks.
-pub(super) fn key_columns(expansion: &Expansion, source: usize, table: &str) -> Vec<String> {
+pub(super) fn format_key_columns(expansion: &Expansion, source: usize, table: &str) -> Vec<String> {
     let key_part = expansion.key_parts.get(source);
     let to_sql = |(n, name): (usize, &String)| match key_part {
         Some(key_part) if !key_part.contains(&n) => "NULL".to_owned(),

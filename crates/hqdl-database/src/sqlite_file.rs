@@ -8,7 +8,7 @@ use rusqlite::{Connection, OptionalExtension};
 use super::migrate::OWN_TABLES;
 use super::output::{compute_file_fingerprint, find_other_source, read_copy_source};
 use super::target::{OutputState, PublishTarget, PublishedObject, RowTransfer, TargetTransaction};
-use super::view::view_sql;
+use super::view::build_view_sql;
 use super::{Database, StoreError, migrate, refresh};
 use hqdl_spec::{Catalog, Expansion, Spec};
 use hqdl_values::sql;
@@ -195,7 +195,7 @@ impl TargetTransaction for FilePublication<'_> {
                  this spec; write all expansions of a source into one spec"
             )));
         }
-        let create_sql = view_sql(self.db, view, joined);
+        let create_sql = build_view_sql(self.db, view, joined);
         let created = create_view(local, view, &expansion.name, &create_sql);
         created.map_err(|e| self.db.to_store_error(&e))?;
         Ok(None)

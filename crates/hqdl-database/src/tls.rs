@@ -66,7 +66,7 @@ impl Trust {
     ///
     /// # Errors
     /// Fails if the system has no readable certificates. The next call tries again.
-    fn verifier(
+    fn load_verifier(
         &self,
         provider: &Arc<CryptoProvider>,
     ) -> Result<Option<&dyn ServerCertVerifier>, Error> {
@@ -155,7 +155,7 @@ impl ServerCertVerifier for CertificateCheck {
         ocsp_response: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
-        let Some(verifier) = self.trust.verifier(&self.provider)? else {
+        let Some(verifier) = self.trust.load_verifier(&self.provider)? else {
             return Ok(ServerCertVerified::assertion());
         };
         let verified =

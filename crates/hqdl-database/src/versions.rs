@@ -108,14 +108,14 @@ impl RowVersion {
 
     /// Returns the index of the row's bucket.
     #[must_use]
-    pub fn bucket(&self) -> usize {
-        bucket_of(self.hash)
+    pub fn bucket_index(&self) -> usize {
+        bucket_index(self.hash)
     }
 }
 
 /// Returns the bucket of a key hash.
 #[must_use]
-pub fn bucket_of(hash: i64) -> usize {
+pub fn bucket_index(hash: i64) -> usize {
     usize::try_from(hash.cast_unsigned() % BUCKET_COUNT as u64).unwrap_or_default()
 }
 
@@ -194,7 +194,7 @@ impl Checksums {
     /// Adds a row to the checksum of its bucket.
     pub fn add_row(&mut self, version: &RowVersion) {
         if let Some(row_version) = version.version {
-            self.add_version(version.bucket(), row_version, 1);
+            self.add_version(version.bucket_index(), row_version, 1);
         }
     }
 

@@ -30,7 +30,7 @@ impl Database {
 }
 
 /// Returns the SQL of `<source>_expanded`.
-pub(super) fn view_sql(db: &Database, view: &str, joined: &[(&Expansion, usize)]) -> String {
+pub(super) fn build_view_sql(db: &Database, view: &str, joined: &[(&Expansion, usize)]) -> String {
     format!("CREATE VIEW {} AS {}", sql::quote_name(view), build_select(db, joined, None).sql)
 }
 

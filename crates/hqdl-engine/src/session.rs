@@ -15,7 +15,7 @@ use hqdl_database::{Database, StoreError};
 use hqdl_facts::{Facts, FactsError, StatusCallback};
 use hqdl_model::plan::Plan;
 use hqdl_model::{self as model, Model, SetupError};
-use hqdl_spec::overrides::{self, OverrideEditError, find_objections};
+use hqdl_spec::overrides::{self, OverrideEditError, find_override_errors};
 use hqdl_spec::{Expansion, PriceTable, Provider, Spec, UncheckedSpec};
 use hqdl_values::key::Entity;
 use hqdl_values::problem::{Problem, Problems, Severity};
@@ -331,8 +331,8 @@ pub fn check_override(
 ) -> Result<(), OverrideError> {
     let contains_entity =
         |e: &Expansion, entities: &[Entity]| contains_entity(database, e, entities);
-    let objections = find_objections(spec, cell, contains_entity)?;
-    if objections.is_empty() { Ok(()) } else { Err(OverrideError::Refused(objections)) }
+    let errors = find_override_errors(spec, cell, contains_entity)?;
+    if errors.is_empty() { Ok(()) } else { Err(OverrideError::Refused(errors)) }
 }
 
 /// Returns whether the expansion's sources contain at least one of these entities.
@@ -361,7 +361,7 @@ pub enum OverrideError {
     /// The file of overrides cannot be edited, or the cell does not exist.
     #[error(transparent)]
     Edit(#[from] OverrideEditError),
-    /// All objections to the override.
+    /// All errors of the override.
     #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
     Refused(Vec<OverrideEditError>),
 }

@@ -94,7 +94,7 @@ impl Damage {
     pub(super) fn affects_fact(&self, fact: &Fact) -> bool {
         self.entries.iter().any(|DictionaryEntry { table, id }| {
             let of_fact = match *table {
-                "meaning" => Some(fact.meaning),
+                "meaning" => Some(fact.identity_id),
                 "model" => Some(fact.model),
                 "value_list" => fact.list,
                 _ => None,

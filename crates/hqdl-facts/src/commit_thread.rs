@@ -404,7 +404,7 @@ pub(super) fn commit_units(journal: &Journal, units: Vec<CommitUnit>) -> Result<
         let mut changed_columns: BTreeMap<u32, i64> = BTreeMap::new();
         for unit in units {
             let completion_id = journal.insert_completion(&unit.completion).map_err(error)?;
-            if let Some(reservation) = unit.settles {
+            if let Some(reservation) = unit.reservation {
                 journal.release_reservation(reservation).map_err(error)?;
             }
             if let Some(request) = unit.answers {
@@ -428,7 +428,7 @@ pub(super) fn commit_units(journal: &Journal, units: Vec<CommitUnit>) -> Result<
                 };
                 for fact in entity_facts {
                     if record.is_changed_by(&fact) {
-                        changed_columns.insert(fact.meaning, fact_row);
+                        changed_columns.insert(fact.identity_id, fact_row);
                     }
                     record.merge(fact);
                 }

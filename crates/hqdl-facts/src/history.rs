@@ -78,7 +78,7 @@ pub trait Dictionary {
     fn intern_model(&self, name: &str) -> Result<u32, FactsError>;
 
     /// Returns the id of a column identity. A new identity gets a new id.
-    fn intern_column_identity(&self, meaning: &ColumnIdentity) -> Result<u32, FactsError>;
+    fn intern_column_identity(&self, identity: &ColumnIdentity) -> Result<u32, FactsError>;
 
     /// Returns the ids of all identities that a column with this name has had.
     fn list_column_identity_ids(&self, column: &str) -> Result<Vec<u32>, FactsError>;
@@ -87,7 +87,7 @@ pub trait Dictionary {
     fn intern_value_list(&self, hash: &ListHash) -> Result<u32, FactsError>;
 
     /// Returns the ids and names of all models.
-    fn models(&self) -> Result<Vec<(u32, String)>, FactsError>;
+    fn list_models(&self) -> Result<Vec<(u32, String)>, FactsError>;
 
     /// Returns the ids and hashes of all value lists.
     fn list_value_lists(&self) -> Result<Vec<(u32, String)>, FactsError>;
@@ -158,14 +158,14 @@ pub trait Spending {
     ) -> Result<(i64, Vec<ColumnDailyCost>), FactsError>;
 
     /// Returns the number of runs, and the number, tokens and cost of all paid requests.
-    fn totals(&self) -> Result<Totals, FactsError>;
+    fn load_totals(&self) -> Result<Totals, FactsError>;
 }
 
 /// Completions and the facts read from them, in the order in which they were stored. A *fact row*
 /// is the answer about one entity.
 pub trait Answers {
     /// Returns the id of this journal.
-    fn journal_id(&self) -> Result<String, FactsError>;
+    fn load_journal_id(&self) -> Result<String, FactsError>;
 
     /// Returns the id of the last completion.
     fn load_last_completion_id(&self) -> Result<i64, FactsError>;
@@ -334,7 +334,7 @@ pub trait BatchRequests {
     ) -> Result<KnownRequest, FactsError>;
 
     /// Returns the ids of a batch job's requests without an answer.
-    fn unanswered_requests(&self, batch_job: i64) -> Result<Vec<i64>, FactsError>;
+    fn list_unanswered_requests(&self, batch_job: i64) -> Result<Vec<i64>, FactsError>;
 
     /// Returns a request by id.
     fn load_request(&self, id: i64) -> Result<Option<BatchedRequest>, FactsError>;
@@ -348,7 +348,7 @@ pub trait BatchRequests {
 
     /// Returns the ids of the column identities that batch requests ask a model for about an
     /// entity. Includes requests in flight, and requests queued for a live run.
-    fn batched_columns(&self, entity: &Entity, model: u32) -> Result<Vec<u32>, FactsError>;
+    fn list_batched_columns(&self, entity: &Entity, model: u32) -> Result<Vec<u32>, FactsError>;
 
     /// Returns, by batch job, the column identities that unanswered requests in exported files ask
     /// a model for about an entity.
@@ -406,7 +406,7 @@ pub trait Questions {
 pub trait EndpointFeatures {
     /// Returns the request features that an endpoint accepts; `None` if none are stored. `endpoint`
     /// is a hash of the endpoint, the model and its settings.
-    fn endpoint_features(&self, endpoint: &str) -> Result<Option<String>, FactsError>;
+    fn load_endpoint_features(&self, endpoint: &str) -> Result<Option<String>, FactsError>;
 
     /// Stores the request features that an endpoint accepts, or deletes them if `features` is
     /// `None`.

@@ -56,7 +56,7 @@ impl Index {
                     .map_err(|message| FactsError::Index { path: path.to_owned(), message })?
             }
         };
-        let (path, journal_id) = (path.to_owned(), journal.journal_id()?);
+        let (path, journal_id) = (path.to_owned(), journal.load_journal_id()?);
         let index = Self { path, db, journal_id, rebuild_lock: RwLock::default(), _lock: lock };
         index.catch_up(journal)?;
         Ok(index)
@@ -75,7 +75,7 @@ impl Index {
     }
 
     /// Returns the record of each entity.
-    pub(super) fn get_many(
+    pub(super) fn get_records(
         &self,
         journal: &Journal,
         entities: &[&Entity],

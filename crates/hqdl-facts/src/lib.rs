@@ -363,14 +363,14 @@ impl Facts {
     /// [`FactsError`] if the store cannot be read.
     pub fn get_rows(&self, rows: &[(&Entity, &Entity)]) -> Result<Vec<Option<Record>>, FactsError> {
         let entities: Vec<&Entity> = rows.iter().map(|(entity, _)| *entity).collect();
-        let mut records = self.get_many(&entities)?;
+        let mut records = self.get_records(&entities)?;
         if rows.iter().all(|(entity, key)| entity == key) {
             return Ok(records);
         }
         let until = self.history().load_last_keyed_completion()?;
         if until > 0 {
             let keys: Vec<&Entity> = rows.iter().map(|(_, key)| *key).collect();
-            for (record, earlier) in records.iter_mut().zip(self.get_many(&keys)?) {
+            for (record, earlier) in records.iter_mut().zip(self.get_records(&keys)?) {
                 let mut found = record.take().unwrap_or_default();
                 found.add_earlier_facts(earlier.unwrap_or_default(), until);
                 *record = Some(found).filter(|found| !found.facts.is_empty());
@@ -391,7 +391,7 @@ impl Facts {
     /// # Errors
     /// [`FactsError::Index`] if the record is damaged.
     pub fn get(&self, entity: &Entity) -> Result<Option<Record>, FactsError> {
-        Ok(self.get_many(&[entity])?.pop().flatten())
+        Ok(self.get_records(&[entity])?.pop().flatten())
     }
 
     /// Returns every entity with its facts, in the order of the entities.

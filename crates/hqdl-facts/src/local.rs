@@ -24,7 +24,7 @@ use crate::ids::{ReservationId, RunId};
 use crate::index::Index;
 use crate::journal::Journal;
 use crate::local_limits::LocalLimits;
-use crate::network::network_file_system;
+use crate::network::detect_network_file_system;
 use crate::record::{Record, RecordBytes};
 use crate::sessions::FactsSession;
 use crate::store::{CommitUnit, FactStore, ReserveOutcome, StoreFuture};
@@ -55,7 +55,7 @@ pub struct LocalStore {
 impl LocalStore {
     /// Opens the store in an existing directory. `description` describes this process to others.
     pub(super) fn open(dir: &Path, description: &str) -> Result<Self, FactsError> {
-        if let Some(file_system) = network_file_system(dir) {
+        if let Some(file_system) = detect_network_file_system(dir) {
             return Err(FactsError::Shared { dir: dir.to_owned(), file_system: Some(file_system) });
         }
         restrict_cache_files(dir)?;
@@ -130,24 +130,24 @@ impl FactStore for LocalStore {
         &*self.journal
     }
 
-    fn parse_rate_limits(&self) -> Arc<dyn RateLimits> {
+    fn rate_limits(&self) -> Arc<dyn RateLimits> {
         Arc::clone(&self.limits) as _
     }
 
-    fn get_many(&self, entities: &[&Entity]) -> Result<Vec<Option<Record>>, FactsError> {
+    fn get_records(&self, entities: &[&Entity]) -> Result<Vec<Option<Record>>, FactsError> {
         match &self.index {
-            Some(index) => index.get_many(&self.journal, entities),
+            Some(index) => index.get_records(&self.journal, entities),
             None => self.journal.read_records(entities),
         }
     }
 
-    fn get_latest<'a>(
+    fn get_latest_records<'a>(
         &'a self,
         entities: &'a [&'a Entity],
     ) -> StoreFuture<'a, Vec<Option<Record>>> {
         Box::pin(async {
             self.journal.catch_up()?;
-            self.get_many(entities)
+            self.get_records(entities)
         })
     }
 

@@ -117,7 +117,7 @@ struct ColumnRequirement {
     list: Option<u32>,
     checker: Checker,
     /// Other identities whose facts count if there are none for the column's own identity.
-    also: Vec<u32>,
+    other_identity_ids: Vec<u32>,
     /// Earlier identities of a column with this name.
     earlier_identities: Vec<u32>,
     refresh_before: Option<i64>,
@@ -139,11 +139,12 @@ impl CellRequirements {
             .columns
             .iter()
             .map(|column| {
-                let identity_id = history.intern_column_identity(&column.meaning)?;
+                let identity_id = history.intern_column_identity(&column.identity)?;
                 let mut earlier = history.list_column_identity_ids(&column.name)?;
-                let also = column.also.iter().map(|also| history.intern_column_identity(also));
-                let also = also.collect::<Result<Vec<u32>, _>>()?;
-                earlier.retain(|m| *m != identity_id && !also.contains(m));
+                let interned =
+                    column.other_identities.iter().map(|i| history.intern_column_identity(i));
+                let other_identity_ids = interned.collect::<Result<Vec<u32>, _>>()?;
+                earlier.retain(|m| *m != identity_id && !other_identity_ids.contains(m));
                 let list = column
                     .values
                     .as_ref()
@@ -156,7 +157,7 @@ impl CellRequirements {
                     identity_id,
                     list,
                     checker,
-                    also,
+                    other_identity_ids,
                     earlier_identities: earlier,
                     refresh_before: None,
                     retry_before: None,
@@ -207,7 +208,7 @@ impl CellRequirements {
     #[must_use]
     pub fn all_identity_ids(&self) -> Vec<u32> {
         let ids = |column: &ColumnRequirement| {
-            [column.identity_id].into_iter().chain(column.also.clone())
+            [column.identity_id].into_iter().chain(column.other_identity_ids.clone())
         };
         self.columns.iter().flat_map(ids).collect()
     }
@@ -232,7 +233,7 @@ impl CellRequirements {
     pub fn build_fact(&self, column: usize, answer: hqdl_values::cell::Answer) -> Option<Fact> {
         let requirement = self.columns.get(column)?;
         Some(Fact {
-            meaning: requirement.identity_id,
+            identity_id: requirement.identity_id,
             model: self.model,
             list: requirement.list,
             completion: 0,
@@ -245,7 +246,9 @@ impl CellRequirements {
     /// Returns true if a fact belongs to the current definition of a column.
     #[must_use]
     pub fn matches_fact(&self, column: usize, fact: &Fact) -> bool {
-        self.columns.get(column).is_some_and(|requirement| requirement.identity_id == fact.meaning)
+        self.columns
+            .get(column)
+            .is_some_and(|requirement| requirement.identity_id == fact.identity_id)
     }
 
     /// Looks up a column's cell in a record.
@@ -255,14 +258,17 @@ impl CellRequirements {
             return CellLookup::Missing(Reason::NewRow, None);
         };
         let mut other_model_answered = false;
-        let meanings =
-            [requirement.identity_id].into_iter().chain(requirement.also.iter().copied());
-        let found = meanings
+        let identity_ids = [requirement.identity_id]
             .into_iter()
-            .find_map(|meaning| self.find_latest_fact(record, meaning, &mut other_model_answered));
+            .chain(requirement.other_identity_ids.iter().copied());
+        let found = identity_ids
+            .into_iter()
+            .find_map(|id| self.find_latest_fact(record, id, &mut other_model_answered));
         let Some(fact) = found else {
-            let earlier =
-                record.facts.iter().any(|f| requirement.earlier_identities.contains(&f.meaning));
+            let earlier = record
+                .facts
+                .iter()
+                .any(|f| requirement.earlier_identities.contains(&f.identity_id));
             let reason = match (other_model_answered, earlier) {
                 (true, _) => Reason::OtherModel,
                 (false, true) => Reason::ChangedColumn,
@@ -288,12 +294,12 @@ impl CellRequirements {
     fn find_latest_fact<'r>(
         &self,
         record: &'r Record,
-        meaning: u32,
+        identity_id: u32,
         others: &mut bool,
     ) -> Option<&'r Fact> {
         let mut own_fact = None;
         let mut any_model_fact: Option<&Fact> = None;
-        for fact in record.facts.iter().filter(|fact| fact.meaning == meaning) {
+        for fact in record.facts.iter().filter(|fact| fact.identity_id == identity_id) {
             if fact.model == self.model {
                 own_fact = Some(fact);
             } else if self.any_model && fact.answer.state != State::Error {

@@ -26,7 +26,7 @@ const NETWORK_TYPES: [&str; 17] = [
 
 /// Returns the type of the network file system that contains a directory. Returns `None` for a
 /// local file system, or if the operating system does not list its mounts.
-pub(super) fn network_file_system(dir: &Path) -> Option<String> {
+pub(super) fn detect_network_file_system(dir: &Path) -> Option<String> {
     let dir = dir.canonicalize().ok()?;
     find_network_file_system(&std::fs::read_to_string("/proc/self/mountinfo").ok()?, &dir)
 }

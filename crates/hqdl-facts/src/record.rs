@@ -13,7 +13,8 @@ use hqdl_values::key::Entity;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Fact {
     /// Id of the column's identity in the journal.
-    pub meaning: u32,
+    #[serde(rename = "meaning")]
+    pub identity_id: u32,
     /// Id of the model in the journal.
     pub model: u32,
     /// Id in the journal of the question's value list; `None` if it has none.
@@ -42,7 +43,7 @@ impl Record {
     pub fn is_changed_by(&self, fact: &Fact) -> bool {
         fact.answer.state != State::Error
             && self.facts.iter().any(|kept| {
-                kept.meaning == fact.meaning
+                kept.identity_id == fact.identity_id
                     && kept.answer.state.has_value()
                     && (kept.answer.value != fact.answer.value || kept.list != fact.list)
             })
@@ -54,7 +55,7 @@ impl Record {
         let own_count = self.facts.len();
         for fact in earlier.facts.into_iter().filter(|fact| fact.completion <= until) {
             let own = &self.facts[..own_count];
-            if !own.iter().any(|f| f.meaning == fact.meaning && f.model == fact.model) {
+            if !own.iter().any(|f| f.identity_id == fact.identity_id && f.model == fact.model) {
                 self.facts.push(fact);
             }
         }
@@ -64,7 +65,7 @@ impl Record {
     /// unreadable text) never replaces an answer that still counts. A model's own "unknown" is an
     /// answer.
     pub fn merge(&mut self, fact: Fact) {
-        let same = |f: &&mut Fact| f.meaning == fact.meaning && f.model == fact.model;
+        let same = |f: &&mut Fact| f.identity_id == fact.identity_id && f.model == fact.model;
         let Some(kept) = self.facts.iter_mut().find(same) else {
             self.facts.push(fact);
             return;

@@ -1,5 +1,6 @@
-//! The file of a session on its own machine, locked while the session's process lives. Other
-//! processes on the machine detect immediately that a process was killed, and end its session.
+//! The file of a session on its own machine, locked while the session's process is alive.
+//! Other processes on the machine detect immediately that a process was killed, and end its
+//! session.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};

@@ -43,7 +43,8 @@ pub struct CommitUnit {
     /// The facts by entity. [`FactStore::commit_unit`] fills in their completion id.
     pub facts: Vec<(Entity, Vec<Fact>)>,
     /// The reservation of the request, if there is one. Committing the unit settles it.
-    pub settles: Option<ReservationId>,
+    #[serde(rename = "settles")]
+    pub reservation: Option<ReservationId>,
     /// The batch request that this completion answers. It is settled in the same transaction, so
     /// that an answer is never stored twice.
     pub answers: Option<i64>,
@@ -107,19 +108,21 @@ pub trait FactStore: Send + Sync {
     fn history(&self) -> &dyn History;
 
     /// Returns the rate limits of endpoints, shared by all users of the store.
-    fn parse_rate_limits(&self) -> Arc<dyn RateLimits>;
+    fn rate_limits(&self) -> Arc<dyn RateLimits>;
 
     // ── records ──
 
     /// Returns the facts about each entity, in the order of `entities`. Includes everything that
     /// this session committed, and everything that others committed before the last
     /// [`FactStore::catch_up`].
-    fn get_many(&self, entities: &[&Entity]) -> Result<Vec<Option<Record>>, FactsError>;
+    fn get_records(&self, entities: &[&Entity]) -> Result<Vec<Option<Record>>, FactsError>;
 
-    /// Like [`FactStore::get_many`], but includes everything that any session has committed so far.
-    /// A caller that has claimed cells must check this before it asks for them.
-    fn get_latest<'a>(&'a self, entities: &'a [&'a Entity])
-    -> StoreFuture<'a, Vec<Option<Record>>>;
+    /// Like [`FactStore::get_records`], but includes everything that any session has committed so
+    /// far. A caller that has claimed cells must check this before it asks for them.
+    fn get_latest_records<'a>(
+        &'a self,
+        entities: &'a [&'a Entity],
+    ) -> StoreFuture<'a, Vec<Option<Record>>>;
 
     /// Returns a page of entities with their records, a few hundred kilobytes, in text order,
     /// starting after the entity `after` (`""` for the first page). Empty at the end.
@@ -218,11 +221,11 @@ pub trait FactStore: Send + Sync {
             let batched_columns = match batch_model {
                 Some(model) if self.history().has_batch_requests_in_flight()? => entities
                     .iter()
-                    .map(|e| self.history().batched_columns(e, model))
+                    .map(|e| self.history().list_batched_columns(e, model))
                     .collect::<Result<_, _>>()?,
                 _ => Vec::new(),
             };
-            let known = self.get_latest(entities).await?;
+            let known = self.get_latest_records(entities).await?;
             guard.keys.clear();
             Ok(ClaimedCells { granted, batched_columns, known })
         })

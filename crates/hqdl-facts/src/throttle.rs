@@ -187,7 +187,7 @@ impl Facts {
     ) -> Result<Throttle, FactsError> {
         let (endpoint, model) = (endpoint.to_owned(), model.to_owned());
         let limiter_key = LimiterKey { endpoint, model, api_key: String::new() };
-        let shared = self.parse_rate_limits();
+        let shared = self.rate_limits();
         let member = shared.add_member(&limiter_key, limits)?;
         Ok(Throttle { limits: shared, limiter_key, member })
     }

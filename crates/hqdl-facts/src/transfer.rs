@@ -41,7 +41,7 @@ impl Facts {
     /// [`FactsError`] if the journal cannot be read or `out` cannot be written.
     pub fn export(&self, out: &mut dyn Write) -> Result<u64, FactsError> {
         let history = self.history();
-        let models: HashMap<u32, String> = history.models()?.into_iter().collect();
+        let models: HashMap<u32, String> = history.list_models()?.into_iter().collect();
         let lists: HashMap<u32, String> = history.list_value_lists()?.into_iter().collect();
         let identities: HashMap<u32, Json> = history
             .list_column_identities()?
@@ -69,7 +69,7 @@ impl Facts {
                 let share = completion.cells.max(1) as f64;
                 let line = json!({
                     "entity": serde_json::from_str(entity.as_str()).unwrap_or(Json::Null),
-                    "meaning": identities.get(&fact.meaning),
+                    "meaning": identities.get(&fact.identity_id),
                     "list": fact.list.and_then(|l| lists.get(&l)),
                     "model": models.get(&fact.model),
                     "state": fact.answer.state.name(),
@@ -211,7 +211,7 @@ fn add_line(
         ..Completion::default()
     };
     let fact = Fact {
-        meaning: ids.intern_identity(&line.identity)?,
+        identity_id: ids.intern_identity(&line.identity)?,
         model: completion.model,
         list: line.list.map(|hash| ids.intern_list(&hash)).transpose()?,
         completion: 0,
@@ -220,7 +220,7 @@ fn add_line(
         logprob: line.logprob,
     };
     // Keep the known fact if it is at least as new.
-    let is_same_fact = |f: &&Fact| f.meaning == fact.meaning && f.model == fact.model;
+    let is_same_fact = |f: &&Fact| f.identity_id == fact.identity_id && f.model == fact.model;
     if let Some(kept) = known.into_iter().flat_map(|record| &record.facts).find(is_same_fact)
         && ids.find_stored_time(kept.completion)?.is_some_and(|at| at >= completion.asked_at)
     {
@@ -275,12 +275,12 @@ impl<'h> IdCache<'h> {
         Ok(id)
     }
 
-    fn intern_identity(&mut self, meaning: &ColumnIdentity) -> Result<u32, FactsError> {
-        let fingerprint = meaning.fingerprint();
+    fn intern_identity(&mut self, identity: &ColumnIdentity) -> Result<u32, FactsError> {
+        let fingerprint = identity.fingerprint();
         if let Some(id) = self.identities.get(fingerprint.as_str()) {
             return Ok(*id);
         }
-        let id = self.history.intern_column_identity(meaning)?;
+        let id = self.history.intern_column_identity(identity)?;
         self.identities.insert(fingerprint.as_str().to_owned(), id);
         Ok(id)
     }

@@ -159,7 +159,7 @@ impl ExpansionModels {
     }
 
     /// Returns the positions of the columns that may be requested from a model.
-    pub fn columns_of_model(&self, model: usize) -> impl Iterator<Item = usize> + '_ {
+    pub fn list_columns_of_model(&self, model: usize) -> impl Iterator<Item = usize> + '_ {
         let is_own =
             move |column: &usize| self.columns[*column].model_positions().any(|m| m == model);
         (0..self.columns.len()).filter(is_own)
@@ -203,7 +203,8 @@ impl ExpansionModels {
         history: &dyn History,
         expansion: &Expansion,
     ) -> Result<ExpansionRequirements, FactsError> {
-        let models = self.choices.iter().map(|choice| choice.requirements(history, expansion));
+        let models =
+            self.choices.iter().map(|choice| choice.build_requirements(history, expansion));
         Ok(ExpansionRequirements::new(models.collect::<Result<_, _>>()?, self.columns.clone()))
     }
 }
@@ -286,7 +287,7 @@ impl ModelChoice {
     ///
     /// # Errors
     /// [`FactsError::Journal`] if the history cannot be read or written.
-    pub fn requirements(
+    pub fn build_requirements(
         &self,
         history: &dyn History,
         expansion: &Expansion,

@@ -119,7 +119,7 @@ impl Endpoint {
             parts.push(format!("provider {}", provider.name()));
         }
         let features_hash = hash_tagged_parts("hqdl request form v1", &parts);
-        let stored = facts.history().endpoint_features(&features_hash)?;
+        let stored = facts.history().load_endpoint_features(&features_hash)?;
         let features = stored.and_then(|text| serde_json::from_str(&text).ok());
         let initial = self.initial_features();
         let parse_features = |features| RequestFeatures::from_json(features, initial);
@@ -131,7 +131,7 @@ impl Endpoint {
             "hqdl plausible usage v1",
             &[self.transport.base_url.clone(), self.model.clone()],
         );
-        if facts.history().endpoint_features(&usage_hash)?.is_some() {
+        if facts.history().load_endpoint_features(&usage_hash)?.is_some() {
             self.usage_gate = UsageGate::with_proven_usage();
         }
         self.memory = Some(EndpointMemory { facts: facts.clone(), features_hash, usage_hash });
@@ -391,7 +391,7 @@ impl Model for Endpoint {
             }
             // First, because an error about a feature can also mention media.
             let error = self.update_features(features, error);
-            let error = media::limit_to_row(prompt, &self.model, error);
+            let error = media::to_row_error(prompt, &self.model, error);
             if let ModelError::Temporary { wait: Some(wait), .. } = &error {
                 self.throttle.pause_for(*wait);
             }

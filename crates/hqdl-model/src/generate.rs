@@ -339,7 +339,7 @@ async fn send_request(
         budget: if context.choice.is_free { &unlimited } else { &context.run.budget },
         price: context.choice.price.as_ref(),
         count_tokens: &|reply: &Reply| context.count_tokens(&frame, &prompt, reply),
-        plausible_tokens: &|reply: &Reply| context.plausible_tokens(&prompt, reply),
+        plausible_tokens: &|reply: &Reply| context.compute_plausible_tokens(&prompt, reply),
         has_answers: &|reply: &Reply| {
             !context.parse_reply(row_batch, &frame, &prompt, reply, false).facts.is_empty()
         },
@@ -478,7 +478,7 @@ impl Context {
         if reply.truncated && !reply.cut_off {
             output = output.max(prompt.max_output);
         }
-        let input = self.input_tokens(frame, prompt, true);
+        let input = self.compute_input_tokens(frame, prompt, true);
         // The endpoint may have written the whole prompt to its cache.
         let rates = self.choice.price.map(|price| price.find_rates(input));
         let is_dearer = rates.is_some_and(|rates| rates.cache_write > rates.input);
@@ -489,7 +489,11 @@ impl Context {
 
     /// Returns the plausible token range of a reply. The minimum is half of hqdl's own count, or a
     /// quarter if that count is an estimate.
-    pub(crate) fn plausible_tokens(&self, prompt: &Prompt, reply: &Reply) -> PlausibleTokens {
+    pub(crate) fn compute_plausible_tokens(
+        &self,
+        prompt: &Prompt,
+        reply: &Reply,
+    ) -> PlausibleTokens {
         let max = Tokens {
             input: prompt.input_tokens,
             output: prompt.max_output,
@@ -502,7 +506,7 @@ impl Context {
         }
         let tokenizer = if self.run.counts_tokens { self.tokenizer() } else { Tokenizer::Estimate };
         // For media, only the maximum number of tokens is known.
-        let media = self.media_tokens(prompt).all;
+        let media = self.compute_media_tokens(prompt).all;
         let extra = tokenizer.max_prompt_tokens(media) + self.choice.extra_input;
         let text = prompt.input_tokens.saturating_sub(extra);
         let min = Tokens {
@@ -532,8 +536,8 @@ impl Context {
         completion.cached_input_tokens = tokens.cached_input;
         completion.output_tokens = tokens.output;
         let price = reply.compute_billed_price(self.choice.price.as_ref());
-        completion.cost_usd = price.map_or(0.0, |price| tokens.cost(&price));
-        completion.assumed_cache_writes = tokens.assumed_cache_writes(price.as_ref());
+        completion.cost_usd = price.map_or(0.0, |price| tokens.compute_cost(&price));
+        completion.assumed_cache_writes = tokens.count_assumed_cache_writes(price.as_ref());
         let cost = completion.cost_usd;
         // If the reply was cut short by the endpoint or by hqdl, its rows are not to blame.
         let was_cut_short =
@@ -567,14 +571,14 @@ impl Context {
         tallies.iter().for_each(|t| tally.merge(t));
         self.run
             .facts
-            .commit_unit(CommitUnit { completion, facts, settles: reservation_id, answers })
+            .commit_unit(CommitUnit { completion, facts, reservation: reservation_id, answers })
             .await?;
         let usage = {
             let mut usage = self.run.events.usage.lock().unwrap_or_else(PoisonError::into_inner);
             usage.add_request(tokens, price.as_ref());
             *usage
         };
-        self.share_cost(row_batch, &tallies, tokens, cost);
+        self.allocate_cost(row_batch, &tallies, tokens, cost);
         (self.run.events.listener)(&Event::Stored { cells: tally, usage });
         self.check_usage(implausible.unwrap_or(tokens), tokens, worst_case, frame, prompt)?;
         if was_cut_short {
@@ -640,7 +644,7 @@ impl Context {
         }
         if !self.run.counts_tokens {
             // The worst case was computed from an estimate, so count the input tokens exactly now.
-            let input = self.input_tokens(frame, prompt, true);
+            let input = self.compute_input_tokens(frame, prompt, true);
             let (audio, output) = (prompt.audio_tokens, prompt.max_output);
             worst_case = SpentAmount::worst_case_with_audio(input, audio, output, price);
         }
@@ -660,8 +664,8 @@ impl Context {
 
     /// Returns the number of input tokens of a prompt. If `counts` is true, counts them and adds a
     /// margin for what the endpoint adds; otherwise estimates them.
-    fn input_tokens(&self, frame: &PromptFrame, prompt: &Prompt, counts: bool) -> u64 {
-        let media = self.media_tokens(prompt).all;
+    fn compute_input_tokens(&self, frame: &PromptFrame, prompt: &Prompt, counts: bool) -> u64 {
+        let media = self.compute_media_tokens(prompt).all;
         if !counts {
             let estimate = Tokenizer::Estimate;
             return estimate.count_tokens(&prompt.system)
@@ -676,7 +680,7 @@ impl Context {
     }
 
     /// Returns the maximum number of tokens of a prompt's media.
-    fn media_tokens(&self, prompt: &Prompt) -> MediaTokens {
+    fn compute_media_tokens(&self, prompt: &Prompt) -> MediaTokens {
         let media = prompt.media.iter().map(|medium| medium.info);
         MediaTokens::for_model(media, &self.choice.tokenizer)
     }

@@ -31,7 +31,7 @@ pub(super) fn find_unsupported_kind(
 
 /// Converts an endpoint's rejection of a request with media. An error about a medium affects only
 /// that medium's row. The model's name is ignored, because it can contain the name of a kind.
-pub(super) fn limit_to_row(prompt: &Prompt, model: &str, error: ModelError) -> ModelError {
+pub(super) fn to_row_error(prompt: &Prompt, model: &str, error: ModelError) -> ModelError {
     let name = model.rsplit('/').next().unwrap_or(model).to_lowercase();
     let is_about_medium = |message: &str| {
         let lower = message.to_lowercase().replace(&name, "");

@@ -16,7 +16,7 @@ pub use self::cascade::{AcceptedCells, CascadePlan, CascadeThreshold};
 pub use self::cost_estimator::CostEstimator;
 pub(crate) use self::request_shape::ANSWER_HEADROOM;
 pub use self::request_shape::RequestShape;
-pub use self::throughput::{ThroughputEstimate, reasoning_tokens};
+pub use self::throughput::{ThroughputEstimate, estimate_reasoning_tokens};
 use hqdl_facts::Reason;
 use hqdl_spec::{Expansion, Limits, PriceTable};
 use hqdl_values::Row;
@@ -242,7 +242,7 @@ impl Plan {
 
     /// Returns each model's part, in the order in which the expansions use the models.
     #[must_use]
-    pub fn model_parts(&self) -> Vec<ModelPart> {
+    pub fn list_model_parts(&self) -> Vec<ModelPart> {
         let mut parts: Vec<ModelPart> = Vec::new();
         for expansion in &self.expansions {
             let cost_usd = expansion.price.is_some().then(|| expansion.cost_usd());

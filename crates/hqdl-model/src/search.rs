@@ -60,7 +60,7 @@ impl SearchEndpoint {
     }
 
     /// Returns the URL that requests the results for a query.
-    fn query_url(&self, query: &str) -> Result<Url, ModelError> {
+    fn build_query_url(&self, query: &str) -> Result<Url, ModelError> {
         let key = self.key.as_ref().map_or("", |key| key.expose_secret());
         let url = &self.settings.url;
         // Replace the query last, so that `{key}` in a row remains plain text.
@@ -71,7 +71,7 @@ impl SearchEndpoint {
 
     async fn search(&self, query: &str) -> Result<Vec<SearchResult>, ModelError> {
         let mut request =
-            self.http.get(self.query_url(query)?).header("accept", "application/json");
+            self.http.get(self.build_query_url(query)?).header("accept", "application/json");
         if let Some(key) = self.key.as_ref().filter(|_| !self.settings.url.contains("{key}")) {
             let (header, text) = match &self.settings.key_header {
                 Some(header) => (HeaderName::try_from(header), key.expose_secret().to_owned()),

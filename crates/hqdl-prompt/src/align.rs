@@ -108,7 +108,7 @@ impl RequestKeys {
             KeyPart { normalized, unescaped, is_null: *value == Value::Null, text }
         };
         let keys: Vec<&[Value]> = rows.into_iter().collect();
-        let tags = label::row_tags(keys.iter().copied());
+        let tags = label::build_row_tags(keys.iter().copied());
         let to_row = |(key, tag): (&&[Value], String)| AlignedRow {
             parts: key.iter().map(to_part).collect(),
             normalized_tag: normalize_key(&tag),

@@ -32,7 +32,7 @@ struct KeyWord<'k> {
 }
 
 /// Returns the tags of a request's rows, in order. The tags are unique even when case is ignored.
-pub fn row_tags<'r>(keys: impl IntoIterator<Item = &'r [Value]>) -> Vec<String> {
+pub fn build_row_tags<'r>(keys: impl IntoIterator<Item = &'r [Value]>) -> Vec<String> {
     let keys: Vec<&[Value]> = keys.into_iter().collect();
     let key_texts: Vec<Vec<Cow<'_, str>>> =
         keys.iter().map(|key| list_canonical_texts(key)).collect();

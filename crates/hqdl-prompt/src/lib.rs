@@ -266,7 +266,7 @@ impl Prompt {
     pub fn provenance_hash(&self) -> String {
         let texts = [&*self.system, self.user.as_str()].into_iter();
         let media = self.media.iter().map(|medium| medium.name.as_str());
-        hqdl_values::key::prompt_hash(&texts.chain(media).collect::<Vec<_>>())
+        hqdl_values::key::hash_prompt(&texts.chain(media).collect::<Vec<_>>())
     }
 }
 

@@ -176,7 +176,7 @@ impl Question {
         let tag = self.row_tags.iter().find(|(key, _)| *key == row.key).map(|(_, tag)| tag.clone());
         let tag = tag.unwrap_or_else(|| {
             let key: Vec<Value> = row.key.iter().map(Value::from_json).collect();
-            label::row_tags([key.as_slice()]).remove(0)
+            label::build_row_tags([key.as_slice()]).remove(0)
         });
         format!("{} {tag}", row.number).into()
     }

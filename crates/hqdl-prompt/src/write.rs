@@ -19,7 +19,7 @@ pub(super) fn build_row_prefixes<'r>(
     let prefixes: Vec<Json> = match echo {
         Echo::Full => keys.enumerate().map(|(n, _)| (n + 1).into()).collect(),
         Echo::Short => {
-            let row_tags = label::row_tags(keys);
+            let row_tags = label::build_row_tags(keys);
             row_tags.iter().enumerate().map(|(n, tag)| format!("{} {tag}", n + 1).into()).collect()
         }
     };

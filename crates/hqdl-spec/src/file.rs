@@ -386,7 +386,7 @@ pub struct EvidenceTable {
     pub api_key_env: Option<String>,
     /// Header of the search's key. Default: `Authorization`, as a bearer token.
     pub key_header: Option<String>,
-    /// Price of a search in USD. `search` needs it; 0 if the search is free.
+    /// Price of a search in USD. Required for `search`; 0 if the search is free.
     pub price_per_search: Option<f64>,
     /// Maximum number of tokens of the passages that the model sees with a row. Default: 1500.
     pub evidence_tokens: Option<u32>,
@@ -594,7 +594,7 @@ pub struct ColumnTable {
     /// 27`). hqdl never infers this column from its name.
     pub year: Option<String>,
     /// For a numeric column: the smallest and the largest value that can be true. `hqdl query
-    /// --interval` needs it for SUM and AVG of the column.
+    /// --interval` requires it for SUM and AVG of the column.
     pub range: Option<[f64; 2]>,
     /// One-to-many: the values go into a separate table.
     pub many: Option<ManyTable>,

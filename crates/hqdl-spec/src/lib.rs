@@ -581,11 +581,11 @@ impl Column {
             pattern: None,
             example: None,
             origin: None,
-            also: Vec::new(),
+            other_identities: Vec::new(),
             bindings: Vec::new(),
             classify: false,
             fingerprint: identity.fingerprint(),
-            meaning: identity,
+            identity,
         }
     }
 }
@@ -720,13 +720,14 @@ pub struct Column {
     /// another kind that is now the same. Facts with these identities are used until they are
     /// refreshed.
     #[serde(skip)]
-    pub also: Vec<ColumnIdentity>,
+    pub other_identities: Vec<ColumnIdentity>,
     /// Questions that the column answers.
     pub bindings: Vec<Binding>,
     /// Whether a query may use words outside the list, mapped to the values with the same meaning.
     pub classify: bool,
     /// Identity of the column.
-    pub meaning: ColumnIdentity,
+    #[serde(rename = "meaning")]
+    pub identity: ColumnIdentity,
     /// Fingerprint of the identity.
     pub fingerprint: Fingerprint,
 }

@@ -1,4 +1,4 @@
-//! `provider`: the API that an endpoint speaks.
+//! The API of an endpoint (`provider` in a spec).
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -26,7 +26,7 @@ struct Api {
     base_url: &'static str,
     /// Path of a request after the base URL.
     path: &'static str,
-    /// Host that speaks this API unless the path selects another API.
+    /// Host that has this API unless the path selects another API.
     host: Option<&'static str>,
 }
 

@@ -19,9 +19,9 @@ pub type Path = Vec<Step>;
 /// One step of a path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
-    /// Into a table, by field.
+    /// A field of a table, by name.
     Field(String),
-    /// Into an array, by position.
+    /// An item of an array, by position.
     Item(usize),
 }
 

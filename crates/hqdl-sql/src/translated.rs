@@ -37,7 +37,7 @@ impl TranslatedQuery {
     /// # Errors
     /// Returns [`TextTooLong`] if calls copy their arguments too often.
     pub fn with_edits(&self, edits: Edits) -> Result<Self, TextTooLong> {
-        let written = edits.write(&self.sql);
+        let written = edits.apply_to(&self.sql);
         let written = written.map_err(|error| TextTooLong(self.map_span_to_original(&error.0)))?;
         let mut composed = Self { sql: written.sql, fragments: Vec::new() };
         for (start, span, is_unchanged) in written.fragments {
@@ -176,7 +176,7 @@ impl Edits {
     ///
     /// # Errors
     /// Returns [`TextTooLong`] if calls copy their arguments too often.
-    pub fn write(mut self, text: &str) -> Result<TranslatedQuery, TextTooLong> {
+    pub fn apply_to(mut self, text: &str) -> Result<TranslatedQuery, TextTooLong> {
         // An insertion comes before the replacement that begins there, and an outer edit before the
         // edits inside it.
         self.0.sort_by_key(|(span, _)| (span.start, !span.is_empty(), usize::MAX - span.end));

@@ -87,7 +87,7 @@ pub fn rewrite_try_casts(
         let end = name.last().map_or(word.end, |last| last.end);
         edits.replace(word.start..end, format!(", '{cast_type}') AS {sqlite_type}"));
     }
-    if edits.is_empty() { Ok(None) } else { Ok(Some(edits.write(sql)?)) }
+    if edits.is_empty() { Ok(None) } else { Ok(Some(edits.apply_to(sql)?)) }
 }
 
 /// Returns the last AS before the matching `)`, and the type after it. `tokens` follow the `(`.

@@ -1,4 +1,5 @@
-//! Draws a chart of point series as SVG. Series differ in mark and dash as well as in colour.
+//! Draws a chart of point series as SVG. Series differ in their marks and dashes as well as in
+//! colour.
 
 use std::fmt::Write as _;
 

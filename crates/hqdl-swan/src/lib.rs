@@ -3,9 +3,9 @@
 //! columns.
 //!
 //! ```text
-//! prepare:  BIRD's database → its rows by SWAN's rules (gold) → without what is hidden
+//! prepare:  BIRD's database → rows that SWAN includes (gold) → copy without the hidden columns
 //! run:      questions → materialize → query, question by question → a record
-//! score:    record + gold → right or not, how far off, at what price
+//! score:    record + gold → correctness, relative errors, cost
 //! report:   scores → Markdown, JSON, charts
 //! ```
 //!

@@ -311,7 +311,7 @@ fn list_user_tables(connection: &Connection) -> rusqlite::Result<Vec<(String, bo
     connection.prepare(sql)?.query_map([], |r| Ok((r.get(0)?, r.get(1)?)))?.collect()
 }
 
-/// Returns the FOREIGN KEY constraints whose own and parent columns are all kept.
+/// Returns the FOREIGN KEY constraints whose child and parent columns are all kept.
 fn read_foreign_keys(
     source: &Connection,
     table: &str,
@@ -472,9 +472,9 @@ fn read_examples(
         for (at, name) in truth.key.iter().enumerate() {
             example.insert((*name).to_owned(), value(at)?);
         }
-        let texts: Vec<String> = example_key(truth, &example);
+        let texts: Vec<String> = format_example_key(truth, &example);
         let named = keys.iter().position(|key| texts == *key);
-        let same = |(_, shot): &(usize, Example)| example_key(truth, shot) == texts;
+        let same = |(_, shot): &(usize, Example)| format_example_key(truth, shot) == texts;
         let at = match found.iter().position(same) {
             Some(at) => at,
             None if named.is_some() || first < shots::MAX_EXAMPLES && truth.many.is_none() => {
@@ -505,7 +505,7 @@ fn read_examples(
 }
 
 /// Returns the key values of an example as texts.
-fn example_key(truth: &BenchmarkTruth, example: &Example) -> Vec<String> {
+fn format_example_key(truth: &BenchmarkTruth, example: &Example) -> Vec<String> {
     let text = |value: &Json| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
     truth.key.iter().filter_map(|name| example.get(*name)).map(text).collect()
 }

@@ -50,7 +50,7 @@ pub struct BenchmarkQuestion {
 impl BenchmarkQuestion {
     /// Returns the query for a mode, if there is one.
     #[must_use]
-    pub fn query(&self, mode: Mode) -> Option<&str> {
+    pub fn find_query(&self, mode: Mode) -> Option<&str> {
         match mode {
             Mode::Hqdl => self.hqdl.as_deref(),
             Mode::Blendsql => self.blendsql.as_deref(),

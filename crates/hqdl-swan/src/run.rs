@@ -202,7 +202,7 @@ impl BenchmarkRun<'_> {
         cost.seconds = began.elapsed().as_secs_f64();
         let answer = QuestionOutcome {
             qid: question.qid.clone(),
-            query: question.query(self.mode).unwrap_or_default().to_owned(),
+            query: question.find_query(self.mode).unwrap_or_default().to_owned(),
             rows: error.is_none().then(|| compare::to_rows(&result)),
             columns: result.columns,
             error: error.as_ref().map(ToString::to_string),
@@ -222,7 +222,7 @@ impl BenchmarkRun<'_> {
         total_usage: &Arc<Mutex<Usage>>,
     ) -> (QueryResult, Option<FailedQuestion>) {
         let mut result = QueryResult::default();
-        let Some(sql) = question.query(self.mode) else {
+        let Some(sql) = question.find_query(self.mode) else {
             return (result, Some(FailedQuestion::NoQuery(self.mode)));
         };
         let (listener, total_usage) = (Arc::clone(&self.query_listener), Arc::clone(total_usage));

@@ -45,7 +45,7 @@ impl Entity {
     }
 
     /// Returns this entity as described by a context: the facts about it differ from those about
-    /// the same key in another context. `digest` is a [`KeyColumns::context_digest`].
+    /// the same key in another context. `digest` is a [`KeyColumns::compute_context_digest`].
     #[must_use]
     pub fn with_context(&self, digest: u128) -> Self {
         let mut parts = self.parts();
@@ -100,7 +100,7 @@ impl KeyColumns {
     /// Returns the digest of context values, if these are the context columns. It does not depend on
     /// the order of the columns, and values that are equal in a key are equal here.
     #[must_use]
-    pub fn context_digest(&self, values: &[Value]) -> u128 {
+    pub fn compute_context_digest(&self, values: &[Value]) -> u128 {
         let entity = self.build_entity(values);
         let hash = hash_parts("hqdl row context v1", &[entity.as_str()]);
         u128::from_str_radix(&hash, 16).unwrap_or_default()
@@ -250,7 +250,7 @@ impl ListHash {
 
 /// Returns the hash of a prompt's text, e.g. `p1:77ab…`.
 #[must_use]
-pub fn prompt_hash(parts: &[&str]) -> String {
+pub fn hash_prompt(parts: &[&str]) -> String {
     format!("p1:{}", hash_parts("hqdl prompt v1", parts))
 }
 

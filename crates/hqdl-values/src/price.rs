@@ -94,7 +94,7 @@ impl PriceTable {
     /// Returns true if requests cost anything. The price of a local model is 0.
     #[must_use]
     pub fn is_billed(&self) -> bool {
-        let rates = self.highest_rates(u64::MAX);
+        let rates = self.find_highest_rates(u64::MAX);
         rates.input > 0.0 || rates.output > 0.0
     }
 
@@ -127,7 +127,7 @@ impl PriceTable {
     /// Returns the highest rates that can apply to a request with at most `input_tokens` input
     /// tokens. Every kind of input gets the rate of the most expensive kind.
     #[must_use]
-    pub fn highest_rates(&self, input_tokens: u64) -> TokenRates {
+    pub fn find_highest_rates(&self, input_tokens: u64) -> TokenRates {
         // An endpoint may serve and bill a tier other than the requested one.
         let standard =
             Self { service_tier: self.service_tier.map(|factor| factor.max(1.0)), ..*self };

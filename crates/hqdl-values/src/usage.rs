@@ -24,7 +24,7 @@ pub struct Tokens {
 impl Tokens {
     /// Returns the number of cache-write tokens billed at an assumed rate.
     #[must_use]
-    pub fn assumed_cache_writes(self, price: Option<&PriceTable>) -> u64 {
+    pub fn count_assumed_cache_writes(self, price: Option<&PriceTable>) -> u64 {
         if price.is_some_and(|price| price.assumes_cache_write_rate(self.input)) {
             self.cache_write
         } else {
@@ -34,7 +34,7 @@ impl Tokens {
 
     /// Returns the cost in USD.
     #[must_use]
-    pub fn cost(&self, price: &PriceTable) -> f64 {
+    pub fn compute_cost(&self, price: &PriceTable) -> f64 {
         let rates = price.find_rates(self.input);
         let audio = self.audio_input.min(self.input);
         let text = self.input - audio;
@@ -75,7 +75,7 @@ impl SpentAmount {
         price: Option<&PriceTable>,
     ) -> Self {
         let usd = price.map_or(0.0, |price| {
-            let (rates, audio) = (price.highest_rates(input), audio.min(input));
+            let (rates, audio) = (price.find_highest_rates(input), audio.min(input));
             ((input - audio) as f64 * rates.input
                 + audio as f64 * rates.audio_input
                 + output as f64 * rates.output)
@@ -87,7 +87,10 @@ impl SpentAmount {
     /// Returns the amount for these tokens, with their cost.
     #[must_use]
     pub fn from_tokens(tokens: Tokens, price: Option<&PriceTable>) -> Self {
-        Self { usd: price.map_or(0.0, |p| tokens.cost(p)), tokens: tokens.input + tokens.output }
+        Self {
+            usd: price.map_or(0.0, |p| tokens.compute_cost(p)),
+            tokens: tokens.input + tokens.output,
+        }
     }
 }
 
@@ -124,9 +127,9 @@ impl Usage {
         self.requests += 1;
         self.input_tokens += tokens.input;
         self.cached_input_tokens += tokens.cached_input;
-        self.assumed_cache_writes += tokens.assumed_cache_writes(price);
+        self.assumed_cache_writes += tokens.count_assumed_cache_writes(price);
         self.output_tokens += tokens.output;
-        self.cost_usd += price.map_or(0.0, |price| tokens.cost(price));
+        self.cost_usd += price.map_or(0.0, |price| tokens.compute_cost(price));
     }
 
     /// Returns a note if part of the cost is assumed.

@@ -1,7 +1,8 @@
 //! SQL values of keys and cells, and their canonical forms.
 //!
 //! Blobs are not values, because a language model cannot use bytes. A blob or invalid UTF-8 in a
-//! key or context column is reported where it is read ([`Unreadable`]) and never becomes a `Value`.
+//! key or context column is reported where it is read ([`UnreadableValue`]) and never becomes a
+//! `Value`.
 
 use std::borrow::Cow;
 
@@ -24,7 +25,7 @@ pub enum Value {
 
 /// Reason why a value in a database cannot be shown to a model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum Unreadable {
+pub enum UnreadableValue {
     /// The cell contains a blob.
     #[error("a blob")]
     Blob,
@@ -37,17 +38,17 @@ impl Value {
     /// Converts a `SQLite` value.
     ///
     /// # Errors
-    /// [`Unreadable`] if the value is a blob, or text that is not UTF-8.
-    pub fn from_sqlite(value: ValueRef<'_>) -> Result<Self, Unreadable> {
+    /// [`UnreadableValue`] if the value is a blob, or text that is not UTF-8.
+    pub fn from_sqlite(value: ValueRef<'_>) -> Result<Self, UnreadableValue> {
         match value {
             ValueRef::Null => Ok(Self::Null),
             ValueRef::Integer(i) => Ok(Self::Integer(i)),
             ValueRef::Real(r) => Ok(Self::Real(r)),
             ValueRef::Text(bytes) => match std::str::from_utf8(bytes) {
                 Ok(text) => Ok(Self::Text(text.to_owned())),
-                Err(_) => Err(Unreadable::NotUtf8),
+                Err(_) => Err(UnreadableValue::NotUtf8),
             },
-            ValueRef::Blob(_) => Err(Unreadable::Blob),
+            ValueRef::Blob(_) => Err(UnreadableValue::Blob),
         }
     }
 

@@ -14,7 +14,7 @@ use crate::query::{Dialect, Meta, QueryError, QueryResult};
 use crate::usage::Usage;
 
 /// The rows that answer a question, and how hqdl found them.
-pub struct Answered {
+pub struct AnsweredQuestion {
     pub(super) question: String,
     pub(super) plan: AskPlan,
     pub(super) result: QueryResult,
@@ -31,7 +31,7 @@ pub struct Answered {
     pub(super) writing: Usage,
 }
 
-impl Answered {
+impl AnsweredQuestion {
     /// Creates the answer of a query that has run. The caller fills in the other fields.
     pub(super) fn new(
         plan: AskPlan,

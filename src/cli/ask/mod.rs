@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-pub use self::answered_question::Answered;
+pub use self::answered_question::AnsweredQuestion;
 pub use self::plan_output::print_sql;
 pub use self::question_run::{AskOutcome, AskRun, PlanUse};
 use super::failure::{APPROVAL, Failure, INTERRUPTED};
@@ -120,7 +120,9 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
     let plan_use = match options {
         Options { sql_only: true, .. } => PlanUse::PrintSql,
         Options { explain: true, .. } => PlanUse::Explain,
-        Options { approve, say, .. } => PlanUse::Run { approved: approve.as_deref(), says: *say },
+        Options { approve, say, .. } => {
+            PlanUse::Run { approved: approve.as_deref(), with_prose: *say }
+        }
     };
     let ask_run = AskRun::open(&options.ask, plan_use, &session, &target, output_options)?;
     let outcome = ask_run.ask(&text, &[], &interrupt);
@@ -142,7 +144,7 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
                 if turn.rows == 0 || !turn.can_be_example {
                     return Err(unusable_example_failure(turn.rows));
                 }
-                keep_example(spec, &session.database, turn, output_options)?;
+                add_example_to_spec(spec, &session.database, turn, output_options)?;
             }
             written.map(|()| ExitCode::from(if is_open { answered.exit_code() } else { 0 }))
         }
@@ -160,7 +162,7 @@ pub fn unusable_example_failure(rows: u64) -> Failure {
 }
 
 /// Adds a question and its query to a spec as an example, and prints a note about it.
-pub fn keep_example(
+pub fn add_example_to_spec(
     spec: &Path,
     database: &Database,
     turn: Turn,

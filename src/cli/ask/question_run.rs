@@ -10,11 +10,11 @@ use serde_json::{Value as Json, json};
 use tokio::sync::watch;
 
 use super::AskFlags;
-use super::answered_question::Answered;
+use super::answered_question::AnsweredQuestion;
 use super::plan_output::{plan_to_json, print_sql, strip_control_characters};
 use crate::ask::{
-    self, AskError, AskPlan, AskQuestion, Asker, MaxCost, OtherReading, ProposedColumn, Prose,
-    SqlGenerationLimit, Turn, Written,
+    self, AskError, AskPlan, AskQuestion, Asker, MaxCost, OtherReading, PlanningOutcome,
+    ProposedColumn, Prose, SqlGenerationLimit, Turn,
 };
 use crate::cli::OutputOptions;
 use crate::cli::approve::{read_answer_or_interrupt, read_approval_or_interrupt};
@@ -43,7 +43,7 @@ pub enum PlanUse<'a> {
         /// Id of the plan that was approved.
         approved: Option<&'a str>,
         /// Whether to answer in prose as well as with rows.
-        says: bool,
+        with_prose: bool,
     },
     /// Run the query after approval on the terminal.
     RunInChat,
@@ -55,7 +55,7 @@ pub enum PlanUse<'a> {
 
 /// Outcome of a question.
 pub enum AskOutcome {
-    Answered(Box<Answered>),
+    Answered(Box<AnsweredQuestion>),
     /// The output is complete; contains the exit code.
     Stopped(u8),
 }
@@ -136,9 +136,9 @@ impl<'s> AskRun<'s> {
         earlier: &[Turn],
         interrupt: &watch::Receiver<bool>,
     ) -> Result<AskOutcome, Failure> {
-        let says = matches!(self.plan_use, PlanUse::Run { says: true, .. });
+        let with_prose = matches!(self.plan_use, PlanUse::Run { with_prose: true, .. });
         let announce =
-            || announce_limit(self.writing.1, says, &self.session.spec, self.output_options);
+            || announce_limit(self.writing.1, with_prose, &self.session.spec, self.output_options);
         let question = AskQuestion {
             text,
             request: self.build_request(interrupt.clone())?,
@@ -151,7 +151,7 @@ impl<'s> AskRun<'s> {
         let mut asker = Asker::new(question).map_err(|error| self.to_failure(error))?;
         asker.continue_conversation(earlier);
         let mut outcome = self.answer(&mut asker, interrupt);
-        if let (true, Ok(AskOutcome::Answered(answered))) = (says, &mut outcome) {
+        if let (true, Ok(AskOutcome::Answered(answered))) = (with_prose, &mut outcome) {
             answered.prose = Some(self.write_prose(&mut asker, answered));
         }
         let repairs = std::mem::take(&mut asker.repairs);
@@ -217,14 +217,14 @@ impl<'s> AskRun<'s> {
         asker: &mut Asker<'_>,
         interrupt: &watch::Receiver<bool>,
     ) -> Result<AskOutcome, Failure> {
-        let Some(mut written) = self.write_query(asker, interrupt)? else {
+        let Some(mut outcome) = self.write_query(asker, interrupt)? else {
             return Ok(AskOutcome::Stopped(INTERRUPTED));
         };
         let mut relaxed: Vec<String> = Vec::new();
-        let mut empty: Option<Answered> = None;
+        let mut empty: Option<AnsweredQuestion> = None;
         loop {
-            let plan = match (written, empty.take()) {
-                (Written::Plan(plan), earlier) => {
+            let plan = match (outcome, empty.take()) {
+                (PlanningOutcome::Plan(plan), earlier) => {
                     empty = earlier;
                     *plan
                 }
@@ -266,7 +266,7 @@ impl<'s> AskRun<'s> {
                 Ok(meta) => result.meta = meta,
                 Err(QueryError::Sql(problem)) => {
                     let repaired = asker.repair(&plan.sql, &problem);
-                    written = repaired.map_err(|error| self.to_failure(error))?;
+                    outcome = repaired.map_err(|error| self.to_failure(error))?;
                     continue;
                 }
                 Err(error) => return Err(to_run_failure(error)),
@@ -274,7 +274,7 @@ impl<'s> AskRun<'s> {
             let searched = asker.describe_search(&result.meta);
             let has_rows = !result.rows.is_empty();
             self.print_relaxations(&relaxed, has_rows);
-            let answered = Answered::new(plan, result, searched, relaxed.clone());
+            let answered = AnsweredQuestion::new(plan, result, searched, relaxed.clone());
             if has_rows {
                 return Ok(AskOutcome::Answered(Box::new(answered)));
             }
@@ -284,7 +284,7 @@ impl<'s> AskRun<'s> {
             relaxed.push(ask::describe_relaxation(&answered.plan.sql, &next.sql));
             self.print_note("the query returned no rows; the model relaxed it");
             empty.get_or_insert(answered);
-            written = Written::Plan(Box::new(next));
+            outcome = PlanningOutcome::Plan(Box::new(next));
         }
     }
 
@@ -329,21 +329,21 @@ impl<'s> AskRun<'s> {
         &self,
         asker: &mut Asker<'_>,
         interrupt: &watch::Receiver<bool>,
-    ) -> Result<Option<Written>, Failure> {
-        let mut written = asker.plan().map_err(|error| self.to_failure(error))?;
-        let (Written::Plan(plan), Some(other)) = (&mut written, asker.other.take()) else {
-            return Ok(Some(written));
+    ) -> Result<Option<PlanningOutcome>, Failure> {
+        let mut outcome = asker.plan().map_err(|error| self.to_failure(error))?;
+        let (PlanningOutcome::Plan(plan), Some(other)) = (&mut outcome, asker.other.take()) else {
+            return Ok(Some(outcome));
         };
         if !self.can_ask_for_reading() {
             plan.add_other_reading(&other);
-            return Ok(Some(written));
+            return Ok(Some(outcome));
         }
         match Self::ask_for_reading(plan, &other, interrupt) {
             Some(true) => {
                 let other = asker.write_other_query(other);
                 other.map(Some).map_err(|error| self.to_failure(error))
             }
-            Some(false) => Ok(Some(written)),
+            Some(false) => Ok(Some(outcome)),
             None => Ok(None),
         }
     }
@@ -378,7 +378,7 @@ impl<'s> AskRun<'s> {
         let is_needed = plan.is_none_or(|plan| !plan.explained.routes.is_empty());
         let with_costs = |column: &ProposedColumn| {
             let live = match plan {
-                Some(plan) => plan.likely_usd(&self.session.spec),
+                Some(plan) => plan.estimate_usd(&self.session.spec),
                 None => asker.estimate_live_cost(column),
             };
             let spec = self.flags.spec.as_deref();
@@ -409,7 +409,7 @@ impl<'s> AskRun<'s> {
     }
 
     /// Asks the model for an answer in prose. If the request fails, the rows alone are the answer.
-    fn write_prose(&self, asker: &mut Asker<'_>, answered: &Answered) -> Prose {
+    fn write_prose(&self, asker: &mut Asker<'_>, answered: &AnsweredQuestion) -> Prose {
         if answered.result.rows.is_empty() {
             return Prose::Missing("there are no rows".to_owned());
         }
@@ -417,14 +417,14 @@ impl<'s> AskRun<'s> {
         if !answered.relaxed.is_empty() {
             return Prose::Missing("the rows are those of a relaxed query".to_owned());
         }
-        let written = asker.write_prose(&answered.result);
-        written.unwrap_or_else(|error| Prose::Missing(self.to_failure(error).message()))
+        let prose = asker.write_prose(&answered.result);
+        prose.unwrap_or_else(|error| Prose::Missing(self.to_failure(error).message()))
     }
 
     /// Prints why no query was written. Returns the outcome with the exit code.
-    fn report_missing_query(&self, written: &Written) -> AskOutcome {
-        let (message, json) = match written {
-            Written::Declined(reason) => {
+    fn report_missing_query(&self, outcome: &PlanningOutcome) -> AskOutcome {
+        let (message, json) = match outcome {
+            PlanningOutcome::Declined(reason) => {
                 let reason = if reason.is_empty() { "the model gave no reason" } else { reason };
                 let reason = to_single_line(reason);
                 let message = match self.plan_use {
@@ -434,7 +434,7 @@ impl<'s> AskRun<'s> {
                 let columns = self.proposals_to_json();
                 (message, json!({ "event": "declined", "reason": reason, "new_columns": columns }))
             }
-            Written::Failed(failed) => {
+            PlanningOutcome::Failed(failed) => {
                 let message = format!(
                     "the model wrote no query that runs; the last one was\n{}\nerror: {}\n{REWRITE_HINT}",
                     strip_control_characters(&failed.sql),
@@ -442,7 +442,7 @@ impl<'s> AskRun<'s> {
                 );
                 (message, json!({ "event": "failed", "sql": failed.sql, "error": failed.error }))
             }
-            Written::Unreadable | Written::Plan(_) => (
+            PlanningOutcome::Unreadable | PlanningOutcome::Plan(_) => (
                 "the model's reply contains no query; ask again, or use another model".to_owned(),
                 json!({ "event": "unreadable" }),
             ),
@@ -542,7 +542,7 @@ impl<'s> AskRun<'s> {
 /// Prints the limit on the requests for SQL and prose. Called before the first such request.
 fn announce_limit(
     limit: SqlGenerationLimit,
-    says: bool,
+    with_prose: bool,
     spec: &Spec,
     output_options: OutputOptions,
 ) {
@@ -555,7 +555,7 @@ fn announce_limit(
             format!("at most {} (price unknown)", format_count(tokens, "token"))
         }
     };
-    let texts = if says { "SQL and prose" } else { "SQL" };
+    let texts = if with_prose { "SQL and prose" } else { "SQL" };
     anstream::eprintln!("asking {} for {texts}, {limit}", spec.model.name);
 }
 

@@ -86,7 +86,7 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
     let source = draft.database();
     let name = benchmark::database_name(&source);
     let questions = questions::read_questions(&options.questions, &name)?;
-    if questions.iter().all(|q| q.query(mode).is_none()) {
+    if questions.iter().all(|q| q.find_query(mode).is_none()) {
         return Err(Failure::wrong_input(
             format!("{} has no {} queries", options.questions.display(), mode.name()),
             "SWAN publishes the queries of HQDL and BlendSQL in two files: pass the other file, or the other --mode",

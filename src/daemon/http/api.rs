@@ -14,7 +14,7 @@ use tokio::sync::oneshot;
 
 use super::HttpState;
 use super::query::{READ_TIMEOUT, parse_timeout, run_blocking};
-use super::reply::{HttpRefusal, read_json_body};
+use super::reply::{HttpError, read_json_body};
 use crate::daemon::active_spec::ActiveSpec;
 use crate::daemon::event::{DaemonEvent, StartRun, shutdown_failure};
 use crate::daemon::job::guard_failure;
@@ -31,7 +31,7 @@ use crate::query::connection::guard::GuardedConnection;
 use crate::session::override_cell;
 use crate::spec::{Expansion, Spec};
 
-type ApiAnswer = Result<axum::Json<Json>, HttpRefusal>;
+type ApiAnswer = Result<axum::Json<Json>, HttpError>;
 
 /// Handles `GET /healthz`.
 pub(super) async fn get_health() -> &'static str {
@@ -64,15 +64,15 @@ pub(super) async fn get_spec(
     State(state): State<HttpState>,
     Path(name): Path<String>,
 ) -> ApiAnswer {
-    let spec = state.context.status.borrow().spec(&name).cloned();
-    let Some(spec) = spec else { return Err(unknown_spec_refusal(&state, &name)) };
+    let spec = state.context.status.borrow().find_spec(&name).cloned();
+    let Some(spec) = spec else { return Err(unknown_spec_error(&state, &name)) };
     Ok(axum::Json(spec.to_json()))
 }
 
-fn unknown_spec_refusal(state: &HttpState, name: &str) -> HttpRefusal {
+fn unknown_spec_error(state: &HttpState, name: &str) -> HttpError {
     let status = state.context.status.borrow().clone();
     let failure = super::unknown_spec_failure(name, status.specs.keys());
-    HttpRefusal { status: StatusCode::NOT_FOUND, failure }
+    HttpError { status: StatusCode::NOT_FOUND, failure }
 }
 
 /// Cells to ask for.
@@ -121,7 +121,7 @@ pub(super) async fn plan_run(
     body: Body,
 ) -> ApiAnswer {
     let wanted: WantedCells = read_json_body(&headers, body).await?;
-    let (name, active_spec) = state.active_spec(wanted.spec.as_deref())?;
+    let (name, active_spec) = state.find_active_spec(wanted.spec.as_deref())?;
     let timeout = parse_timeout(wanted.timeout)?;
     let (client_guard, interrupt) = state.context.clients.begin_work();
     let permit = state.acquire_query_permit().await?;
@@ -168,24 +168,24 @@ pub(super) async fn list_runs(State(state): State<HttpState>) -> axum::Json<Json
 /// Handles `GET /v1/runs/{run}`.
 pub(super) async fn get_run(State(state): State<HttpState>, Path(id): Path<String>) -> ApiAnswer {
     let id = parse_run_id(&id)?;
-    let run = state.context.status.borrow().run(id).cloned();
+    let run = state.context.status.borrow().find_run(id).cloned();
     match run {
         Some(run) => Ok(axum::Json(run.to_json())),
-        None => Err(unknown_run_refusal(id)),
+        None => Err(unknown_run_error(id)),
     }
 }
 
-fn parse_run_id(text: &str) -> Result<u64, HttpRefusal> {
+fn parse_run_id(text: &str) -> Result<u64, HttpError> {
     text.parse().map_err(|_| {
-        HttpRefusal::bad_request(
+        HttpError::bad_request(
             format!("`{text}` is not the number of a run"),
             "GET /v1/runs lists the latest runs",
         )
     })
 }
 
-fn unknown_run_refusal(id: u64) -> HttpRefusal {
-    HttpRefusal::new(
+fn unknown_run_error(id: u64) -> HttpError {
+    HttpError::new(
         StatusCode::NOT_FOUND,
         format!("there is no run {id}"),
         "GET /v1/runs lists the latest runs",
@@ -207,9 +207,9 @@ pub(super) async fn start_run(
     State(state): State<HttpState>,
     headers: HeaderMap,
     body: Body,
-) -> Result<(StatusCode, axum::Json<Json>), HttpRefusal> {
+) -> Result<(StatusCode, axum::Json<Json>), HttpError> {
     let wanted: WantedCells = read_json_body(&headers, body).await?;
-    let (name, active_spec) = state.active_spec(wanted.spec.as_deref())?;
+    let (name, active_spec) = state.find_active_spec(wanted.spec.as_deref())?;
     let selection = wanted.to_selection();
     selection.check_columns(&active_spec.spec).map_err(Failure::from)?;
     check_budget(wanted.budget)?;
@@ -232,24 +232,21 @@ pub(super) struct StartedRun {
 }
 
 impl StartedRun {
-    pub(super) async fn wait_for_end(
-        self,
-        state: &HttpState,
-    ) -> Result<Arc<RunStatus>, HttpRefusal> {
+    pub(super) async fn wait_for_end(self, state: &HttpState) -> Result<Arc<RunStatus>, HttpError> {
         let Ok(()) = self.ended.await else { return Err(shutdown_failure().into()) };
         let run = state.context.status.borrow().run(self.id).cloned();
-        run.ok_or_else(|| unknown_run_refusal(self.id))
+        run.ok_or_else(|| unknown_run_error(self.id))
     }
 }
 
 impl HttpState {
     /// Asks the loop to interrupt a run.
-    pub(super) async fn request_interrupt(&self, id: u64) -> Result<(), HttpRefusal> {
+    pub(super) async fn request_interrupt(&self, id: u64) -> Result<(), HttpError> {
         let (reply, interrupted) = oneshot::channel();
         let _ = self.context.events.send(DaemonEvent::InterruptRun(id, reply)).await;
         match interrupted.await {
             Ok(true) => Ok(()),
-            _ => Err(HttpRefusal::new(
+            _ => Err(HttpError::new(
                 StatusCode::NOT_FOUND,
                 format!("run {id} is not running"),
                 "GET /v1/runs lists the latest runs",
@@ -264,7 +261,7 @@ impl HttpState {
         selection: Selection,
         budget: Option<f64>,
         timeout: Option<Duration>,
-    ) -> Result<StartedRun, HttpRefusal> {
+    ) -> Result<StartedRun, HttpError> {
         let (started, reply) = oneshot::channel();
         let (end, ended) = oneshot::channel();
         let request = StartRun {
@@ -297,11 +294,11 @@ pub(super) async fn get_provenance(
 pub(super) async fn read_provenance(
     state: &HttpState,
     asked: Vec<(String, String)>,
-) -> Result<Vec<CellProvenance>, HttpRefusal> {
+) -> Result<Vec<CellProvenance>, HttpError> {
     let one = |name: &str| asked.iter().find(|(n, _)| n == name).map(|(_, v)| v.clone());
     let needed = |name: &str| {
         one(name).ok_or_else(|| {
-            HttpRefusal::bad_request(
+            HttpError::bad_request(
                 format!("no `{name}`"),
                 "pass spec, table, column, and one key=… for each part of the key",
             )
@@ -312,9 +309,9 @@ pub(super) async fn read_provenance(
         asked.iter().filter(|(n, _)| n == "key").map(|(_, v)| v.clone()).collect();
     if key.is_empty() {
         let hint = "pass one key=… for each part of the key";
-        return Err(HttpRefusal::bad_request("no `key`", hint));
+        return Err(HttpError::bad_request("no `key`", hint));
     }
-    let (_, active_spec) = state.active_spec(one("spec").as_deref())?;
+    let (_, active_spec) = state.find_active_spec(one("spec").as_deref())?;
     let (client_guard, interrupt) = state.context.clients.begin_work();
     let permit = state.acquire_read_permit().await?;
     run_blocking(permit, client_guard, move || {
@@ -391,12 +388,12 @@ pub(super) async fn set_override(
     headers: HeaderMap,
     body: Body,
 ) -> ApiAnswer {
-    let word: OverrideRequest = read_json_body(&headers, body).await?;
-    if word.value.trim().is_empty() {
+    let request: OverrideRequest = read_json_body(&headers, body).await?;
+    if request.value.trim().is_empty() {
         let hint = "pass the new value in `value`; DELETE removes an override";
-        return Err(HttpRefusal::bad_request("`value` is missing or empty", hint));
+        return Err(HttpError::bad_request("`value` is missing or empty", hint));
     }
-    let path = state.override_cell(word, OverrideChange::Set).await?;
+    let path = state.override_cell(request, OverrideChange::Set).await?;
     Ok(axum::Json(json!({ "set": true, "file": path })))
 }
 
@@ -406,8 +403,8 @@ pub(super) async fn delete_override(
     headers: HeaderMap,
     body: Body,
 ) -> ApiAnswer {
-    let word: OverrideRequest = read_json_body(&headers, body).await?;
-    let path = state.override_cell(word, OverrideChange::Remove).await?;
+    let request: OverrideRequest = read_json_body(&headers, body).await?;
+    let path = state.override_cell(request, OverrideChange::Remove).await?;
     Ok(axum::Json(json!({ "set": false, "file": path })))
 }
 
@@ -427,16 +424,18 @@ pub(super) enum OverrideChange {
 /// Checks that a cell's override has not changed since a person saw it.
 fn check_override_unchanged(
     spec: &Spec,
-    word: &OverrideRequest,
+    request: &OverrideRequest,
     change: OverrideChange,
-) -> Result<(), HttpRefusal> {
-    let existing = find_override(spec, word)?;
+) -> Result<(), HttpError> {
+    let existing = find_override(spec, request)?;
     let is_unchanged = match (change, &existing) {
         (OverrideChange::Set | OverrideChange::Remove, _) | (OverrideChange::SetFirst, None) => {
             true
         }
         (OverrideChange::SetFirst, Some(_)) | (OverrideChange::Undo, None) => false,
-        (OverrideChange::Undo, Some(line)) => line.value == word.value && line.note == word.note,
+        (OverrideChange::Undo, Some(line)) => {
+            line.value == request.value && line.note == request.note
+        }
     };
     if is_unchanged {
         return Ok(());
@@ -445,18 +444,18 @@ fn check_override_unchanged(
         || "it has no override now".to_owned(),
         |line| format!("its override is now `{}` ({})", line.value, line.note),
     );
-    let (cell, key) = (format!("{}.{}", word.table, word.column), word.key.join(", "));
+    let (cell, key) = (format!("{}.{}", request.table, request.column), request.key.join(", "));
     let message = format!("{cell} of {key} has changed since you saw it: {now}");
     let hint = "nothing was changed; to change the override, open the page of the cell";
-    Err(HttpRefusal::new(StatusCode::CONFLICT, message, hint))
+    Err(HttpError::new(StatusCode::CONFLICT, message, hint))
 }
 
 /// Returns the line of the overrides file for a cell of an expansion's table, if there is one.
-fn find_override(spec: &Spec, word: &OverrideRequest) -> Result<Option<OverrideLine>, Failure> {
-    let is_named = |e: &&Expansion| e.name.eq_ignore_ascii_case(&word.table);
+fn find_override(spec: &Spec, request: &OverrideRequest) -> Result<Option<OverrideLine>, Failure> {
+    let is_named = |e: &&Expansion| e.name.eq_ignore_ascii_case(&request.table);
     let Some(expansion) = spec.expansions.iter().find(is_named) else { return Ok(None) };
     let names = expansion.key.names().iter().map(String::as_str);
-    let texts = word.key.iter().map(|text| if text == "NULL" { "" } else { text.as_str() });
+    let texts = request.key.iter().map(|text| if text == "NULL" { "" } else { text.as_str() });
     let mut key: Vec<(&str, &str)> =
         names.zip(texts).filter(|(_, text)| !text.is_empty()).collect();
     key.sort_unstable();
@@ -464,7 +463,7 @@ fn find_override(spec: &Spec, word: &OverrideRequest) -> Result<Option<OverrideL
         let fields = line.key.iter().map(|(name, text)| (name.as_str(), text.as_str()));
         let mut fields: Vec<_> = fields.filter(|(_, text)| !text.is_empty()).collect();
         fields.sort_unstable();
-        fields == key && line.column.eq_ignore_ascii_case(&word.column)
+        fields == key && line.column.eq_ignore_ascii_case(&request.column)
     };
     let lines = read_lines(&spec.overrides_path()).map_err(Failure::from)?;
     Ok(lines.into_iter().map(|(_, line)| line).find(is_same_cell))
@@ -474,18 +473,18 @@ impl HttpState {
     /// Sets or removes an override, and notifies the loop.
     pub(super) async fn override_cell(
         &self,
-        word: OverrideRequest,
+        request: OverrideRequest,
         change: OverrideChange,
-    ) -> Result<std::path::PathBuf, HttpRefusal> {
-        let (_, active_spec) = self.active_spec(word.spec.as_deref())?;
+    ) -> Result<std::path::PathBuf, HttpError> {
+        let (_, active_spec) = self.find_active_spec(request.spec.as_deref())?;
         let (client_guard, _) = self.context.clients.begin_work();
         let permit = self.acquire_read_permit().await?;
         let edit_lock = self.edits.lock().await;
         let path = active_spec.spec.overrides_path();
         run_blocking(permit, client_guard, move || {
             let spec = &active_spec.spec;
-            check_override_unchanged(spec, &word, change)?;
-            let OverrideRequest { table, key, column, value, note, force, .. } = word;
+            check_override_unchanged(spec, &request, change)?;
+            let OverrideRequest { table, key, column, value, note, force, .. } = request;
             if matches!(change, OverrideChange::Remove | OverrideChange::Undo) {
                 overrides::remove_override(spec, &table, &key, &column).map_err(Failure::from)?;
                 return Ok(());
@@ -508,7 +507,7 @@ pub(super) async fn list_overrides(
     Query(asked): Query<Vec<(String, String)>>,
 ) -> ApiAnswer {
     let name = asked.into_iter().find(|(n, _)| n == "spec").map(|(_, v)| v);
-    let (_, active_spec) = state.active_spec(name.as_deref())?;
+    let (_, active_spec) = state.find_active_spec(name.as_deref())?;
     let lines = read_lines(&active_spec.spec.overrides_path()).map_err(Failure::from)?;
     let lines: Vec<Json> = lines
         .into_iter()

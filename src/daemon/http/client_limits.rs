@@ -17,7 +17,7 @@ use governor::clock::{Clock, DefaultClock};
 use governor::{DefaultDirectRateLimiter, Quota, RateLimiter};
 use hyper::body::{Frame, SizeHint};
 
-use super::reply::HttpRefusal;
+use super::reply::HttpError;
 use crate::daemon::ClientLimits;
 
 /// Period to which the byte limit applies.
@@ -86,13 +86,13 @@ fn parse_forwarded_address(text: &str) -> Option<IpAddr> {
 
 /// A rejected request: the response, and the number of seconds after which the client may retry.
 pub(super) struct LimitExceeded {
-    refusal: HttpRefusal,
+    error: HttpError,
     seconds: u32,
 }
 
 impl IntoResponse for LimitExceeded {
     fn into_response(self) -> Response {
-        let mut response = self.refusal.into_response();
+        let mut response = self.error.into_response();
         response.headers_mut().insert(header::RETRY_AFTER, self.seconds.into());
         response
     }
@@ -230,7 +230,7 @@ fn format_plural(n: u32, noun: &str) -> String {
 
 fn limit_exceeded_error(most: &str, wait: Duration) -> LimitExceeded {
     let seconds = wait.as_secs_f64().ceil().max(1.0) as u32;
-    let refusal = HttpRefusal::new(
+    let error = HttpError::new(
         StatusCode::TOO_MANY_REQUESTS,
         format!("this client exceeds its limit: {most}"),
         &format!(
@@ -238,7 +238,7 @@ fn limit_exceeded_error(most: &str, wait: Duration) -> LimitExceeded {
             format_plural(seconds, "second")
         ),
     );
-    LimitExceeded { refusal, seconds }
+    LimitExceeded { error, seconds }
 }
 
 /// A guard for an admitted request. It lives until the response has been sent.

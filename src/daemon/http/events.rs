@@ -13,7 +13,7 @@ use serde_json::{Value as Json, json};
 use tokio::sync::broadcast::error::RecvError;
 
 use super::HttpState;
-use super::reply::HttpRefusal;
+use super::reply::HttpError;
 use crate::daemon::metrics::GaugeGuard;
 
 /// Interval of keep-alive messages on a silent stream.
@@ -22,9 +22,9 @@ const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(15);
 /// Handles `GET /v1/runs/events`.
 pub(super) async fn stream_events(
     State(state): State<HttpState>,
-) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, HttpRefusal> {
+) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, HttpError> {
     let permit = Arc::clone(&state.stream_permits).try_acquire_owned();
-    let permit = permit.map_err(|_| HttpRefusal::server_busy("too many event streams are open"))?;
+    let permit = permit.map_err(|_| HttpError::server_busy("too many event streams are open"))?;
     let counted = GaugeGuard::increment(&state.context.metrics, |m| &m.streams);
     let events = state.context.subscribers.subscribe();
     let runs = state.context.status.borrow().runs.clone();

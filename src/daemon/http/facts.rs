@@ -15,7 +15,7 @@ use tokio::sync::watch;
 
 use super::HttpState;
 use super::query::{READ_TIMEOUT, run_blocking};
-use super::reply::{HttpRefusal, read_json_body};
+use super::reply::{HttpError, read_json_body};
 use crate::daemon::active_spec::ActiveSpec;
 use crate::daemon::job::guard_failure;
 use crate::database::row_contexts;
@@ -60,10 +60,10 @@ pub(super) async fn look_up_facts(
     State(state): State<HttpState>,
     headers: HeaderMap,
     body: Body,
-) -> Result<axum::Json<Json>, HttpRefusal> {
+) -> Result<axum::Json<Json>, HttpError> {
     let asked: AskedCells = read_json_body(&headers, body).await?;
     check_budget(asked.budget)?;
-    let (name, active_spec) = state.active_spec(asked.spec.as_deref())?;
+    let (name, active_spec) = state.find_active_spec(asked.spec.as_deref())?;
     let cells = RequestedCells::from_request(&asked, &active_spec)?;
     let mut found = cells.find_facts(&state).await?;
     let mut run = Json::Null;
@@ -92,10 +92,7 @@ struct RequestedCells {
 }
 
 impl RequestedCells {
-    fn from_request(
-        asked: &AskedCells,
-        active_spec: &Arc<ActiveSpec>,
-    ) -> Result<Self, HttpRefusal> {
+    fn from_request(asked: &AskedCells, active_spec: &Arc<ActiveSpec>) -> Result<Self, HttpError> {
         let all = &active_spec.spec.expansions;
         let at = match (&asked.expansion, all.len()) {
             (Some(name), _) => all.iter().position(|e| e.name.eq_ignore_ascii_case(name)),
@@ -105,13 +102,13 @@ impl RequestedCells {
         let Some(at) = at else {
             let name = asked.expansion.as_deref().unwrap_or_default();
             let hint = format_name_list("expansion", all.iter().map(|e| e.name.as_str()));
-            return Err(HttpRefusal::bad_request(format!("no expansion `{name}`"), &hint));
+            return Err(HttpError::bad_request(format!("no expansion `{name}`"), &hint));
         };
         let expansion = &all[at];
         if asked.keys.len() > MAX_KEYS {
             let message =
                 format!("the request has {} keys, but the limit is {MAX_KEYS}", asked.keys.len());
-            return Err(HttpRefusal::bad_request(message, "send several smaller requests"));
+            return Err(HttpError::bad_request(message, "send several smaller requests"));
         }
         let keys = asked.keys.iter().map(|k| parse_key(expansion, k)).collect::<Result<_, _>>()?;
         let columns = match &asked.columns {
@@ -123,7 +120,7 @@ impl RequestedCells {
                         let all: Vec<&str> =
                             expansion.columns.iter().map(|c| c.name.as_str()).collect();
                         let hint = format!("its columns are: {}", all.join(", "));
-                        HttpRefusal::bad_request(
+                        HttpError::bad_request(
                             format!("`{}` has no column `{name}`", expansion.name),
                             &hint,
                         )
@@ -139,7 +136,7 @@ impl RequestedCells {
     }
 
     /// Returns the facts that are currently known.
-    async fn find_facts(&self, state: &HttpState) -> Result<Vec<Json>, HttpRefusal> {
+    async fn find_facts(&self, state: &HttpState) -> Result<Vec<Json>, HttpError> {
         let (client_guard, interrupt) = state.context.clients.begin_work();
         let permit = state.acquire_read_permit().await?;
         let (cells, facts) = (self.clone(), Arc::clone(&state.context.facts));
@@ -224,10 +221,10 @@ pub(super) fn find_fact_entities(
         .map_err(|e| guard_failure(&guard).unwrap_or_else(|| e.into()))
 }
 
-fn parse_key(expansion: &Expansion, json: &Json) -> Result<Vec<Value>, HttpRefusal> {
+fn parse_key(expansion: &Expansion, json: &Json) -> Result<Vec<Value>, HttpError> {
     let names = expansion.key.names();
     let wrong = || {
-        HttpRefusal::bad_request(
+        HttpError::bad_request(
             format!("{json} is not a key of `{}`", expansion.name),
             &format!("its key is {}: pass an array in this order, or an object", names.join(", ")),
         )

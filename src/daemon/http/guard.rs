@@ -13,8 +13,8 @@ use secrecy::ExposeSecret;
 
 use super::HttpState;
 use super::client_limits::DaemonClient;
-use super::page::show_refusal;
-use super::reply::HttpRefusal;
+use super::page::render_error;
+use super::reply::HttpError;
 use crate::daemon::TOKEN;
 
 /// Content security policy: pages may load resources only from this server.
@@ -44,11 +44,11 @@ pub(super) async fn check_request(
             let access = check_access(&state, method, headers, is_mcp_route(route), is_public);
             let response = match access {
                 Ok(()) => next.run(request).await,
-                Err(refusal) => show_refusal(request.headers(), refusal),
+                Err(error) => render_error(request.headers(), error),
             };
             response.map(|body| admitted.count_body_bytes(body))
         }
-        Err(refusal) => refusal.into_response(),
+        Err(error) => error.into_response(),
     };
     state.context.metrics.record_request(route, response.status().as_u16(), began.elapsed());
     response
@@ -92,11 +92,11 @@ fn check_access(
     headers: &HeaderMap,
     is_mcp: bool,
     is_public: bool,
-) -> Result<(), HttpRefusal> {
+) -> Result<(), HttpError> {
     let text = |name: header::HeaderName| headers.get(name).and_then(|v| v.to_str().ok());
     let host = text(header::HOST).unwrap_or_default();
     if !is_own_host(host, &state.context.settings.hosts, state.context.settings.listen.ip()) {
-        return Err(HttpRefusal::new(
+        return Err(HttpError::new(
             StatusCode::MISDIRECTED_REQUEST,
             format!("the daemon does not accept the host name `{host}`"),
             "use its address or localhost, or start it with --host NAME",
@@ -107,7 +107,7 @@ fn check_access(
         let foreign = text(header::ORIGIN).is_some_and(|o| !own(o))
             || headers.get("sec-fetch-site").is_some_and(|s| s != "same-origin" && s != "none");
         if foreign {
-            return Err(HttpRefusal::new(
+            return Err(HttpError::new(
                 StatusCode::FORBIDDEN,
                 "the request comes from a page of another site".to_owned(),
                 "only the daemon's own page and programs can change data",
@@ -121,7 +121,7 @@ fn check_access(
     let sent = text(header::AUTHORIZATION).and_then(parse_token);
     match sent {
         Some(sent) if is_same_token(sent.as_bytes(), token.expose_secret().as_bytes()) => Ok(()),
-        _ => Err(HttpRefusal::new(
+        _ => Err(HttpError::new(
             StatusCode::UNAUTHORIZED,
             match sent {
                 Some(_) => "the token is wrong".to_owned(),

@@ -20,7 +20,7 @@ use tokio::sync::watch;
 
 use super::client_limits::DaemonClient;
 use super::query::find_target;
-use super::reply::{HttpRefusal, read_bytes};
+use super::reply::{HttpError, read_bytes};
 use super::{HttpState, wait_for_shutdown};
 use crate::failure::Failure;
 use crate::mcp::McpServer;
@@ -60,7 +60,7 @@ struct DaemonHost(HttpState);
 
 impl McpHost for DaemonHost {
     fn open_context(&self, spec: Option<&str>) -> Result<Arc<ServerContext>, Failure> {
-        let (_, active) = self.0.active_spec(spec).map_err(|refusal| refusal.failure)?;
+        let (_, active) = self.0.find_active_spec(spec).map_err(|error| error.failure)?;
         let settings = &self.0.context.settings;
         Ok(Arc::new(ServerContext {
             needs_approval: !settings.spend,
@@ -80,7 +80,7 @@ impl McpHost for DaemonHost {
 
     async fn begin_work(&self) -> Result<WorkPermit, Failure> {
         let (guard, ending) = self.0.context.clients.begin_work();
-        let permit = self.0.acquire_query_permit().await.map_err(|refusal| refusal.failure)?;
+        let permit = self.0.acquire_query_permit().await.map_err(|error| error.failure)?;
         Ok(WorkPermit { guards: Box::new((guard, permit)), ending })
     }
 }
@@ -91,10 +91,10 @@ impl SessionOwners {
     }
 
     /// Fails if another client opened the session.
-    fn check_owner(&self, session: &str, client: DaemonClient) -> Result<(), HttpRefusal> {
+    fn check_owner(&self, session: &str, client: DaemonClient) -> Result<(), HttpError> {
         match self.lock().get(session) {
             Some(owner) if *owner == client => Ok(()),
-            _ => Err(HttpRefusal::new(
+            _ => Err(HttpError::new(
                 StatusCode::NOT_FOUND,
                 "there is no such session".to_owned(),
                 "begin a new one with `initialize`",
@@ -108,7 +108,7 @@ impl SessionOwners {
         &self,
         client: DaemonClient,
         manager: &LocalSessionManager,
-    ) -> Result<(), HttpRefusal> {
+    ) -> Result<(), HttpError> {
         let known: Vec<String> = self.lock().keys().cloned().collect();
         for id in known {
             if !manager.has_session(&id.as_str().into()).await.unwrap_or(false) {
@@ -118,7 +118,7 @@ impl SessionOwners {
         let sessions = self.lock();
         let own = sessions.values().filter(|owner| **owner == client).count();
         if own >= MAX_CLIENT_SESSIONS || sessions.len() >= MAX_SESSIONS {
-            return Err(HttpRefusal::server_busy("too many MCP sessions are open"));
+            return Err(HttpError::server_busy("too many MCP sessions are open"));
         }
         Ok(())
     }
@@ -159,9 +159,9 @@ async fn serve_request(
     Extension(client): Extension<DaemonClient>,
     spec: Option<Path<String>>,
     request: Request,
-) -> Result<Response, HttpRefusal> {
+) -> Result<Response, HttpError> {
     let spec = spec.map(|Path(name)| name);
-    state.active_spec(spec.as_deref())?;
+    state.find_active_spec(spec.as_deref())?;
     let session = find_session(request.headers());
     if let Some(session) = &session {
         mcp.sessions.check_owner(session, client)?;
@@ -198,7 +198,7 @@ async fn serve_request(
 }
 
 /// Fails if the client does not accept the media types that the transport sends.
-fn check_accept(method: &Method, headers: &HeaderMap) -> Result<(), HttpRefusal> {
+fn check_accept(method: &Method, headers: &HeaderMap) -> Result<(), HttpError> {
     let needed: &[&str] = match *method {
         Method::POST => &["application/json", "text/event-stream"],
         Method::GET => &["text/event-stream"],
@@ -208,7 +208,7 @@ fn check_accept(method: &Method, headers: &HeaderMap) -> Result<(), HttpRefusal>
     if needed.iter().all(|kind| accepted.contains(kind)) {
         return Ok(());
     }
-    Err(HttpRefusal::new(
+    Err(HttpError::new(
         StatusCode::NOT_ACCEPTABLE,
         format!("the request does not accept {}", needed.join(" and ")),
         &format!("this is MCP: an assistant connects to it; send `Accept: {}`", needed.join(", ")),

@@ -83,7 +83,7 @@ struct HttpState {
     /// Serializes edits of overrides files and specs.
     edits: Arc<tokio::sync::Mutex<()>>,
     /// Recently submitted forms of the Ask page.
-    presses: page::AskPresses,
+    submissions: page::AskSubmissions,
     /// Becomes true when the daemon shuts down.
     closing: watch::Receiver<bool>,
 }
@@ -106,7 +106,7 @@ pub(super) async fn serve_http(
         upload_permits: Arc::new(Semaphore::new(MAX_UPLOADS)),
         ledger,
         edits: Arc::default(),
-        presses: page::AskPresses::default(),
+        submissions: page::AskSubmissions::default(),
         closing,
     };
     let routes = build_router(state.clone());

@@ -125,7 +125,7 @@ pub(super) async fn get_openapi_document(State(state): State<HttpState>) -> axum
     let mut paths: Map<String, Json> = Map::new();
     for operation in &OPERATIONS {
         let path = paths.entry(operation.path).or_insert_with(|| json!({}));
-        path[operation.method] = describe_operation(operation);
+        path[operation.method] = operation_to_json(operation);
     }
     let mut document = json!({
         "openapi": "3.1.0",
@@ -154,7 +154,7 @@ pub(super) async fn get_openapi_document(State(state): State<HttpState>) -> axum
     axum::Json(document)
 }
 
-fn describe_operation(operation: &Operation) -> Json {
+fn operation_to_json(operation: &Operation) -> Json {
     let in_path = operation.path.split('{').skip(1).filter_map(|rest| rest.split_once('}'));
     let path = in_path.map(|(name, _)| {
         json!({ "name": name, "in": "path", "required": true, "schema": { "type": "string" } })

@@ -15,7 +15,7 @@ use serde_json::Value as Json;
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
-use super::reply::{HttpRefusal, read_json_body, unknown_spec_failure};
+use super::reply::{HttpError, read_json_body, unknown_spec_failure};
 use super::rows::{self, LineSink, RowLimits};
 use super::timeout_stream::StallTimeout;
 use super::{HttpState, MAX_WAITING, STALL_TIMEOUT};
@@ -109,7 +109,7 @@ pub(super) async fn run_query(
     Extension(stall_timeout): Extension<StallTimeout>,
     headers: HeaderMap,
     body: Body,
-) -> Result<Response, HttpRefusal> {
+) -> Result<Response, HttpError> {
     let asked: AskedQuery = read_json_body(&headers, body).await?;
     let settings = &state.context.settings;
     let limits = RowLimits {
@@ -136,7 +136,7 @@ pub(super) async fn run_query(
                 context.metrics.count_reused_values(meta.values_reused);
                 lines.end_response(Ok(&meta));
             }
-            Err(refusal) => lines.end_response(Err(refusal)),
+            Err(error) => lines.end_response(Err(error)),
         }
     });
     match chunks.recv().await {
@@ -144,7 +144,7 @@ pub(super) async fn run_query(
             let kind = [(header::CONTENT_TYPE, "application/x-ndjson")];
             Ok((kind, rows::stream_body(first, chunks, client_guard)).into_response())
         }
-        Some(Err(refusal)) => Err(refusal),
+        Some(Err(error)) => Err(error),
         None => Err(internal_failure().into()),
     }
 }
@@ -154,7 +154,7 @@ pub(super) async fn explain_query(
     State(state): State<HttpState>,
     headers: HeaderMap,
     body: Body,
-) -> Result<axum::Json<Json>, HttpRefusal> {
+) -> Result<axum::Json<Json>, HttpError> {
     let asked: AskedQuery = read_json_body(&headers, body).await?;
     let meta = explain_request(&state, asked).await?;
     Ok(axum::Json(meta.explained_to_json()))
@@ -164,7 +164,7 @@ pub(super) async fn explain_query(
 pub(super) async fn explain_request(
     state: &HttpState,
     asked: AskedQuery,
-) -> Result<Meta, HttpRefusal> {
+) -> Result<Meta, HttpError> {
     let (client_guard, interrupt) = state.context.clients.begin_work();
     let state = state.clone();
     let permit = state.acquire_query_permit().await?;
@@ -182,7 +182,7 @@ pub(super) async fn collect_rows<S: RowSink + Send + 'static>(
     is_approved: bool,
     progress: Option<Listener>,
     sink: S,
-) -> Result<(Meta, S), HttpRefusal> {
+) -> Result<(Meta, S), HttpError> {
     let (client_guard, interrupt) = state.context.clients.begin_work();
     let state = state.clone();
     let permit = state.acquire_query_permit().await?;
@@ -202,8 +202,8 @@ pub(super) async fn collect_rows<S: RowSink + Send + 'static>(
 pub(super) async fn run_blocking<T: Send + 'static>(
     permit: OwnedSemaphorePermit,
     client_guard: ClientGuard,
-    work: impl FnOnce() -> Result<T, HttpRefusal> + Send + 'static,
-) -> Result<T, HttpRefusal> {
+    work: impl FnOnce() -> Result<T, HttpError> + Send + 'static,
+) -> Result<T, HttpError> {
     let ended = tokio::task::spawn_blocking(move || {
         let done = work();
         drop(permit);
@@ -211,7 +211,7 @@ pub(super) async fn run_blocking<T: Send + 'static>(
     });
     let ended = ended.await;
     drop(client_guard);
-    ended.map_err(|_| HttpRefusal::from(internal_failure()))?
+    ended.map_err(|_| HttpError::from(internal_failure()))?
 }
 
 fn internal_failure() -> Failure {
@@ -220,24 +220,24 @@ fn internal_failure() -> Failure {
 
 impl HttpState {
     /// Waits for a permit to run a query. Fails if too many clients wait already.
-    pub(super) async fn acquire_query_permit(&self) -> Result<OwnedSemaphorePermit, HttpRefusal> {
+    pub(super) async fn acquire_query_permit(&self) -> Result<OwnedSemaphorePermit, HttpError> {
         self.acquire_permit(&self.query_permits).await
     }
 
     /// Acquires a permit for a short read, which queries do not use.
-    pub(super) async fn acquire_read_permit(&self) -> Result<OwnedSemaphorePermit, HttpRefusal> {
+    pub(super) async fn acquire_read_permit(&self) -> Result<OwnedSemaphorePermit, HttpError> {
         self.acquire_permit(&self.read_permits).await
     }
 
     async fn acquire_permit(
         &self,
         permits: &Arc<Semaphore>,
-    ) -> Result<OwnedSemaphorePermit, HttpRefusal> {
+    ) -> Result<OwnedSemaphorePermit, HttpError> {
         if let Ok(permit) = Arc::clone(permits).try_acquire_owned() {
             return Ok(permit);
         }
         let waiting = WaitingGuard::new(&self.context.metrics.waiting);
-        let busy = || HttpRefusal::server_busy("too many requests are waiting");
+        let busy = || HttpError::server_busy("too many requests are waiting");
         if waiting.1 > MAX_WAITING {
             return Err(busy());
         }
@@ -245,19 +245,19 @@ impl HttpState {
     }
 
     /// Acquires a permit to wait for the end of a run.
-    pub(super) fn acquire_wait_permit(&self) -> Result<OwnedSemaphorePermit, HttpRefusal> {
+    pub(super) fn acquire_wait_permit(&self) -> Result<OwnedSemaphorePermit, HttpError> {
         let permit = Arc::clone(&self.wait_permits).try_acquire_owned();
-        permit.map_err(|_| HttpRefusal::server_busy("too many clients wait for runs"))
+        permit.map_err(|_| HttpError::server_busy("too many clients wait for runs"))
     }
 
     /// Returns the name and the active version of a spec. Without a name, returns the only spec.
-    pub(super) fn active_spec(
+    pub(super) fn find_active_spec(
         &self,
         name: Option<&str>,
-    ) -> Result<(String, Arc<ActiveSpec>), HttpRefusal> {
+    ) -> Result<(String, Arc<ActiveSpec>), HttpError> {
         let status = self.context.status.borrow();
         let spec = match name {
-            Some(name) => status.spec(name),
+            Some(name) => status.find_spec(name),
             None => status.specs.values().next().filter(|_| status.specs.len() == 1),
         };
         let Some(spec) = spec else {
@@ -272,12 +272,12 @@ impl HttpState {
                     Failure::wrong_input("the request names no spec", hint)
                 }
             };
-            return Err(HttpRefusal { status: axum::http::StatusCode::NOT_FOUND, failure });
+            return Err(HttpError { status: axum::http::StatusCode::NOT_FOUND, failure });
         };
         match (&spec.active_spec, &spec.problem) {
             (Some(active_spec), _) => Ok((spec.name.clone(), Arc::clone(active_spec))),
             (None, Some(problem)) => Err(Failure::clone(problem).into()),
-            (None, None) => Err(HttpRefusal::new(
+            (None, None) => Err(HttpError::new(
                 axum::http::StatusCode::SERVICE_UNAVAILABLE,
                 format!("the spec {} is still being read", spec.name),
                 "ask again in a moment",
@@ -303,11 +303,11 @@ impl Drop for WaitingGuard<'_> {
 }
 
 /// Reads and checks everything that a query needs, except the query itself.
-fn prepare_query(state: &HttpState, asked: AskedQuery) -> Result<PreparedQuery, HttpRefusal> {
+fn prepare_query(state: &HttpState, asked: AskedQuery) -> Result<PreparedQuery, HttpError> {
     let (name, active_spec, bare) = match (&asked.spec, &asked.db) {
-        (Some(name), _) => (name.clone(), state.active_spec(Some(name))?.1, false),
+        (Some(name), _) => (name.clone(), state.find_active_spec(Some(name))?.1, false),
         (None, None) => {
-            let (name, active_spec) = state.active_spec(None)?;
+            let (name, active_spec) = state.find_active_spec(None)?;
             (name, active_spec, false)
         }
         (None, Some(db)) => {
@@ -317,7 +317,7 @@ fn prepare_query(state: &HttpState, asked: AskedQuery) -> Result<PreparedQuery, 
     };
     if asked.sql.trim().is_empty() {
         let hint = "pass the query in `sql`, such as \"SELECT count(*) FROM t\"";
-        return Err(HttpRefusal::bad_request("`sql` is missing or empty", hint));
+        return Err(HttpError::bad_request("`sql` is missing or empty", hint));
     }
     check_budget(asked.budget)?;
     let mut changed_spec = None;

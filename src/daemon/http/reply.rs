@@ -19,12 +19,12 @@ const BODY_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// An error response.
 #[derive(Debug)]
-pub(super) struct HttpRefusal {
+pub(super) struct HttpError {
     pub(super) status: StatusCode,
     pub(super) failure: Failure,
 }
 
-impl HttpRefusal {
+impl HttpError {
     pub(super) fn new(status: StatusCode, message: String, hint: &str) -> Self {
         Self { status, failure: Failure::wrong_input(message, hint) }
     }
@@ -40,7 +40,7 @@ impl HttpRefusal {
     }
 }
 
-impl From<Failure> for HttpRefusal {
+impl From<Failure> for HttpError {
     fn from(failure: Failure) -> Self {
         let status = match failure.exit_code() {
             BUDGET => StatusCode::PAYMENT_REQUIRED,
@@ -64,7 +64,7 @@ pub(super) fn error_to_json(failure: &Failure) -> Json {
     json
 }
 
-impl IntoResponse for HttpRefusal {
+impl IntoResponse for HttpError {
     fn into_response(self) -> Response {
         let body = json!({ "error": error_to_json(&self.failure) });
         let mut response = (self.status, axum::Json(body)).into_response();
@@ -84,8 +84,8 @@ impl IntoResponse for HttpRefusal {
 }
 
 /// Returns the response for an unknown path.
-pub(super) fn reject_route(uri: &Uri) -> HttpRefusal {
-    HttpRefusal::new(
+pub(super) fn reject_route(uri: &Uri) -> HttpError {
+    HttpError::new(
         StatusCode::NOT_FOUND,
         format!("there is no {}", uri.path()),
         "/v1/openapi.json lists the paths",
@@ -93,8 +93,8 @@ pub(super) fn reject_route(uri: &Uri) -> HttpRefusal {
 }
 
 /// Returns the response for an unsupported method.
-pub(super) async fn reject_method(method: axum::http::Method, uri: Uri) -> HttpRefusal {
-    HttpRefusal::new(
+pub(super) async fn reject_method(method: axum::http::Method, uri: Uri) -> HttpError {
+    HttpError::new(
         StatusCode::METHOD_NOT_ALLOWED,
         format!("{} does not support {method}", uri.path()),
         "/v1/openapi.json lists the methods",
@@ -115,9 +115,9 @@ pub(in crate::daemon) fn unknown_spec_failure<'a>(
 }
 
 /// Reads a body, within the size and time limits.
-pub(super) async fn read_bytes(body: Body) -> Result<axum::body::Bytes, HttpRefusal> {
+pub(super) async fn read_bytes(body: Body) -> Result<axum::body::Bytes, HttpError> {
     let too_large = || {
-        HttpRefusal::new(
+        HttpError::new(
             StatusCode::PAYLOAD_TOO_LARGE,
             format!("the body is longer than {MAX_BODY} bytes"),
             "send several smaller requests",
@@ -126,7 +126,7 @@ pub(super) async fn read_bytes(body: Body) -> Result<axum::body::Bytes, HttpRefu
     match tokio::time::timeout(BODY_TIMEOUT, to_bytes(body, MAX_BODY)).await {
         Ok(Ok(bytes)) => Ok(bytes),
         Ok(Err(_)) => Err(too_large()),
-        Err(_) => Err(HttpRefusal::new(
+        Err(_) => Err(HttpError::new(
             StatusCode::REQUEST_TIMEOUT,
             "the body did not arrive in time".to_owned(),
             "send the whole body at once",
@@ -137,7 +137,7 @@ pub(super) async fn read_bytes(body: Body) -> Result<axum::body::Bytes, HttpRefu
 pub(super) async fn read_json_body<T: DeserializeOwned>(
     headers: &HeaderMap,
     body: Body,
-) -> Result<T, HttpRefusal> {
+) -> Result<T, HttpError> {
     let content_type =
         headers.get(header::CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or_default();
     // This check also blocks forms of other sites.
@@ -152,7 +152,7 @@ pub(super) async fn read_json_body<T: DeserializeOwned>(
             "" => "the request has no Content-Type".to_owned(),
             _ => format!("the body is of type `{content_type}`"),
         };
-        return Err(HttpRefusal::new(
+        return Err(HttpError::new(
             StatusCode::UNSUPPORTED_MEDIA_TYPE,
             message,
             "send JSON with `Content-Type: application/json`",
@@ -160,6 +160,6 @@ pub(super) async fn read_json_body<T: DeserializeOwned>(
     }
     let bytes = read_bytes(body).await?;
     parse_json_object(&bytes).map_err(|reason| {
-        HttpRefusal::bad_request(format!("the body is invalid: {reason}"), "see /v1/openapi.json")
+        HttpError::bad_request(format!("the body is invalid: {reason}"), "see /v1/openapi.json")
     })
 }

@@ -11,7 +11,7 @@ use serde_json::json;
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 
-use super::reply::{self, HttpRefusal};
+use super::reply::{self, HttpError};
 use crate::daemon::clients::ClientGuard;
 use crate::query::result::json as values;
 use crate::query::{Meta, RowSink};
@@ -25,7 +25,7 @@ const MAX_CHUNKS_AHEAD: usize = 4;
 const CHUNK_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A chunk of the body, or the error response.
-pub(super) type Chunk = std::result::Result<Bytes, HttpRefusal>;
+pub(super) type Chunk = std::result::Result<Bytes, HttpError>;
 
 /// A sink that sends its rows to the client. It blocks, so it needs its own thread.
 pub(super) struct LineSink {
@@ -58,14 +58,14 @@ impl LineSink {
     }
 
     /// Ends the response. An error before the first chunk becomes an error response.
-    pub(super) fn end_response(mut self, ended: std::result::Result<&Meta, HttpRefusal>) {
+    pub(super) fn end_response(mut self, ended: std::result::Result<&Meta, HttpError>) {
         match ended {
             Ok(meta) => self.push_line(&json!({ "meta": meta.to_json() })),
-            Err(refusal) if self.sent => {
-                self.push_line(&json!({ "error": reply::error_to_json(&refusal.failure) }));
+            Err(error) if self.sent => {
+                self.push_line(&json!({ "error": reply::error_to_json(&error.failure) }));
             }
-            Err(refusal) => {
-                let _ = self.chunks.blocking_send(Err(refusal));
+            Err(error) => {
+                let _ = self.chunks.blocking_send(Err(error));
                 return;
             }
         }
@@ -156,10 +156,10 @@ impl ChunkWriter {
 
     /// Ends the body. An error before the first chunk becomes an error response; a later error
     /// truncates the body.
-    pub(super) fn close(mut self, ended: std::result::Result<(), HttpRefusal>) {
+    pub(super) fn close(mut self, ended: std::result::Result<(), HttpError>) {
         match ended {
             Ok(()) => drop(std::io::Write::flush(&mut self)),
-            Err(refusal) => drop(self.chunks.blocking_send(Err(refusal))),
+            Err(error) => drop(self.chunks.blocking_send(Err(error))),
         }
     }
 }
@@ -205,7 +205,7 @@ pub(super) fn stream_body(
 ) -> Body {
     let rest = stream::unfold((chunks, client_guard), |(mut parts, served)| async move {
         let chunk = parts.recv().await?;
-        let part = chunk.map_err(|refusal| Error::other(refusal.failure.message()));
+        let part = chunk.map_err(|error| Error::other(error.failure.message()));
         Some((part, (parts, served)))
     });
     Body::from_stream(stream::iter([Ok(first)]).chain(rest))

@@ -29,11 +29,11 @@ impl DatabaseServer {
     }
 
     /// Returns the version of hqdl's tables in the schema.
-    fn bookkeeping_version(&self) -> Result<i32, StoreError> {
+    fn read_bookkeeping_version(&self) -> Result<i32, StoreError> {
         let select = if self.has_own_table("hqdl_migration")? {
-            format!("SELECT max(version) FROM {}", self.qualified_name("hqdl_migration"))
+            format!("SELECT max(version) FROM {}", self.qualify_name("hqdl_migration"))
         } else {
-            let objects = self.qualified_name("hqdl_object");
+            let objects = self.qualify_name("hqdl_object");
             format!("SELECT max(expansion)::integer FROM {objects} WHERE type = 'version'")
         };
         self.query_one::<Option<i32>>(&select, &[]).map(Option::unwrap_or_default)
@@ -43,7 +43,7 @@ impl DatabaseServer {
     pub(super) fn migrate_schema(&self) -> Result<(), StoreError> {
         let schema = sql::quote_name(&self.schema);
         let applied: i32 = if self.has_bookkeeping()? {
-            self.bookkeeping_version()?
+            self.read_bookkeeping_version()?
         } else {
             // A role that cannot create a schema can use an existing one.
             let exists = "SELECT EXISTS (SELECT 1 FROM pg_catalog.pg_namespace WHERE nspname = $1)";
@@ -54,13 +54,10 @@ impl DatabaseServer {
             self.execute_batch(&format!(
                 "CREATE TABLE {} (version integer PRIMARY KEY,
                    applied_at timestamptz NOT NULL DEFAULT now(), made_schema boolean)",
-                self.qualified_name("hqdl_migration")
+                self.qualify_name("hqdl_migration")
             ))?;
             let insert = "INSERT INTO {} (version, made_schema) VALUES (0, $1)";
-            self.execute(
-                &insert.replace("{}", &self.qualified_name("hqdl_migration")),
-                &[&!exists],
-            )?;
+            self.execute(&insert.replace("{}", &self.qualify_name("hqdl_migration")), &[&!exists])?;
             0
         };
         let newest = EXPANDED.last().map_or(0, |(n, _)| *n);
@@ -84,7 +81,7 @@ impl DatabaseServer {
         let note = format!(
             "INSERT INTO {} (name, type, expansion) VALUES ('hqdl_version', 'version', $1)
              ON CONFLICT (name) DO UPDATE SET expansion = excluded.expansion",
-            self.qualified_name("hqdl_object")
+            self.qualify_name("hqdl_object")
         );
         self.execute(&note, &[&newest.to_string()])?;
         self.query_rows("SELECT set_config('search_path', $1, true)", &[&search_path]).map(drop)
@@ -106,7 +103,7 @@ impl DatabaseServer {
                    PRIMARY KEY (expansion, key)) WITHOUT ROWID",
             )
             .map_err(to_error)?;
-        let objects = self.qualified_name("hqdl_object");
+        let objects = self.qualify_name("hqdl_object");
         // Tables of older versions have no layout and checksums, so the next run publishes again
         // and thereby migrates them.
         let select = if self.has_own_table("hqdl_expansion")? {
@@ -114,7 +111,7 @@ impl DatabaseServer {
                 "SELECT o.name, o.type, o.expansion, e.spec, e.key, e.columns, e.rows,
                    e.published_at, e.standing, NULL::text, NULL::text
                  FROM {objects} AS o LEFT JOIN {} AS e ON o.type = 'table' AND e.name = o.name",
-                self.qualified_name("hqdl_expansion")
+                self.qualify_name("hqdl_expansion")
             )
         } else {
             format!("SELECT {OBJECT_COLUMNS} FROM {objects} WHERE type IN ('table', 'view')")
@@ -125,7 +122,7 @@ impl DatabaseServer {
             Some(ROWS_COLUMN),
             local,
         )?;
-        let edits = self.qualified_name("hqdl_edit");
+        let edits = self.qualify_name("hqdl_edit");
         self.copy_rows(
             &format!("SELECT expansion, \"table\", key FROM {edits}"),
             "INSERT INTO hqdl_edit (expansion, \"table\", key) VALUES (?, ?, ?)",
@@ -203,7 +200,7 @@ impl DatabaseServer {
             Ok(true)
         };
         let select =
-            format!("SELECT key, cells, version, hash FROM {}", self.qualified_name("hqdl_record"));
+            format!("SELECT key, cells, version, hash FROM {}", self.qualify_name("hqdl_record"));
         if let Some(bucket) = bucket {
             let bucket_select = format!("{select} WHERE expansion = $1 AND bucket = $2");
             for row in self.query_rows(&bucket_select, &[&expansion, &bucket])? {
@@ -232,7 +229,7 @@ impl DatabaseServer {
             |e: rusqlite::Error| StoreError::from_sqlite(self.display_url().as_ref(), &e);
         let mut select = format!(
             "SELECT key, cells, version FROM {} WHERE expansion = $1",
-            self.qualified_name("hqdl_record")
+            self.qualify_name("hqdl_record")
         );
         for n in 0..key.len() {
             select.push_str(&format!(
@@ -286,7 +283,7 @@ impl DatabaseServer {
                to_jsonb(c) ->> 'parameters',
                coalesce((to_jsonb(c) ->> 'assumed_cache_writes')::bigint, 0),
                to_jsonb(c) ->> 'evidence' FROM {} AS c WHERE expansion = $1 AND ($2::bigint[] IS NULL OR id = ANY ($2))",
-            self.qualified_name("hqdl_completion")
+            self.qualify_name("hqdl_completion")
         );
         let mut insert = local
             .prepare("INSERT OR REPLACE INTO hqdl_completion VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)")
@@ -321,7 +318,7 @@ impl DatabaseServer {
         let transaction = self.begin_transaction("READ ONLY")?;
         let select = format!(
             "SELECT key FROM {} WHERE expansion = {}",
-            self.qualified_name("hqdl_record"),
+            self.qualify_name("hqdl_record"),
             sql::quote_text(expansion)
         );
         self.for_each_row(&select, &mut |row| {

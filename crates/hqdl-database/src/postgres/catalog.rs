@@ -69,7 +69,7 @@ impl DatabaseServer {
                OR o.type = 'table' AND c.relkind = 'r' AND EXISTS (
                  SELECT 1 FROM pg_catalog.pg_trigger AS t
                  WHERE t.tgrelid = c.oid AND t.tgname = 'hqdl_edit')))",
-            self.qualified_name("hqdl_object")
+            self.qualify_name("hqdl_object")
         );
         self.query_one(&sql, &[&name, &self.schema])
     }
@@ -92,7 +92,7 @@ impl DatabaseServer {
             columns.iter().map(|(_, data_type)| ColumnDecoder::for_type(data_type)).collect();
         let names: Vec<String> = (0..decoders.len()).map(|n| format!("c{n}")).collect();
         let expressions: Vec<String> =
-            decoders.iter().zip(&names).map(|(r, n)| r.select_expression(n)).collect();
+            decoders.iter().zip(&names).map(|(r, n)| r.build_select_expression(n)).collect();
         let text = format!(
             "SELECT {} FROM ({select}\n) AS source ({})",
             expressions.join(", "),
@@ -122,7 +122,7 @@ impl DatabaseServer {
     }
 
     /// Returns the columns of a source, with their types.
-    pub(super) fn source_columns(
+    pub(super) fn list_source_columns(
         &self,
         rows: &SourceRows,
     ) -> Result<Vec<(String, Type)>, StoreError> {

@@ -19,7 +19,7 @@ impl DatabaseServer {
         for (view, _) in objects.iter().filter(|(_, object_type)| object_type == "view") {
             publication.drop_view(view)?;
         }
-        let object_table = self.qualified_name("hqdl_object");
+        let object_table = self.qualify_name("hqdl_object");
         for row in self.query_rows(
             &format!("SELECT name FROM {object_table} WHERE spec = $1 OR spec IS NOT NULL AND $2"),
             &[&spec, &is_last],
@@ -33,13 +33,13 @@ impl DatabaseServer {
                 &[],
             )?;
             let tables: Vec<String> =
-                OWN_TABLES.iter().map(|table| self.qualified_name(table)).collect();
+                OWN_TABLES.iter().map(|table| self.qualify_name(table)).collect();
             self.execute_batch(&format!(
                 "DROP VIEW {}; DROP VIEW {}; DROP TABLE {}; DROP FUNCTION {}()",
-                self.qualified_name("hqdl_evidence"),
-                self.qualified_name("hqdl_cell"),
+                self.qualify_name("hqdl_evidence"),
+                self.qualify_name("hqdl_cell"),
                 tables.join(", "),
-                self.qualified_name("hqdl_note_edit")
+                self.qualify_name("hqdl_note_edit")
             ))?;
             let has_other_objects = "SELECT EXISTS (SELECT 1 FROM pg_catalog.pg_class AS c
                 JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace WHERE n.nspname = $1)";

@@ -37,7 +37,7 @@ impl DatabaseServer {
         (keys, limit): (&[Vec<Value>], usize),
         timeout: Duration,
     ) -> Result<MatchingRows, StoreError> {
-        let columns = self.source_columns(&source.rows)?;
+        let columns = self.list_source_columns(&source.rows)?;
         let key_part = expansion.key_parts.get(n);
         let condition = |key: &Vec<Value>| {
             let parts =
@@ -66,10 +66,12 @@ impl DatabaseServer {
             self.format_from_clause(&source.rows)?,
             conditions.join(" OR ")
         );
-        let shown: Vec<String> =
-            columns.iter().map(|(name, kind)| format_shown(&sql::quote_name(name), kind)).collect();
+        let shown: Vec<String> = columns
+            .iter()
+            .map(|(name, kind)| format_display_column(&sql::quote_name(name), kind))
+            .collect();
         let transaction = self.begin_transaction("ISOLATION LEVEL REPEATABLE READ READ ONLY")?;
-        self.limit_statements(timeout)?;
+        self.set_statement_timeout(timeout)?;
         self.for_each_row(
             &format!("SELECT {} {rows} LIMIT {limit}", shown.join(", ")),
             &mut |row| {
@@ -113,7 +115,7 @@ fn format_part_condition(column: &str, kind: &Type, value: &Value) -> String {
 }
 
 /// Formats a column for a person.
-fn format_shown(column: &str, kind: &Type) -> String {
+fn format_display_column(column: &str, kind: &Type) -> String {
     match *kind {
         Type::BYTEA => format!("'BLOB (' || octet_length({column}) || ' B)'"),
         _ => format!("left({column}::text, {MAX_CHARS})"),

@@ -81,7 +81,7 @@ impl DatabaseServer {
         let mut key_types: Vec<Vec<Type>> = vec![Vec::new(); names.len()];
         let mut has_no_null_keys = expansion.key_parts.is_empty();
         for (n, source) in expansion.sources.iter().enumerate() {
-            let columns = self.source_columns(&source.rows)?;
+            let columns = self.list_source_columns(&source.rows)?;
             let key_part = expansion.key_parts.get(n);
             for (position, name) in names.iter().enumerate() {
                 if key_part.is_some_and(|key_part| !key_part.contains(&position)) {

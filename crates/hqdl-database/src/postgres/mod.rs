@@ -116,7 +116,7 @@ impl DatabaseServer {
     }
 
     /// Returns the qualified name of an object in the schema of the published tables.
-    fn qualified_name(&self, name: &str) -> String {
+    fn qualify_name(&self, name: &str) -> String {
         format!("{}.{}", sql::quote_name(&self.schema), sql::quote_name(name))
     }
 
@@ -229,7 +229,7 @@ impl DatabaseServer {
     }
 
     /// Limits the time of each statement of the open transaction.
-    fn limit_statements(&self, timeout: Duration) -> Result<(), StoreError> {
+    fn set_statement_timeout(&self, timeout: Duration) -> Result<(), StoreError> {
         let milliseconds = timeout.as_millis().max(1);
         self.execute_batch(&format!("SET LOCAL statement_timeout = {milliseconds}"))
     }

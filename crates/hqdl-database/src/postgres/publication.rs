@@ -14,7 +14,7 @@ use super::values::{replace_nul_chars, replace_nul_in_json, to_parameter, value_
 use super::{BATCH_ROWS, DatabaseServer, Transaction, quote_name_list};
 use crate::StoreError;
 use crate::migrate::OWN_TABLES;
-use crate::versions::{bucket_of, hash_key};
+use crate::versions::{bucket_index, hash_key};
 use hqdl_spec::Expansion;
 use hqdl_values::sql;
 use hqdl_values::value::Value;
@@ -50,12 +50,12 @@ impl DatabaseServer {
                  SELECT 1 FROM pg_catalog.pg_class AS c
                  JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
                  WHERE c.relname = o.name AND n.nspname = $3))",
-            self.qualified_name("hqdl_object"),
-            self.qualified_name("hqdl_edit"),
-            self.qualified_name("hqdl_object"),
+            self.qualify_name("hqdl_object"),
+            self.qualify_name("hqdl_edit"),
+            self.qualify_name("hqdl_object"),
         );
         let is_current: bool = self.query_one(&current_sql, &[name, &layout, &self.schema])?;
-        let count = format!("SELECT count(*) FROM {}", self.qualified_name(name));
+        let count = format!("SELECT count(*) FROM {}", self.qualify_name(name));
         Ok(is_current && self.query_one::<i64>(&count, &[])? == rows)
     }
 
@@ -77,7 +77,7 @@ impl DatabaseServer {
     /// Checks that the user has the rights to publish. Changes nothing.
     pub(crate) fn check_publish_rights(&self) -> Result<(), StoreError> {
         let publication = self.begin_publishing()?;
-        let table = self.qualified_name("hqdl_trial");
+        let table = self.qualify_name("hqdl_trial");
         self.execute_batch(&format!("CREATE TABLE {table} (n integer); DROP TABLE {table}"))?;
         drop(publication);
         Ok(())
@@ -122,7 +122,7 @@ impl ServerPublication<'_> {
         let (server, name) = (self.server, &expansion.name);
         let current_sql = format!(
             "SELECT coalesce((SELECT shape = $2 FROM {} WHERE name = $1), false)",
-            server.qualified_name("hqdl_object")
+            server.qualify_name("hqdl_object")
         );
         let mut is_current: bool =
             server.query_one(&current_sql, &[name, &layout.fingerprint()])?;
@@ -133,7 +133,7 @@ impl ServerPublication<'_> {
         }
         if is_current {
             for table in &tables {
-                server.execute_batch(&format!("DELETE FROM {}", server.qualified_name(table)))?;
+                server.execute_batch(&format!("DELETE FROM {}", server.qualify_name(table)))?;
             }
             return self.delete_bookkeeping(name, true);
         }
@@ -144,7 +144,7 @@ impl ServerPublication<'_> {
                 .map(|(name, type_name)| format!("{} {type_name}", sql::quote_name(name)));
             all.collect::<Vec<_>>().join(", ")
         };
-        let main_table = server.qualified_name(name);
+        let main_table = server.qualify_name(name);
         let columns = [layout.key.clone(), layout.columns.clone()].concat();
         let create_main = format!(
             "CREATE TABLE {main_table} ({}, {})",
@@ -157,7 +157,7 @@ impl ServerPublication<'_> {
             let create_table = format!(
                 "CREATE TABLE {} ({}, {item} {type_name} NOT NULL, {}, \
                  FOREIGN KEY ({key}) REFERENCES {main_table} ({key}) ON DELETE CASCADE)",
-                server.qualified_name(table),
+                server.qualify_name(table),
                 typed_columns(&layout.key),
                 layout.build_unique_constraint(&item),
                 key = layout.key_names(),
@@ -191,10 +191,10 @@ impl ServerPublication<'_> {
         let trigger_action = format!(
             "WHEN (current_setting('hqdl.publishing', true) IS DISTINCT FROM 'on') \
              EXECUTE FUNCTION {}({})",
-            server.qualified_name("hqdl_note_edit"),
+            server.qualify_name("hqdl_note_edit"),
             arguments.join(", ")
         );
-        let qualified = server.qualified_name(table);
+        let qualified = server.qualify_name(table);
         server.execute_batch(&format!(
             "{create_sql};
              CREATE TRIGGER hqdl_edit AFTER INSERT OR UPDATE OR DELETE ON {qualified} FOR EACH ROW {trigger_action};
@@ -202,7 +202,7 @@ impl ServerPublication<'_> {
         ))?;
         let insert = format!(
             "INSERT INTO {} (name, type, expansion) VALUES ($1, 'table', $2)",
-            server.qualified_name("hqdl_object")
+            server.qualify_name("hqdl_object")
         );
         server.execute(&insert, &[&table, &expansion.name]).map(drop)
     }
@@ -212,14 +212,14 @@ impl ServerPublication<'_> {
         let server = self.server;
         let select = format!(
             "SELECT name FROM {} WHERE type = 'table' AND lower(expansion) = lower($1)",
-            server.qualified_name("hqdl_object")
+            server.qualify_name("hqdl_object")
         );
         let mut tables: Vec<String> = Vec::new();
         for row in server.query_rows(&select, &[&expansion])? {
             let table: String = row.try_get(0).map_err(|e| server.to_store_error(&e))?;
             if server.is_created_by_hqdl(&table)? {
                 self.drop_dependent_views(&table)?;
-                tables.push(server.qualified_name(&table));
+                tables.push(server.qualify_name(&table));
             }
         }
         if !tables.is_empty() {
@@ -238,9 +238,9 @@ impl ServerPublication<'_> {
              JOIN pg_catalog.pg_namespace AS n ON n.oid = v.relnamespace AND n.nspname = $2
              JOIN {} AS o ON o.type = 'view' AND o.name = v.relname
              WHERE d.refobjid = pg_catalog.to_regclass($1)",
-            server.qualified_name("hqdl_object")
+            server.qualify_name("hqdl_object")
         );
-        for row in server.query_rows(&select, &[&server.qualified_name(table), &server.schema])? {
+        for row in server.query_rows(&select, &[&server.qualify_name(table), &server.schema])? {
             let view: String = row.try_get(0).map_err(|e| server.to_store_error(&e))?;
             self.drop_view(&view)?;
         }
@@ -250,9 +250,8 @@ impl ServerPublication<'_> {
     /// Drops a view that hqdl created.
     pub(super) fn drop_view(&self, view: &str) -> Result<(), StoreError> {
         let server = self.server;
-        server.execute_batch(&format!("DROP VIEW IF EXISTS {}", server.qualified_name(view)))?;
-        let delete =
-            format!("DELETE FROM {} WHERE name = $1", server.qualified_name("hqdl_object"));
+        server.execute_batch(&format!("DROP VIEW IF EXISTS {}", server.qualify_name(view)))?;
+        let delete = format!("DELETE FROM {} WHERE name = $1", server.qualify_name("hqdl_object"));
         server.execute(&delete, &[&view]).map(drop)
     }
 
@@ -260,7 +259,7 @@ impl ServerPublication<'_> {
     /// objects.
     fn delete_bookkeeping(&self, expansion: &str, keep_objects: bool) -> Result<(), StoreError> {
         for table in OWN_TABLES.iter().filter(|table| !keep_objects || **table != "hqdl_object") {
-            let table_name = self.server.qualified_name(table);
+            let table_name = self.server.qualify_name(table);
             let delete_all = format!("DELETE FROM {table_name} WHERE lower(expansion) = lower($1)");
             self.server.execute(&delete_all, &[&expansion])?;
         }
@@ -287,7 +286,7 @@ impl ServerPublication<'_> {
                     .map(|part| value_to_parameter(&Value::from_json(part)))
                     .collect::<TextRow>(),
             );
-            let bucket = bucket_of(*hash).to_string();
+            let bucket = bucket_index(*hash).to_string();
             records.push(vec![Some(bucket), Some(hash.to_string())]);
         })?;
         let mut changed_keys: Vec<TextRow> = Vec::new();
@@ -299,7 +298,7 @@ impl ServerPublication<'_> {
             })?;
         }
         for (table, ..) in &layout.many {
-            let table_name = self.server.qualified_name(table);
+            let table_name = self.server.qualify_name(table);
             for keys in [&keys, &changed_keys] {
                 let delete = format!(
                     "DELETE FROM {table_name} AS t USING {ROWS_PLACEHOLDER} WHERE {}",
@@ -308,13 +307,13 @@ impl ServerPublication<'_> {
                 self.send_batches(&delete, layout.key.len(), keys)?;
             }
         }
-        let table_name = self.server.qualified_name(name);
+        let table_name = self.server.qualify_name(name);
         let delete = format!(
             "DELETE FROM {table_name} AS t USING {ROWS_PLACEHOLDER} WHERE {}",
             layout.key_condition("t")
         );
         self.send_batches(&delete, layout.key.len(), &keys)?;
-        let table_name = self.server.qualified_name("hqdl_record");
+        let table_name = self.server.qualify_name("hqdl_record");
         let delete = format!(
             "DELETE FROM {table_name} AS t USING {ROWS_PLACEHOLDER} WHERE t.expansion = {} \
              AND t.bucket = u.c0::integer AND t.hash = u.c1::bigint",
@@ -368,7 +367,7 @@ impl ServerPublication<'_> {
             .collect();
         let insert = format!(
             "INSERT INTO {} ({column_names}) SELECT {} FROM {ROWS_PLACEHOLDER}{conflict}",
-            self.server.qualified_name(table),
+            self.server.qualify_name(table),
             casts.join(", ")
         );
         let select = format!("SELECT {column_names} FROM {}", sql::quote_name(table));
@@ -395,7 +394,7 @@ impl ServerPublication<'_> {
         let insert = format!(
             "INSERT INTO {} (expansion, bucket, hash, key, cells, version)
              SELECT {}, u.c0::integer, u.c1::bigint, u.c2, u.c3, u.c4::bigint FROM {ROWS_PLACEHOLDER}{conflict}",
-            self.server.qualified_name("hqdl_record"),
+            self.server.qualify_name("hqdl_record"),
             sql::quote_text(expansion)
         );
         self.stream_rows(local, select, expansion, &insert, 5, &mut |row| {
@@ -404,7 +403,7 @@ impl ServerPublication<'_> {
             };
             let hash = hash_key(key);
             vec![
-                Some(bucket_of(hash).to_string()),
+                Some(bucket_index(hash).to_string()),
                 Some(hash.to_string()),
                 Some(replace_nul_in_json(key)),
                 Some(replace_nul_in_json(cells)),
@@ -421,7 +420,7 @@ impl ServerPublication<'_> {
         local: &Connection,
     ) -> Result<(), StoreError> {
         let (server, name) = (self.server, &expansion.name);
-        let completions = server.qualified_name("hqdl_completion");
+        let completions = server.qualify_name("hqdl_completion");
         let insert = format!(
             "INSERT INTO {completions} AS c (expansion, id, run, model, prompt_hash, asked_at,
                input_tokens, output_tokens, cost_usd, cells, error, shown, parameters,
@@ -445,7 +444,7 @@ impl ServerPublication<'_> {
             "UPDATE {} AS o SET spec = u.c1, key = u.c2, columns = u.c3, layout = u.c4,
                rows = u.c5::bigint, published_at = u.c6, inputs = u.c7, checksums = u.c8, shape = {}
              FROM {ROWS_PLACEHOLDER} WHERE o.name = u.c0",
-            server.qualified_name("hqdl_object"),
+            server.qualify_name("hqdl_object"),
             sql::quote_text(&layout.fingerprint())
         );
         let select =
@@ -467,7 +466,7 @@ impl ServerPublication<'_> {
             }
         };
         let server = self.server;
-        let main_table = server.qualified_name(&expansion.name);
+        let main_table = server.qualify_name(&expansion.name);
         let mut text =
             format!("COMMENT ON TABLE {main_table} IS {}", quote_comment(&expansion.about));
         for column in &expansion.columns {
@@ -478,7 +477,7 @@ impl ServerPublication<'_> {
                     sql::quote_name(&column.name)
                 ),
                 Some(many) => {
-                    format!("; COMMENT ON TABLE {} IS {about}", server.qualified_name(&many.table))
+                    format!("; COMMENT ON TABLE {} IS {about}", server.qualify_name(&many.table))
                 }
             });
         }

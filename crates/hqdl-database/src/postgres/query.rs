@@ -83,7 +83,7 @@ impl DatabaseServer {
         let mut unanswered = 0;
         for (n, source) in expansion.sources.iter().enumerate() {
             let key_part = expansion.key_parts.get(n);
-            let source_columns = self.source_columns(&source.rows)?;
+            let source_columns = self.list_source_columns(&source.rows)?;
             let (mut source_keys, mut published_keys) = (Vec::new(), Vec::new());
             for (position, (name, type_name)) in layout.key.iter().enumerate() {
                 published_keys.push(format!("e.{}", sql::quote_name(name)));
@@ -107,7 +107,7 @@ impl DatabaseServer {
                     "SELECT count(*) FROM {from_sql} WHERE NOT ({}) AND NOT EXISTS (
                        SELECT 1 FROM {} AS e WHERE ROW({published_keys})::record = ROW({source_keys})::record)",
                     null_conditions.join(" AND "),
-                    self.qualified_name(&expansion.name)
+                    self.qualify_name(&expansion.name)
                 ),
                 &[],
             )?;
@@ -118,7 +118,7 @@ impl DatabaseServer {
                AND (r.cells LIKE '%[\"missing\"%' OR r.cells LIKE '%[\"error\"%')
                AND EXISTS (SELECT 1 FROM json_each(r.cells::json) AS c
                  WHERE c.key = ANY ($2) AND c.value ->> 0 IN ('missing', 'error'))",
-            self.qualified_name("hqdl_record")
+            self.qualify_name("hqdl_record")
         );
         Ok(unanswered + self.query_one::<i64>(&failed_sql, &[&expansion.name, &columns])?)
     }
@@ -143,10 +143,10 @@ impl DatabaseServer {
             .collect();
         let aliases: Vec<String> = (0..decoders.len()).map(|n| format!("c{n}")).collect();
         let expressions: Vec<String> =
-            decoders.iter().zip(&aliases).map(|(r, n)| r.select_expression(n)).collect();
+            decoders.iter().zip(&aliases).map(|(r, n)| r.build_select_expression(n)).collect();
         let transaction = self.begin_transaction("READ ONLY")?;
         if let Some(timeout) = timeout {
-            self.limit_statements(timeout)?;
+            self.set_statement_timeout(timeout)?;
         }
         self.execute_batch(&format!(
             "DECLARE hqdl_query NO SCROLL CURSOR FOR SELECT {} FROM ({query}\n) AS query ({})",

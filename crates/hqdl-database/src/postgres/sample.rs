@@ -134,7 +134,7 @@ impl DatabaseServer {
         let expressions = columns
             .iter()
             .zip(&decoders)
-            .map(|((c, _), r)| r.select_expression(&sql::quote_name(c)));
+            .map(|((c, _), r)| r.build_select_expression(&sql::quote_name(c)));
         let expressions: Vec<String> = expressions.collect();
         let select = format!("SELECT {} FROM {name} LIMIT {max_rows}", expressions.join(", "));
         self.for_each_row(&select, &mut |row| {

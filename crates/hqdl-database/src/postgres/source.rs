@@ -80,7 +80,7 @@ impl DatabaseServer {
         let layout = self.load_table_layout(expansion)?;
         let transaction = self.begin_transaction("ISOLATION LEVEL REPEATABLE READ READ ONLY")?;
         if let CopiedRows::OfEntities { timeout, .. } = copied {
-            self.limit_statements(timeout)?;
+            self.set_statement_timeout(timeout)?;
         }
         for n in 0..expansion.sources.len() {
             self.copy_source(expansion, &layout, n, copied, connection, &table(n))?;
@@ -95,7 +95,7 @@ impl DatabaseServer {
         rows: &SourceRows,
         names: &[&String],
     ) -> Result<Vec<(String, ColumnDecoder)>, StoreError> {
-        let columns = self.source_columns(rows)?;
+        let columns = self.list_source_columns(rows)?;
         let decode = |name: &&String| {
             let Some((column, data_type)) = find_column(&columns, name) else {
                 let message = format!("the column `{name}` no longer exists");
@@ -106,7 +106,7 @@ impl DatabaseServer {
                 Some((_, "text")) if *data_type != Type::BYTEA => ColumnDecoder::Text,
                 _ => ColumnDecoder::for_type(data_type),
             };
-            Ok((decoder.select_expression(&sql::quote_name(column)), decoder))
+            Ok((decoder.build_select_expression(&sql::quote_name(column)), decoder))
         };
         names.iter().map(decode).collect()
     }

@@ -44,7 +44,7 @@ impl ColumnDecoder {
         }
     }
 
-    pub(super) fn select_expression(self, column: &str) -> String {
+    pub(super) fn build_select_expression(self, column: &str) -> String {
         if self == Self::Bytes { column.to_owned() } else { format!("({column})::text") }
     }
 

@@ -17,7 +17,7 @@ impl ServerPublication<'_> {
         joined: &[(&Expansion, usize)],
     ) -> Result<Option<String>, StoreError> {
         let server = self.server;
-        let qualified = server.qualified_name(view);
+        let qualified = server.qualify_name(view);
         let is_ours = server.is_created_by_hqdl(view)?;
         let exists_sql = "SELECT pg_catalog.to_regclass($1) IS NOT NULL";
         if !is_ours && server.query_one::<bool>(exists_sql, &[&qualified])? {
@@ -29,7 +29,7 @@ impl ServerPublication<'_> {
         let query = self.build_view_query(joined)?;
         let is_same_sql = format!(
             "SELECT EXISTS (SELECT 1 FROM {} WHERE name = $1 AND definition = $2)",
-            server.qualified_name("hqdl_object")
+            server.qualify_name("hqdl_object")
         );
         if is_ours && server.query_one::<bool>(&is_same_sql, &[&view, &query])? {
             return Ok(None);
@@ -46,7 +46,7 @@ impl ServerPublication<'_> {
         let insert = format!(
             "INSERT INTO {} (name, type, definition) VALUES ($1, 'view', $2)
              ON CONFLICT (name) DO UPDATE SET definition = excluded.definition",
-            server.qualified_name("hqdl_object")
+            server.qualify_name("hqdl_object")
         );
         server.execute(&insert, &[&view, &query])?;
         Ok(None)
@@ -61,7 +61,7 @@ impl ServerPublication<'_> {
             hqdl_spec::SourceRows::Select(select) => format!("({select}\n)"),
             table @ hqdl_spec::SourceRows::Table(_) => server.format_from_clause(table)?,
         };
-        let source_columns = server.source_columns(&first.rows)?;
+        let source_columns = server.list_source_columns(&first.rows)?;
         let mut used_names: BTreeSet<String> =
             source_columns.iter().map(|(name, _)| name.to_lowercase()).collect();
         let mut columns = vec!["s.*".to_owned()];
@@ -70,7 +70,7 @@ impl ServerPublication<'_> {
             let alias = format!("e{n}");
             joins.push_str(&format!(
                 " LEFT JOIN {} AS {alias} ON {}",
-                server.qualified_name(&expansion.name),
+                server.qualify_name(&expansion.name),
                 self.build_join_condition(expansion, *source_index, &alias, &source_columns)?
             ));
             for column in expansion.columns.iter().filter(|c| c.many.is_none()) {

@@ -149,7 +149,7 @@ fn updating_tables_equals_publishing_from_scratch() {
         publish(&from_nothing, &same, &rows, true);
         assert_eq!(stands(&db), stands(&from_nothing), "round {round}: {rows:?}");
         // The stored checksums must equal those of the rows.
-        let sums = db.checksums(&spec.expansions[0]).unwrap();
+        let sums = db.load_checksums(&spec.expansions[0]).unwrap();
         let mut counted = Checksums::default();
         for (key, cells) in rows.values() {
             let row = Row { key: key.clone(), context: Vec::new() };
@@ -171,13 +171,14 @@ fn a_manual_edit_causes_the_tables_to_be_recreated() {
     let expansion = &spec.expansions[0];
     let before = stands(&db);
     assert!(
-        db.checksums(expansion).is_some() && db.build_edit_warning(expansion).unwrap().is_none()
+        db.load_checksums(expansion).is_some()
+            && db.build_edit_warning(expansion).unwrap().is_none()
     );
     let stranger = rusqlite::Connection::open(db.path()).unwrap();
     let written = stranger.execute("UPDATE made SET maker = 'me'", []).unwrap();
     let told = db.build_edit_warning(expansion).unwrap().unwrap();
     assert!(told.contains(&format!("{written} published rows")), "{told}");
-    assert!(db.checksums(expansion).is_none());
+    assert!(db.load_checksums(expansion).is_none());
     publish(&db, &spec, &rows, true);
     assert_eq!((stands(&db), db.build_edit_warning(expansion).unwrap()), (before, None));
 }

@@ -29,7 +29,7 @@ pub enum LimitReached {
 
 /// Spent and reserved amounts, in USD.
 #[derive(Debug, Clone, Copy, Default)]
-struct Spent {
+struct SpendingTotals {
     unapproved: f64,
     total: f64,
 }
@@ -39,7 +39,7 @@ struct Spent {
 #[derive(Debug, Clone)]
 pub struct SpendingLedger {
     limits: SpendingLimits,
-    spent: Arc<Mutex<Spent>>,
+    spent: Arc<Mutex<SpendingTotals>>,
 }
 
 impl SpendingLedger {

@@ -94,7 +94,7 @@ impl PlannedWork {
     }
 
     /// Returns the names and values that the approver sees.
-    fn describe(&self) -> Vec<(&'static str, String)> {
+    fn list_details(&self) -> Vec<(&'static str, String)> {
         match self {
             Self::Query(query) => {
                 let interval = query.interval.map(|percent| ("interval", format!("{percent} %")));
@@ -194,9 +194,9 @@ impl PlanRecord {
     /// Returns the names and values that the approver sees, with the cost last. Escapes characters
     /// that are invisible or change what a terminal shows.
     #[must_use]
-    pub fn describe(&self) -> Vec<(&'static str, String)> {
+    pub fn list_details(&self) -> Vec<(&'static str, String)> {
         let cost = self.describe_max_cost();
-        let work = self.work.describe();
+        let work = self.work.list_details();
         let mut lines: Vec<(&str, &str)> =
             work.iter().map(|(name, text)| (*name, text.as_str())).collect();
         lines.extend(self.work.changes_data().then_some(("spec", self.spec.as_str())));

@@ -34,8 +34,8 @@ use self::prompt::{DescriptionBuilder, build_instructions};
 pub use self::proposal::{ColumnCosts, ProposedColumn};
 pub use self::prose::Prose;
 use self::prose::ShownRows;
-pub use self::schema::TableCard;
-use self::schema::{hash_schema, read_cards};
+pub use self::schema::TableDescription;
+use self::schema::{hash_schema, read_table_descriptions};
 pub use self::search::describe_search;
 use self::values::StoredValueIndex;
 pub use self::values::ValueMatch;
@@ -43,7 +43,7 @@ use crate::query::{
     CountedCost, Dialect, Meta, ProseQuestion, QueryError, QueryResult, Request, RowSink,
     StatementQuestion, StatementWriter,
 };
-use hqdl_database::{Database, StoreError, sqlite_message};
+use hqdl_database::{Database, StoreError, describe_sqlite_error};
 use hqdl_model::Model;
 use hqdl_spec::{Spec, UnpricedModel, is_server};
 use hqdl_values::format::format_count;
@@ -83,10 +83,10 @@ pub fn describe_tables(
     path: &Path,
     spec: &Spec,
     shows_values: bool,
-) -> Result<(Vec<TableCard>, String), StoreError> {
-    let cards = read_cards(&Database::open(path)?, spec, shows_values);
-    let hash = hash_schema(&cards, "");
-    Ok((cards, hash))
+) -> Result<(Vec<TableDescription>, String), StoreError> {
+    let descriptions = read_table_descriptions(&Database::open(path)?, spec, shows_values);
+    let hash = hash_schema(&descriptions, "");
+    Ok((descriptions, hash))
 }
 
 /// Returns instructions on the calls that a query may contain, for a model that writes SQL.
@@ -105,8 +105,8 @@ pub fn find_stored_values(
     text: &str,
 ) -> Result<Vec<ValueMatch>, AskError> {
     let database = Database::open(path)?;
-    let cards = read_cards(&database, spec, false);
-    Ok(StoredValueIndex::build(&database, &cards)?.find_matches(text)?)
+    let descriptions = read_table_descriptions(&database, spec, false);
+    Ok(StoredValueIndex::build(&database, &descriptions)?.find_matches(text)?)
 }
 
 /// Limit on the total cost of the SQL requests for one question.
@@ -147,9 +147,9 @@ pub struct FailedQuery {
     pub error: String,
 }
 
-/// Result of writing a query.
+/// Result of planning a query for a question.
 #[derive(Debug, Clone)]
-pub enum Written {
+pub enum PlanningOutcome {
     /// A query that can be run.
     Plan(Box<AskPlan>),
     /// The database cannot answer the question, for this reason.
@@ -173,7 +173,7 @@ pub enum AskError {
     #[error(transparent)]
     Store(#[from] StoreError),
     /// The search index over the database's names and values failed.
-    #[error("cannot index the database: {}", sqlite_message(.0))]
+    #[error("cannot index the database: {}", describe_sqlite_error(.0))]
     Index(#[from] rusqlite::Error),
 }
 
@@ -230,7 +230,7 @@ pub struct Asker<'a> {
     /// Whether to ignore stored SQL and examples.
     rewrites: bool,
     database: Database,
-    cards: Vec<TableCard>,
+    descriptions: Vec<TableDescription>,
     schema_hash: String,
     instructions: String,
     tokenizer: Tokenizer,
@@ -285,7 +285,7 @@ impl<'a> Asker<'a> {
             )));
         }
         let database = Database::open(request.database)?;
-        let cards = read_cards(&database, spec, spec.ask.shows_values);
+        let descriptions = read_table_descriptions(&database, spec, spec.ask.shows_values);
         let examples: Vec<String> = (spec.ask.examples.iter())
             .map(|example| format!("{}\n{}\n", example.question, example.sql))
             .collect();
@@ -302,8 +302,8 @@ impl<'a> Asker<'a> {
             planning_model,
             before_request,
             database,
-            schema_hash: hash_schema(&cards, &shown),
-            cards,
+            schema_hash: hash_schema(&descriptions, &shown),
+            descriptions,
             instructions,
             tokenizer,
             values: None,
@@ -325,7 +325,7 @@ impl<'a> Asker<'a> {
         if self.earlier.is_some() {
             self.instructions.push_str(CONVERSATION_RULE);
             let shown = [&self.schema_hash, CONVERSATION_RULE].concat();
-            self.schema_hash = hash_schema(&self.cards, &shown);
+            self.schema_hash = hash_schema(&self.descriptions, &shown);
         }
     }
 
@@ -333,7 +333,7 @@ impl<'a> Asker<'a> {
     ///
     /// # Errors
     /// [`AskError`] if a request fails or would exceed the writing limit.
-    pub fn plan(&mut self) -> Result<Written, AskError> {
+    pub fn plan(&mut self) -> Result<PlanningOutcome, AskError> {
         let statement = match self.find_example() {
             Some(sql) => Some(WrittenStatement { sql: Some(sql), ..WrittenStatement::default() }),
             None => self.find_or_request_statement(self.question_key(), "")?,
@@ -346,12 +346,12 @@ impl<'a> Asker<'a> {
     ///
     /// # Errors
     /// Fails under the same conditions as [`Self::plan`].
-    pub fn write_likelier_query(&mut self) -> Result<Written, AskError> {
-        let mut written = self.plan()?;
-        if let (Written::Plan(plan), Some(other)) = (&mut written, self.other.take()) {
+    pub fn plan_likelier_reading(&mut self) -> Result<PlanningOutcome, AskError> {
+        let mut outcome = self.plan()?;
+        if let (PlanningOutcome::Plan(plan), Some(other)) = (&mut outcome, self.other.take()) {
             plan.add_other_reading(&other);
         }
-        Ok(written)
+        Ok(outcome)
     }
 
     /// Returns the query of the spec's example with exactly this question. Returns `None` if there
@@ -379,10 +379,10 @@ impl<'a> Asker<'a> {
     ///
     /// # Errors
     /// Fails under the same conditions as [`Self::plan`].
-    pub fn repair(&mut self, sql: &str, problem: &Problem) -> Result<Written, AskError> {
+    pub fn repair(&mut self, sql: &str, problem: &Problem) -> Result<PlanningOutcome, AskError> {
         let error = describe_problem(problem);
         if self.repairs.len() == MAX_REPAIRS {
-            return Ok(Written::Failed(FailedQuery { sql: sql.to_owned(), error }));
+            return Ok(PlanningOutcome::Failed(FailedQuery { sql: sql.to_owned(), error }));
         }
         let statement = self.rewrite(sql, &error)?;
         self.repairs.push(FailedQuery { sql: sql.to_owned(), error });
@@ -402,7 +402,9 @@ impl<'a> Asker<'a> {
         self.relaxations += 1;
         let statement = self.rewrite(&plan.sql, NO_ROWS)?;
         match self.check_statement(statement)? {
-            Written::Plan(relaxed) if relaxed.sql.trim() != plan.sql.trim() => Ok(Some(*relaxed)),
+            PlanningOutcome::Plan(relaxed) if relaxed.sql.trim() != plan.sql.trim() => {
+                Ok(Some(*relaxed))
+            }
             _ => Ok(None),
         }
     }
@@ -452,14 +454,14 @@ impl<'a> Asker<'a> {
     /// Returns a sentence about the tables that a query searched.
     #[must_use]
     pub fn describe_search(&self, meta: &Meta) -> String {
-        describe_search(&self.database, &self.cards, meta)
+        describe_search(&self.database, &self.descriptions, meta)
     }
 
     /// Returns a plan of the query for another reading, to replace the plan of the first reading.
     ///
     /// # Errors
     /// Fails under the same conditions as [`Self::plan`].
-    pub fn write_other_query(&mut self, other: OtherReading) -> Result<Written, AskError> {
+    pub fn write_other_query(&mut self, other: OtherReading) -> Result<PlanningOutcome, AskError> {
         self.check_statement(Some(WrittenStatement {
             sql: Some(other.sql),
             assumptions: Some(other.reading),
@@ -471,11 +473,11 @@ impl<'a> Asker<'a> {
     /// if the cost is not known. Sends no request.
     #[must_use]
     pub fn estimate_live_cost(&self, column: &ProposedColumn) -> Option<f64> {
-        let sql = column.live_query()?;
+        let sql = column.build_live_query()?;
         let request = Request { sql: &sql, dialect: Dialect::Sqlite, ..self.request.clone() };
         let limits = CostLimits::default();
         let plan = plan_query(&request, &self.planning_model, &self.schema_hash, limits).ok()?;
-        plan.likely_usd(self.request.spec)
+        plan.estimate_usd(self.request.spec)
     }
 
     /// Asks the model to answer the question in prose from the rows of its query. The request
@@ -552,7 +554,7 @@ impl<'a> Asker<'a> {
         let json = match stored {
             Some(json) => Some(json),
             None => {
-                question.context = self.describe_database(&question, earlier)?;
+                question.context = self.build_database_description(&question, earlier)?;
                 if !std::mem::replace(&mut self.announced, true) {
                     (self.before_request)();
                 }
@@ -562,7 +564,7 @@ impl<'a> Asker<'a> {
         Ok(json.and_then(|json| serde_json::from_str(&json).ok()))
     }
 
-    fn describe_database(
+    fn build_database_description(
         &mut self,
         question: &StatementQuestion,
         earlier: &str,
@@ -572,7 +574,7 @@ impl<'a> Asker<'a> {
             question.key.iter().map(|(_, text)| self.tokenizer.count_tokens(text) + 8).sum();
         let settings = &self.request.spec.ask;
         let builder = DescriptionBuilder {
-            cards: &self.cards,
+            descriptions: &self.descriptions,
             examples: &settings.examples,
             max_tokens: settings.context_tokens,
             instruction_tokens: self.tokenizer.count_tokens(&self.instructions),
@@ -588,7 +590,7 @@ impl<'a> Asker<'a> {
         }
         let index = match self.values.take() {
             Some(index) => index,
-            None => StoredValueIndex::build(&self.database, &self.cards)?,
+            None => StoredValueIndex::build(&self.database, &self.descriptions)?,
         };
         let matches = index.find_matches(&[self.search_text().as_str(), earlier].join(" "))?;
         self.values = Some(index);
@@ -600,16 +602,17 @@ impl<'a> Asker<'a> {
     fn check_statement(
         &mut self,
         statement: Option<WrittenStatement>,
-    ) -> Result<Written, AskError> {
-        let Some(statement) = statement else { return Ok(Written::Unreadable) };
+    ) -> Result<PlanningOutcome, AskError> {
+        let Some(statement) = statement else { return Ok(PlanningOutcome::Unreadable) };
         self.proposed = statement.new_columns.unwrap_or_default();
         let Some(sql) = statement.sql.filter(|sql| !sql.trim().is_empty()) else {
             let reason = statement.cannot_answer.unwrap_or_default();
-            return Ok(Written::Declined(reason));
+            return Ok(PlanningOutcome::Declined(reason));
         };
         let other = statement.other_sql.zip(statement.other_reading);
         let other = other.map(|(sql, reading)| OtherReading { sql, reading });
-        self.other = other.filter(|other| select_source(&other.sql) != select_source(&sql));
+        self.other = other
+            .filter(|other| normalize_source_clauses(&other.sql) != normalize_source_clauses(&sql));
         let dialect = statement.dialect;
         let request = Request { sql: &sql, dialect, ..self.request.clone() };
         let limits = CostLimits {
@@ -621,7 +624,7 @@ impl<'a> Asker<'a> {
                 let notes = [statement.assumptions, statement.cannot_answer];
                 let notes: Vec<String> = notes.into_iter().flatten().collect();
                 plan.assumptions = (!notes.is_empty()).then(|| notes.join(" "));
-                Ok(Written::Plan(Box::new(plan)))
+                Ok(PlanningOutcome::Plan(Box::new(plan)))
             }
             Err(QueryError::Sql(problem)) => self.repair(&sql, &problem),
             Err(error) => Err(error.into()),
@@ -630,7 +633,7 @@ impl<'a> Asker<'a> {
 }
 
 /// Returns the part of a query that determines its tables and filters, normalized for comparison.
-fn select_source(sql: &str) -> String {
+fn normalize_source_clauses(sql: &str) -> String {
     let words: Vec<String> = sql.split_whitespace().map(str::to_lowercase).collect();
     let text = words.join(" ");
     let source = text.split_once(" from ").map_or(text.as_str(), |(_, source)| source);
@@ -702,7 +705,7 @@ fn split_literals(sql: &str) -> (Vec<String>, String) {
 
 #[cfg(test)]
 mod tests {
-    use super::{describe_relaxation, select_source};
+    use super::{describe_relaxation, normalize_source_clauses};
 
     #[test]
     fn a_relaxation_note_mentions_every_change() {
@@ -734,12 +737,12 @@ mod tests {
         for same in
             ["SELECT a, b  FROM t\nWHERE b > 1", "select A from T where B > 1 ORDER BY b LIMIT 3;"]
         {
-            assert_eq!(select_source(base), select_source(same), "{same}");
+            assert_eq!(normalize_source_clauses(base), normalize_source_clauses(same), "{same}");
         }
         for other in
             ["SELECT a FROM u WHERE b > 1", "SELECT a FROM t WHERE b > 2", "SELECT a FROM t"]
         {
-            assert_ne!(select_source(base), select_source(other), "{other}");
+            assert_ne!(normalize_source_clauses(base), normalize_source_clauses(other), "{other}");
         }
     }
 }

@@ -66,7 +66,7 @@ impl AskPlan {
     /// Returns the likely cost of the query in USD; `None` if a price or the number of requests is
     /// not known.
     #[must_use]
-    pub fn likely_usd(&self, spec: &Spec) -> Option<f64> {
+    pub fn estimate_usd(&self, spec: &Spec) -> Option<f64> {
         let is_known = self.explained.unbounded.is_empty() && check_cost_is_known(spec).is_ok();
         is_known.then_some(self.explained.cost_usd)
     }

@@ -3,7 +3,7 @@
 
 use std::cmp::Reverse;
 
-use super::schema::{TableCard, format_name, index_by_name};
+use super::schema::{TableDescription, format_name, index_by_name};
 use super::values::{ValueMatch, compute_share, split_search_words, split_trigrams};
 use crate::query::describe_calls;
 use crate::retrieval::text_index::TextIndex;
@@ -59,8 +59,8 @@ Calls:\n"
 
 /// Builds the description of a database.
 pub struct DescriptionBuilder<'a> {
-    /// Cards of all tables.
-    pub cards: &'a [TableCard],
+    /// Descriptions of all tables.
+    pub descriptions: &'a [TableDescription],
     /// Examples of the spec.
     pub examples: &'a [ExampleTable],
     /// Maximum number of tokens in a prompt.
@@ -88,42 +88,45 @@ impl DescriptionBuilder<'_> {
         let hints = self.format_hints(question, matches, available / HINTS_SHARE)?;
         let mut left = available.saturating_sub(self.count_tokens(&hints));
         let ranked = self.rank_tables(question, matches)?;
-        let definition_tokens: Vec<u64> =
-            self.cards.iter().map(|card| self.count_tokens(&card.definition)).collect();
+        let definition_tokens: Vec<u64> = self
+            .descriptions
+            .iter()
+            .map(|description| self.count_tokens(&description.definition))
+            .collect();
         let fits_whole = definition_tokens.iter().sum::<u64>() <= left;
         if !fits_whole {
             // Reserve space for the names of the omitted tables.
             left = left.saturating_sub(left / 6);
         }
-        let mut texts: Vec<Option<String>> = vec![None; self.cards.len()];
+        let mut texts: Vec<Option<String>> = vec![None; self.descriptions.len()];
         for at in &ranked {
-            let card = &self.cards[*at];
-            let outline_tokens = self.count_tokens(&card.format_outline());
+            let description = &self.descriptions[*at];
+            let outline_tokens = self.count_tokens(&description.format_outline());
             if definition_tokens[*at] <= left {
                 left -= definition_tokens[*at];
-                texts[*at] = Some(card.definition.clone());
+                texts[*at] = Some(description.definition.clone());
             } else if outline_tokens <= left {
                 left -= outline_tokens;
-                texts[*at] = Some(card.format_outline());
+                texts[*at] = Some(description.format_outline());
             }
         }
         for at in &ranked {
-            let card = &self.cards[*at];
-            let sample_tokens = self.count_tokens(&card.samples);
-            if let Some(text) = texts[*at].as_mut().filter(|t| **t == card.definition)
+            let description = &self.descriptions[*at];
+            let sample_tokens = self.count_tokens(&description.samples);
+            if let Some(text) = texts[*at].as_mut().filter(|t| **t == description.definition)
                 && sample_tokens <= left
             {
                 left -= sample_tokens;
-                text.push_str(&card.samples);
+                text.push_str(&description.samples);
             }
         }
-        let left_out: Vec<String> = (self.cards.iter().zip(&texts))
+        let left_out: Vec<String> = (self.descriptions.iter().zip(&texts))
             .filter(|(_, text)| text.is_none())
-            .map(|(card, _)| card.name.clone())
+            .map(|(description, _)| description.name.clone())
             .collect();
         // List tables in database order, so that the prompts of different questions share a prefix.
         let mut text: String = "## Database\n".to_owned();
-        texts.iter().flatten().for_each(|card| text.push_str(card));
+        texts.iter().flatten().for_each(|description| text.push_str(description));
         text.push_str(&self.format_omitted_tables(&left_out, available / 6));
         text.push_str(&hints);
         Ok(text)
@@ -137,35 +140,37 @@ impl DescriptionBuilder<'_> {
     /// similar name raises a table's rank. Tables that a foreign key joins to a similar table rank
     /// right after that table.
     fn rank_tables(&self, question: &str, matches: &[ValueMatch]) -> rusqlite::Result<Vec<usize>> {
-        let texts: Vec<String> = self.cards.iter().map(TableCard::searchable_text).collect();
+        let texts: Vec<String> =
+            self.descriptions.iter().map(TableDescription::searchable_text).collect();
         let index = TextIndex::from_texts(texts.iter().map(String::as_str))?;
         let mut scores = index.compute_similarities(question)?;
         let best = scores.iter().copied().fold(1.0, f64::max);
-        let by_name = index_by_name(self.cards);
+        let by_name = index_by_name(self.descriptions);
         for found in matches {
             if let Some(at) = by_name.get(&found.table.to_lowercase()) {
                 scores[*at] += best * found.score.min(1.0) / 2.0;
             }
         }
         let words = split_search_words(question);
-        for (at, card) in self.cards.iter().enumerate() {
-            let name = split_trigrams(&card.name);
+        for (at, description) in self.descriptions.iter().enumerate() {
+            let name = split_trigrams(&description.name);
             let similar =
                 |word: &String| compute_share(&split_trigrams(word), &name) >= MIN_NAME_SHARE;
             if words.iter().any(similar) {
                 scores[at] += best / 2.0;
             }
         }
-        let mut order: Vec<usize> = (0..self.cards.len()).collect();
+        let mut order: Vec<usize> = (0..self.descriptions.len()).collect();
         order.sort_by(|a, b| scores[*b].total_cmp(&scores[*a]).then(a.cmp(b)));
         let mut ranked: Vec<usize> = Vec::new();
         for at in order {
             let refers = |from: usize, to: usize| {
-                let names = self.cards[from].references.iter();
+                let names = self.descriptions[from].references.iter();
                 names.filter_map(|t| by_name.get(&t.to_lowercase())).any(|t| *t == to)
             };
             let is_joined = |other: &usize| refers(at, *other) || refers(*other, at);
-            let joined = (0..self.cards.len()).filter(|other| scores[at] > 0.0 && is_joined(other));
+            let joined =
+                (0..self.descriptions.len()).filter(|other| scores[at] > 0.0 && is_joined(other));
             for next in std::iter::once(at).chain(joined) {
                 if !ranked.contains(&next) {
                     ranked.push(next);

@@ -70,7 +70,7 @@ impl ProposedColumn {
     /// Returns a query that asks the question live about each row; `None` if the key has several
     /// columns.
     #[must_use]
-    pub fn live_query(&self) -> Option<String> {
+    pub fn build_live_query(&self) -> Option<String> {
         let [key] = self.key.as_slice() else { return None };
         let call = format!("LLMMap({}, {})", quote_text(&self.question), quote_name(key));
         Some(format!("SELECT {{{{{call}}}}} FROM {}", quote_name(&self.table)))
@@ -91,7 +91,7 @@ impl ColumnCosts {
     /// more than filling the column. Returns `None` if a cost is not known or live queries are
     /// free.
     #[must_use]
-    pub fn break_even(&self) -> Option<u64> {
+    pub fn compute_break_even(&self) -> Option<u64> {
         let (live, materialized) = (self.live?, self.materialized?);
         (live > 0.0).then(|| (materialized / live).floor() as u64 + 1)
     }
@@ -101,7 +101,7 @@ impl ColumnCosts {
 mod tests {
     use super::{ColumnCosts, ProposedColumn};
 
-    fn column(key: &[&str]) -> ProposedColumn {
+    fn propose_column(key: &[&str]) -> ProposedColumn {
         ProposedColumn {
             table: "hero".to_owned(),
             key: key.iter().map(|k| (*k).to_owned()).collect(),
@@ -117,27 +117,29 @@ mod tests {
     #[test]
     fn a_column_joins_the_expansion_of_its_table_and_key() {
         let spec = "# mine\n[[expansion]]\nname = \"llm\"\nsource = \"Hero\"\nkey = [\"name\"]\n\n[[expansion.column]]\nname = \"a\"\n";
-        let (text, expansion) = column(&["name"]).add_to_spec(spec, &[]).unwrap();
+        let (text, expansion) = propose_column(&["name"]).add_to_spec(spec, &[]).unwrap();
         assert_eq!(expansion, "llm");
         assert!(text.starts_with(spec) && text.matches("[[expansion]]").count() == 1, "{text}");
-        let shown = column(&["name"]).format_toml(spec, &[]).unwrap();
+        let shown = propose_column(&["name"]).format_toml(spec, &[]).unwrap();
         assert!(
             shown.starts_with("# in [[expansion]] llm\n[[expansion.column]]\nname = \"can_fly\""),
             "{shown}"
         );
         let taken = ["LLM_hero".to_owned()];
-        let (text, expansion) = column(&["name", "born"]).add_to_spec(spec, &taken).unwrap();
+        let (text, expansion) =
+            propose_column(&["name", "born"]).add_to_spec(spec, &taken).unwrap();
         assert_eq!(expansion, "llm_hero_2");
         assert!(
             text.contains("name = \"llm_hero_2\"\nsource = \"hero\"\nkey = [\"name\", \"born\"]"),
             "{text}"
         );
-        assert!(column(&["name"]).add_to_spec("[[expansion", &[]).is_err());
+        assert!(propose_column(&["name"]).add_to_spec("[[expansion", &[]).is_err());
     }
 
     #[test]
     fn the_break_even_is_the_first_number_of_queries_that_cost_more() {
-        let break_even = |live, materialized| ColumnCosts { live, materialized }.break_even();
+        let break_even =
+            |live, materialized| ColumnCosts { live, materialized }.compute_break_even();
         assert_eq!(break_even(Some(0.002), Some(0.009)), Some(5));
         assert_eq!(break_even(Some(0.5), Some(1.0)), Some(3));
         assert_eq!(break_even(Some(2.0), Some(1.0)), Some(1));

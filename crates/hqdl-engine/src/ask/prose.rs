@@ -389,7 +389,7 @@ mod tests {
     use crate::query::QueryResult;
     use hqdl_values::tokens::Tokenizer;
 
-    fn rows() -> ShownRows {
+    fn create_rows() -> ShownRows {
         let text = |text: &str| Value::Text(text.to_owned());
         let result = QueryResult {
             columns: ["name", "height", "born"].map(str::to_owned).to_vec(),
@@ -419,7 +419,7 @@ mod tests {
             // The text with "one?" is rejected, because its cited row does not contain the number
             // 1.
             let expected = !text.contains("one?");
-            let checked = rows().check(text);
+            let checked = create_rows().check(text);
             assert_eq!(matches!(checked, Prose::Written(_)), expected, "{text}: {checked:?}");
         }
     }
@@ -452,12 +452,12 @@ mod tests {
             ("Hulk is tall [1]. He is big.", "cites no row"),
             ("The result is Batman won [9] [1].", "[9], which is no row"),
         ] {
-            match rows().check(text) {
+            match create_rows().check(text) {
                 Prose::Missing(why) => assert!(why.contains(reason), "{text}: {why}"),
                 Prose::Written(_) => panic!("{text}"),
             }
         }
         let long = format!("Hulk is {} tall [1].", "very ".repeat(200));
-        assert!(matches!(rows().check(&long), Prose::Missing(_)));
+        assert!(matches!(create_rows().check(&long), Prose::Missing(_)));
     }
 }

@@ -1,6 +1,6 @@
-//! Describes a database for a model that writes SQL. Each table has a card with its columns, keys,
-//! sample rows and descriptions from the spec. Each part of a card stays on one line, so that no
-//! name or value can end the part early.
+//! Describes a database for a model that writes SQL. The description of a table contains its
+//! columns, keys, sample rows and descriptions from the spec. Each part stays on one line, so that
+//! no name or value can end the part early.
 
 use std::collections::HashMap;
 
@@ -23,7 +23,7 @@ const MAX_SCHEMA_ROWS: usize = 10_000;
 
 /// A table or view, or an expansion that is not published.
 #[derive(Debug, Clone)]
-pub struct TableCard {
+pub struct TableDescription {
     /// Name of the table.
     pub name: String,
     /// Whether the table is a view. The prompt does not include a view's rows, because reading them
@@ -39,7 +39,7 @@ pub struct TableCard {
     pub samples: String,
 }
 
-impl TableCard {
+impl TableDescription {
     /// Returns the text to compare with questions.
     #[must_use]
     pub fn searchable_text(&self) -> String {
@@ -48,7 +48,7 @@ impl TableCard {
         format!("{} {}", words.join(" "), self.definition)
     }
 
-    /// Returns a shorter card that has only the names of the columns.
+    /// Returns a shorter description that has only the names of the columns.
     #[must_use]
     pub fn format_outline(&self) -> String {
         let names: Vec<String> = self.columns.iter().map(|(name, _)| format_name(name)).collect();
@@ -56,10 +56,14 @@ impl TableCard {
     }
 }
 
-/// Reads the cards of all tables. Reads sample rows only if `shows_values` is set.
+/// Reads the descriptions of all tables. Reads sample rows only if `shows_values` is set.
 #[must_use]
-pub fn read_cards(database: &Database, spec: &Spec, shows_values: bool) -> Vec<TableCard> {
-    let mut cards = Vec::new();
+pub fn read_table_descriptions(
+    database: &Database,
+    spec: &Spec,
+    shows_values: bool,
+) -> Vec<TableDescription> {
+    let mut descriptions = Vec::new();
     let names = database.table_names();
     for name in &names {
         let Some(columns) = database.table_columns(name) else { continue };
@@ -78,7 +82,7 @@ pub fn read_cards(database: &Database, spec: &Spec, shows_values: bool) -> Vec<T
             String::new()
         };
         let references = keys.foreign.into_iter().map(|(_, table, _)| table).collect();
-        cards.push(TableCard {
+        descriptions.push(TableDescription {
             name: name.clone(),
             is_view,
             columns,
@@ -94,7 +98,7 @@ pub fn read_cards(database: &Database, spec: &Spec, shows_values: bool) -> Vec<T
             SourceRows::Table(table) => Some(table.clone()),
             SourceRows::Select(_) => None,
         });
-        cards.push(TableCard {
+        descriptions.push(TableDescription {
             name: format!("model answers about {}", expansion.name),
             is_view: false,
             columns: columns.collect(),
@@ -103,7 +107,7 @@ pub fn read_cards(database: &Database, spec: &Spec, shows_values: bool) -> Vec<T
             samples: String::new(),
         });
     }
-    cards
+    descriptions
 }
 
 /// Keys of a table; empty for a table on a database server.
@@ -303,17 +307,21 @@ pub fn format_name(name: &str) -> String {
 /// Returns the hash of the schema: the definitions of all tables, without their rows, and `shown`,
 /// the other text and settings that determine what the model sees.
 #[must_use]
-pub fn hash_schema(cards: &[TableCard], shown: &str) -> String {
+pub fn hash_schema(descriptions: &[TableDescription], shown: &str) -> String {
     let mut hasher = blake3::Hasher::new();
-    for card in cards {
-        hasher.update(card.definition.as_bytes());
+    for description in descriptions {
+        hasher.update(description.definition.as_bytes());
     }
     hasher.update(shown.as_bytes());
     hasher.finalize().to_hex()[..16].to_owned()
 }
 
-/// Returns a map from the lowercase name of each table to its position in `cards`.
+/// Returns a map from the lowercase name of each table to its position in `descriptions`.
 #[must_use]
-pub fn index_by_name(cards: &[TableCard]) -> HashMap<String, usize> {
-    cards.iter().enumerate().map(|(n, card)| (card.name.to_lowercase(), n)).collect()
+pub fn index_by_name(descriptions: &[TableDescription]) -> HashMap<String, usize> {
+    descriptions
+        .iter()
+        .enumerate()
+        .map(|(n, description)| (description.name.to_lowercase(), n))
+        .collect()
 }

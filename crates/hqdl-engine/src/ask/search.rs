@@ -7,14 +7,18 @@ use hqdl_values::format::{format_count, format_thousands};
 use hqdl_values::sql::quote_name;
 use hqdl_values::value::Value;
 
-use super::schema::TableCard;
+use super::schema::TableDescription;
 use crate::query::Meta;
 use crate::query::connection::large_stack::with_large_stack;
 
 /// Returns a sentence that names the tables that a query read, their row counts, and the number of
 /// values that a model answered.
 #[must_use]
-pub fn describe_search(database: &Database, cards: &[TableCard], meta: &Meta) -> String {
+pub fn describe_search(
+    database: &Database,
+    descriptions: &[TableDescription],
+    meta: &Meta,
+) -> String {
     let mut names: Vec<String> = Vec::new();
     let mut add_name = |table: &str| {
         if !names.iter().any(|name| name.eq_ignore_ascii_case(table)) {
@@ -31,7 +35,9 @@ pub fn describe_search(database: &Database, cards: &[TableCard], meta: &Meta) ->
     let all = database.table_names();
     let tables = names.iter().filter_map(|name| all.iter().find(|t| t.eq_ignore_ascii_case(name)));
     // Counting a view's rows can be slow.
-    let is_view = |table: &String| cards.iter().any(|card| card.is_view && card.name == *table);
+    let is_view = |table: &String| {
+        descriptions.iter().any(|description| description.is_view && description.name == *table)
+    };
     let count = |table: &String| if is_view(table) { None } else { count_rows(database, table) };
     let describe = |table: &String| match count(table) {
         Some(rows) => format!("{} of {table}", format_count(rows, "row")),

@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 
 use rusqlite::{Connection, params};
 
-use super::schema::{TableCard, format_name};
+use super::schema::{TableDescription, format_name};
 use crate::init::classify::{is_private, split_words};
 use crate::retrieval::text_index::STOP_WORDS;
 use hqdl_database::Database;
@@ -69,7 +69,7 @@ impl StoredValueIndex {
     ///
     /// # Errors
     /// Returns `SQLite`'s error if the index cannot be built.
-    pub fn build(database: &Database, cards: &[TableCard]) -> rusqlite::Result<Self> {
+    pub fn build(database: &Database, descriptions: &[TableDescription]) -> rusqlite::Result<Self> {
         let mut connection = Connection::open_in_memory()?;
         hqdl_values::sql::reject_quoted_texts(&connection)?;
         connection.execute_batch(
@@ -80,15 +80,15 @@ impl StoredValueIndex {
             let mut insert = transaction
                 .prepare("INSERT INTO words (value, place, part) VALUES (?1, ?2, ?3)")?;
             let mut left = MAX_VALUES;
-            for card in cards.iter().filter(|card| !card.is_view) {
-                for (column, declared_type) in &card.columns {
+            for description in descriptions.iter().filter(|description| !description.is_view) {
+                for (column, declared_type) in &description.columns {
                     if !may_contain_text(declared_type) || is_private(&split_words(column)) {
                         continue;
                     }
-                    let values = read_values(database, &card.name, column, left);
+                    let values = read_values(database, &description.name, column, left);
                     left -= values.len();
                     for value in values {
-                        insert.execute(params![value, card.name, column])?;
+                        insert.execute(params![value, description.name, column])?;
                     }
                 }
             }

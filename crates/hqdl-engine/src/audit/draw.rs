@@ -204,16 +204,16 @@ impl Draw {
     /// # Errors
     /// [`AuditError`] if the file cannot be written.
     pub(super) fn write(&self, path: &Path, expansion: &Expansion) -> Result<(), AuditError> {
-        let header = serde_json::to_string(&self.header(expansion)).unwrap_or_default();
+        let header = serde_json::to_string(&self.build_header(expansion)).unwrap_or_default();
         let mut text = header + "\n";
         for row in &self.frame {
-            text.push_str(&format_row(row).to_string());
+            text.push_str(&row_to_json(row).to_string());
             text.push('\n');
         }
         write_file(path, text.as_bytes())
     }
 
-    fn header(&self, expansion: &Expansion) -> DrawHeader {
+    fn build_header(&self, expansion: &Expansion) -> DrawHeader {
         DrawHeader {
             hqdl_audit: VERSION,
             id: self.id.clone(),
@@ -230,14 +230,14 @@ impl Draw {
     fn compute_id(&self, expansion: &Expansion) -> String {
         // The time is not part of the id: the same draw at another time is the same audit.
         let (id, drawn_at) = (String::new(), String::new());
-        let header = DrawHeader { id, drawn_at, ..self.header(expansion) };
+        let header = DrawHeader { id, drawn_at, ..self.build_header(expansion) };
         let mut parts = vec![serde_json::to_string(&header).unwrap_or_default()];
-        parts.extend(self.frame.iter().map(|row| format_row(row).to_string()));
+        parts.extend(self.frame.iter().map(|row| row_to_json(row).to_string()));
         hash_tagged_parts("hqdl audit", &parts).chars().take(16).collect()
     }
 }
 
-fn format_row(row: &FrameRow) -> Json {
+fn row_to_json(row: &FrameRow) -> Json {
     json!({
         "key": row.key.iter().map(Value::to_json).collect::<Vec<_>>(),
         "stratum": row.stratum,

@@ -72,7 +72,7 @@ pub struct AuditReport {
     /// Number of sampled rows.
     pub sample: u64,
     /// Number of sampled rows that are no longer in any source.
-    pub gone: u64,
+    pub missing_rows: u64,
     /// Number of sampled rows whose published answer has changed.
     pub changed: u64,
     /// Reports on the columns. Columns compared with the truth come first.
@@ -85,7 +85,7 @@ impl AuditReport {
     pub fn to_json(&self) -> Json {
         json!({
             "audit": self.id, "expansion": self.expansion, "design": self.design,
-            "sample": self.sample, "gone": self.gone, "changed": self.changed,
+            "sample": self.sample, "gone": self.missing_rows, "changed": self.changed,
             "columns": self.columns,
         })
     }
@@ -108,10 +108,10 @@ impl Audit {
         let now = collect_frame(sources, published, expansion, &current)?;
         let now: HashMap<Entity, FrameRow> =
             now.into_iter().map(|row| (expansion.build_entity(&row.key), row)).collect();
-        let (mut gone, mut changed) = (0, 0);
+        let (mut missing_rows, mut changed) = (0, 0);
         for row in self.draw.sample().iter().map(|row| &self.draw.frame[*row]) {
             match now.get(&expansion.build_entity(&row.key)) {
-                None => gone += 1,
+                None => missing_rows += 1,
                 Some(found) => {
                     let is_changed = |(n, (_, audited)): (usize, &(usize, usize))| {
                         found.answers[n] != row.answers[*audited]
@@ -125,21 +125,21 @@ impl Audit {
             expansion: expansion.name.clone(),
             design: self.draw.design.name(),
             sample: self.draw.sample().len() as u64,
-            gone,
+            missing_rows,
             changed,
-            columns: self.report_columns(expansion, confidence),
+            columns: self.build_column_reports(expansion, confidence),
         })
     }
 
     /// Returns a report on each audited column. Columns compared with the truth come first.
     #[must_use]
-    pub fn report_columns(&self, expansion: &Expansion, confidence: f64) -> Vec<ColumnAudit> {
+    pub fn build_column_reports(&self, expansion: &Expansion, confidence: f64) -> Vec<ColumnAudit> {
         [Evidence::Truth, Evidence::Model]
             .into_iter()
             .flat_map(|evidence| {
                 let columns = self.draw.find_expansion_columns(expansion).into_iter();
                 columns.filter_map(move |column| {
-                    self.report_column(expansion, column, evidence, confidence)
+                    self.build_column_report(expansion, column, evidence, confidence)
                 })
             })
             .collect()
@@ -147,7 +147,7 @@ impl Audit {
 
     /// Returns the report on a column. Returns `None` if `evidence` is [`Evidence::Model`] and no
     /// row with another model's answer counts.
-    fn report_column(
+    fn build_column_report(
         &self,
         expansion: &Expansion,
         (column, audited): (usize, usize),

@@ -52,11 +52,12 @@ impl TableAdvice {
     }
 }
 
-/// Returns the query that asks a model about tables; each card describes one table.
+/// Returns the query that asks a model about tables; each text in `descriptions` describes one
+/// table.
 #[must_use]
-pub fn build_query(cards: &[String]) -> String {
+pub fn build_query(descriptions: &[String]) -> String {
     let text = |text: &str| format!("'{}'", text.replace('\'', "''"));
-    let values: Vec<String> = cards.iter().map(|card| format!("({})", text(card))).collect();
+    let values: Vec<String> = descriptions.iter().map(|d| format!("({})", text(d))).collect();
     format!(
         "WITH described(card) AS (VALUES {}) SELECT \
          {{{{LLMMap({}, card, return_type='list[str]')}}}}, {{{{LLMMap({}, card)}}}}, \

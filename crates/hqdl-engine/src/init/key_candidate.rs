@@ -35,19 +35,19 @@ impl KeyCandidate {
         let mut best: Option<Self> = None;
         let mut best_on_trial: Option<Self> = None;
         for columns in list_candidate_sets(table) {
-            let on_trial = count_keys(db, table, columns.clone(), TRIAL_ROWS)?;
+            let on_trial = sample_key(db, table, columns.clone(), TRIAL_ROWS)?;
             if !on_trial.is_unique() {
                 on_trial.replace_if_better(&mut best_on_trial);
                 continue;
             }
-            let candidate = count_keys(db, table, columns, SAMPLE_ROWS)?;
+            let candidate = sample_key(db, table, columns, SAMPLE_ROWS)?;
             if candidate.is_unique() {
                 return Ok(Some(candidate));
             }
             candidate.replace_if_better(&mut best);
         }
         match (best, best_on_trial) {
-            (None, Some(trial)) => count_keys(db, table, trial.columns, SAMPLE_ROWS).map(Some),
+            (None, Some(trial)) => sample_key(db, table, trial.columns, SAMPLE_ROWS).map(Some),
             (best, _) => Ok(best),
         }
     }
@@ -83,7 +83,7 @@ impl KeyCandidate {
     }
 }
 
-fn count_keys(
+fn sample_key(
     db: &Database,
     table: &SampledTable,
     columns: Vec<usize>,

@@ -2,14 +2,14 @@
 //! tables as value lists.
 //!
 //! `sampling` samples the tables, and `classify` classifies names and values. `key_candidate`
-//! finds keys, `list` finds value lists, and `spec_writer` writes the TOML. The generated spec
-//! passes [`check`](hqdl_spec::check).
+//! finds keys, `lookup_table` finds value lists, and `spec_writer` writes the TOML. The generated
+//! spec passes [`check`](hqdl_spec::check).
 
 pub mod advice;
 mod spec_writer;
 mod key_candidate;
 mod table_kind;
-mod list;
+mod lookup_table;
 pub(crate) mod classify;
 mod owner_key;
 mod sampling;
@@ -21,10 +21,10 @@ use rusqlite::ErrorCode;
 
 use crate::session::SpecOverrides;
 use advice::TableAdvice;
-use hqdl_database::{Database, StoreError, sqlite_message};
+use hqdl_database::{Database, StoreError, describe_sqlite_error};
 use hqdl_values::format::{format_count, format_thousands};
 use key_candidate::KeyCandidate;
-use list::List;
+use lookup_table::LookupTable;
 use owner_key::OwnerKey;
 use sampling::SampledTable;
 use table_kind::TableKind;
@@ -108,7 +108,7 @@ impl<'db> SpecDraft<'db> {
             format!("the spec publishes into the copy {output}, and the database stays as it is")
         }));
         Ok(GeneratedSpec {
-            toml: spec_writer::write_spec(&self.inventory, db_path, model, used_names),
+            toml: spec_writer::format_spec(&self.inventory, db_path, model, used_names),
             notes,
             has_expansion: !self.inventory.entities.is_empty(),
         })
@@ -146,7 +146,7 @@ impl EntityTable {
 
     /// Reads the names of a few rows as examples. If the table cannot be read, there are no
     /// examples.
-    fn read_examples(&mut self, db: &Database) {
+    fn load_examples(&mut self, db: &Database) {
         let table = &self.table;
         let columns = self.key.columns.iter().filter_map(|c| table.columns.get(*c));
         let names = columns.filter(|c| c.value_kind == sampling::ValueKind::Name);
@@ -178,7 +178,7 @@ impl EntityTable {
 struct Inventory {
     /// Entity tables, most suitable first.
     entities: Vec<EntityTable>,
-    lists: Vec<List>,
+    lookup_tables: Vec<LookupTable>,
     /// Tables of private persons.
     persons: Vec<SampledTable>,
     /// Names of the tables of events and measurements.
@@ -199,7 +199,7 @@ impl Inventory {
             match inventory.add_table(db, &name) {
                 Ok(()) => {}
                 Err(e) if is_database_error(&e) => return Err(db.to_store_error(&e)),
-                Err(e) => inventory.unreadable.push((name, sqlite_message(&e))),
+                Err(e) => inventory.unreadable.push((name, describe_sqlite_error(&e))),
             }
         }
         inventory.promote_owners(db).map_err(|e| db.to_store_error(&e))?;
@@ -215,14 +215,14 @@ impl Inventory {
             .entities
             .iter_mut()
             .take(MAX_EXPANSIONS)
-            .for_each(|entity| entity.read_examples(db));
+            .for_each(|entity| entity.load_examples(db));
         Ok(inventory)
     }
 
     /// Turns a lookup table into an entity table if its rows own on average at most two rows of an
     /// entity table, as artists own albums.
     fn promote_owners(&mut self, db: &Database) -> rusqlite::Result<()> {
-        let is_owner = |list: &List| {
+        let is_owner = |list: &LookupTable| {
             let owns = |e: &EntityTable| {
                 let refers =
                     e.table.foreign_keys.iter().any(|f| f.table.eq_ignore_ascii_case(&list.table));
@@ -230,14 +230,15 @@ impl Inventory {
             };
             self.entities.iter().any(owns)
         };
-        let (owners, lists) = std::mem::take(&mut self.lists).into_iter().partition(is_owner);
-        self.lists = lists;
-        let owners: Vec<List> = owners;
+        let (owners, lookup_tables) =
+            std::mem::take(&mut self.lookup_tables).into_iter().partition(is_owner);
+        self.lookup_tables = lookup_tables;
+        let owners: Vec<LookupTable> = owners;
         for list in owners {
             let table = sampling::sample_table(db, &list.table)?;
             match KeyCandidate::find_best(db, &table)? {
                 Some(key) => self.entities.push(EntityTable::new(table, key)),
-                None => self.lists.push(list),
+                None => self.lookup_tables.push(list),
             }
         }
         Ok(())
@@ -259,7 +260,7 @@ impl Inventory {
             entity.key.has_name_column(table),
             entity.key.is_unique(),
             tables.any(refers_here),
-            !self.find_lists(entity).is_empty(),
+            !self.find_lookup_tables(entity).is_empty(),
             is_modest,
             table.rows,
         )
@@ -274,8 +275,8 @@ impl Inventory {
             self.empty.push(table.name);
         } else if kind == TableKind::Persons {
             self.persons.push(table);
-        } else if let Some(list) = List::from_table(db, &table) {
-            self.lists.push(list);
+        } else if let Some(list) = LookupTable::from_table(db, &table) {
+            self.lookup_tables.push(list);
         } else {
             match KeyCandidate::find_best(db, &table)? {
                 _ if kind == TableKind::Events => {
@@ -287,7 +288,7 @@ impl Inventory {
                 Some(key)
                     if key.identifies_entities(&table)
                         && (key.sample.distinct * 2 >= key.sample.rows
-                            || !list::refers_to_any(db, &table)?) =>
+                            || !lookup_table::refers_to_any(db, &table)?) =>
                 {
                     self.entities.push(EntityTable::new(table, key));
                 }
@@ -303,10 +304,13 @@ impl Inventory {
     }
 
     /// Returns the value lists that an entity table may lack.
-    fn find_lists(&self, entity: &EntityTable) -> Vec<&List> {
+    fn find_lookup_tables(&self, entity: &EntityTable) -> Vec<&LookupTable> {
         let entities: Vec<&SampledTable> = self.entities.iter().map(|e| &e.table).collect();
         let others: Vec<&SampledTable> = self.link_tables.iter().chain(&self.persons).collect();
-        self.lists.iter().filter(|l| l.may_belong_to(&entity.table, &entities, &others)).collect()
+        self.lookup_tables
+            .iter()
+            .filter(|l| l.may_belong_to(&entity.table, &entities, &others))
+            .collect()
     }
 
     fn build_notes(&self) -> Vec<String> {
@@ -338,7 +342,7 @@ impl Inventory {
                 notes.push(format!("{label}: {}", join_names(&names)));
             }
         };
-        add_note("value lists", self.lists.iter().map(|l| l.table.as_str()).collect());
+        add_note("value lists", self.lookup_tables.iter().map(|l| l.table.as_str()).collect());
         add_note(
             "entities without an expansion yet",
             unchosen.iter().map(|e| e.table.name.as_str()).collect(),

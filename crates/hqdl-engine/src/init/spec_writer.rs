@@ -4,7 +4,7 @@
 use std::collections::HashSet;
 
 use super::classify;
-use super::list::List;
+use super::lookup_table::LookupTable;
 use super::sampling::{SampledColumn, ValueKind};
 use super::{EntityTable, Inventory, format_name, join_names};
 use crate::session::SpecOverrides;
@@ -62,7 +62,7 @@ pub fn output_path(db_path: &str) -> Option<String> {
 
 /// Returns the text of the spec. `used_names` contains the lowercase names that the database
 /// already uses.
-pub fn write_spec(
+pub fn format_spec(
     found: &Inventory,
     db_path: &str,
     model: &SpecOverrides,
@@ -70,7 +70,7 @@ pub fn write_spec(
 ) -> String {
     if is_server(db_path.as_ref()) {
         let schema_comment = "# Schema of the published tables:\n# schema = \"expanded\"\n";
-        return write_spec_with_database(
+        return format_spec_with_database(
             found,
             &format!("url = {}\n{schema_comment}", format_toml_string(db_path)),
             model,
@@ -85,7 +85,7 @@ pub fn write_spec(
         )
     });
     let output = output.unwrap_or_default();
-    write_spec_with_database(
+    format_spec_with_database(
         found,
         &format!("path = {}\n{output}", format_toml_string(db_path)),
         model,
@@ -130,7 +130,7 @@ fn format_limits_table(flags: &SpecOverrides) -> String {
 }
 
 /// Returns the text of the spec, with `database` as the content of its `[database]` table.
-fn write_spec_with_database(
+fn format_spec_with_database(
     inventory: &Inventory,
     database: &str,
     model: &SpecOverrides,
@@ -145,10 +145,10 @@ fn write_spec_with_database(
     };
     let (chosen, unchosen) = inventory.split_chosen_tables();
     for entity in chosen {
-        draft.write_expansion(entity, &inventory.find_lists(entity));
+        draft.write_expansion(entity, &inventory.find_lookup_tables(entity));
     }
     if chosen.is_empty() {
-        draft.write_commented_expansion(&inventory.lists);
+        draft.write_commented_expansion(&inventory.lookup_tables);
     }
     if !inventory.persons.is_empty() {
         let names: Vec<&str> = inventory.persons.iter().map(|t| t.name.as_str()).collect();
@@ -182,7 +182,7 @@ impl SpecWriter {
         self.out.push('\n');
     }
 
-    fn write_expansion(&mut self, entity: &EntityTable, lists: &[&List]) {
+    fn write_expansion(&mut self, entity: &EntityTable, lookup_tables: &[&LookupTable]) {
         let table = &entity.table;
         let name =
             self.reserve_name(&format!("llm_{}", to_plain_identifier(&table.name, &table.words)));
@@ -207,7 +207,7 @@ impl SpecWriter {
             self.push_line(&format!("# context = {}", format_array(&context)));
         }
         let mut columns = ColumnNames::for_entity(entity);
-        let (used, unused) = lists.split_at(lists.len().min(MAX_LISTS));
+        let (used, unused) = lookup_tables.split_at(lookup_tables.len().min(MAX_LISTS));
         let longest = used.iter().map(|l| l.values).max();
         for list in used {
             let column = columns.reserve_name(&list.column_name(), &list.words);
@@ -238,7 +238,7 @@ impl SpecWriter {
         }
     }
 
-    fn write_list_column(&mut self, column: &str, list: &List, key: &[&str], entity: &str) {
+    fn write_list_column(&mut self, column: &str, list: &LookupTable, key: &[&str], entity: &str) {
         let value_noun = join_noun_phrase(&list.derive_value_noun(), "value");
         self.push_line("\n[[expansion.column]]");
         self.push_line(&format!("name = {}", format_toml_string(column)));
@@ -284,8 +284,8 @@ impl SpecWriter {
 
     /// Writes a commented-out expansion for a database without entities. It uses the longest value
     /// list, which may contain entities, or a generic example.
-    fn write_commented_expansion(&mut self, lists: &[List]) {
-        let longest = lists.iter().max_by_key(|l| l.values);
+    fn write_commented_expansion(&mut self, lookup_tables: &[LookupTable]) {
+        let longest = lookup_tables.iter().max_by_key(|l| l.values);
         let intro = match longest {
             Some(list) => format!(
                 "# hqdl found only lists of names in this database. If you want to ask about the\n\
@@ -306,7 +306,7 @@ impl SpecWriter {
         }
     }
 
-    fn build_list_example(&mut self, list: &List) -> String {
+    fn build_list_example(&mut self, list: &LookupTable) -> String {
         let name =
             self.reserve_name(&format!("llm_{}", to_plain_identifier(&list.table, &list.words)));
         let noun = join_noun_phrase(&list.words, "row");

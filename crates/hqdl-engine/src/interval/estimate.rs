@@ -8,8 +8,8 @@ use hqdl_statistics::{
 };
 use rusqlite::types::Value as SqlValue;
 
+use super::aggregate_query::{AggregateQuery, AggregateTerm, RowAggregate, SummedValue};
 use super::samples::RowFacts;
-use super::shape::{AggregateQuery, AggregateTerm, LeafValue, RowAggregate};
 use crate::audit::Draw;
 use hqdl_values::format::format_count;
 
@@ -19,7 +19,7 @@ const STRATA: usize = 2;
 /// Inputs of the estimates: the query's rows, computed once from the drawn answers and once from
 /// the true values.
 pub(super) struct Estimator<'a> {
-    pub(super) shape: &'a AggregateQuery,
+    pub(super) aggregate_query: &'a AggregateQuery,
     pub(super) draw: &'a Draw,
     /// Positions, in the draw, of the entities in the filled prefix of the sample.
     pub(super) audited: &'a HashSet<usize>,
@@ -82,34 +82,35 @@ impl Estimator<'_> {
         self.collect_entities(term, group).0.into_iter().map(to_numbers).collect()
     }
 
-    fn leaf(&self, n: usize) -> &RowAggregate {
-        &self.shape.leaves[n]
+    fn row_aggregate(&self, n: usize) -> &RowAggregate {
+        &self.aggregate_query.row_aggregates[n]
     }
 
     fn counts_rows(&self, n: usize) -> bool {
-        self.leaf(n).value == LeafValue::One
+        self.row_aggregate(n).value == SummedValue::One
     }
 
     /// Returns whether the query filters or groups rows by expanded columns.
     fn has_condition(&self) -> bool {
-        !self.shape.condition.is_empty() || self.shape.groups.iter().any(|g| g.is_expanded)
+        !self.aggregate_query.condition.is_empty()
+            || self.aggregate_query.groups.iter().any(|g| g.is_expanded)
     }
 
     /// Returns whether true values can change an aggregate.
     fn can_vary(&self, term: &AggregateTerm) -> bool {
-        let leaf_varies = |n: usize| {
-            let leaf = self.leaf(n);
-            !leaf.condition.is_empty() || matches!(leaf.value, LeafValue::Expanded(..))
+        let aggregate_varies = |n: usize| {
+            let aggregate = self.row_aggregate(n);
+            !aggregate.condition.is_empty() || matches!(aggregate.value, SummedValue::Expanded(..))
         };
         self.has_condition()
-            || leaf_varies(term.numerator)
-            || term.denominator.is_some_and(leaf_varies)
+            || aggregate_varies(term.numerator)
+            || term.denominator.is_some_and(aggregate_varies)
     }
 
     /// Returns whether a row is in the population of a group.
     fn is_in_population(&self, row: &RowFacts, group: &[SqlValue]) -> bool {
-        let mut groups = self.shape.groups.iter().zip(&row.groups).zip(group);
-        groups.all(|((shape, own), wanted)| shape.is_expanded || is_same_group(own, wanted))
+        let mut groups = self.aggregate_query.groups.iter().zip(&row.groups).zip(group);
+        groups.all(|((term, own), wanted)| term.is_expanded || is_same_group(own, wanted))
     }
 
     /// Returns the entities of a group's population, and the number of rows whose entity was added
@@ -121,10 +122,10 @@ impl Estimator<'_> {
     ) -> (BTreeMap<usize, EntityRows>, u64) {
         let mut entities: BTreeMap<usize, EntityRows> = BTreeMap::new();
         let mut added = 0;
-        let leaves = [Some(term.numerator), term.denominator];
+        let aggregates = [Some(term.numerator), term.denominator];
         let is_read = |row: &&RowFacts| {
             self.is_in_population(row, group)
-                && leaves.iter().flatten().any(|n| row.leaves[*n].is_in_population)
+                && aggregates.iter().flatten().any(|n| row.contributions[*n].is_in_population)
         };
         for row in self.answers.iter().filter(is_read) {
             let Some(entity) = row.entity else {
@@ -150,19 +151,19 @@ impl Estimator<'_> {
 
     /// Returns all possible contributions of a row to the numerator and the denominator.
     fn list_possible_contributions(&self, term: &AggregateTerm, row: &RowFacts) -> Vec<(f64, f64)> {
-        // For each leaf: whether its conditions can select the row, and its contribution if they
-        // do.
+        // For each aggregate: whether its conditions can select the row, and its contribution if
+        // they do.
         let options = |n: usize| {
-            let (leaf, facts) = (self.leaf(n), &row.leaves[n]);
+            let (aggregate, facts) = (self.row_aggregate(n), &row.contributions[n]);
             let mut options = Vec::new();
-            if !facts.is_in_population || !leaf.condition.is_empty() {
+            if !facts.is_in_population || !aggregate.condition.is_empty() {
                 options.push((false, 0.0));
             }
             if facts.is_in_population {
-                match leaf.value {
-                    LeafValue::One => options.push((true, 1.0)),
-                    LeafValue::Ordinary(_) => options.push((true, facts.value)),
-                    LeafValue::Expanded(_, (low, high)) => {
+                match aggregate.value {
+                    SummedValue::One => options.push((true, 1.0)),
+                    SummedValue::Ordinary(_) => options.push((true, facts.value)),
+                    SummedValue::Expanded(_, (low, high)) => {
                         options.extend([(true, low), (true, high)]);
                     }
                 }
@@ -173,14 +174,14 @@ impl Estimator<'_> {
         if self.has_condition() {
             possible.push((0.0, 0.0));
         }
-        let numerator = self.leaf(term.numerator);
+        let numerator = self.row_aggregate(term.numerator);
         for (is_y_chosen, y) in options(term.numerator) {
             let Some(n) = term.denominator else {
                 possible.push((y, 0.0));
                 continue;
             };
-            let is_part = is_subset(self.leaf(n), numerator);
-            let is_whole = is_part && is_subset(numerator, self.leaf(n));
+            let is_part = is_subset(self.row_aggregate(n), numerator);
+            let is_whole = is_part && is_subset(numerator, self.row_aggregate(n));
             for (is_x_chosen, x) in options(n) {
                 let contradicts = is_part && is_y_chosen && !is_x_chosen
                     || is_whole && is_x_chosen && !is_y_chosen;
@@ -371,8 +372,12 @@ fn compute_contribution(term: &AggregateTerm, row: &RowFacts, group: &[SqlValue]
         return (0.0, 0.0);
     }
     let value = |n: usize| {
-        let leaf = &row.leaves[n];
-        if leaf.is_in_population && leaf.is_selected { leaf.value } else { 0.0 }
+        let contribution = &row.contributions[n];
+        if contribution.is_in_population && contribution.is_selected {
+            contribution.value
+        } else {
+            0.0
+        }
     };
     (value(term.numerator), term.denominator.map_or(0.0, value))
 }

@@ -1,7 +1,7 @@
 //! Confidence intervals of aggregates. An [audit](crate::audit) bounds the distance between the
 //! result over the model's answers and the result over the true values.
 //!
-//! - `shape` splits the query into its parts, or rejects it.
+//! - `aggregate_query` splits the query into its parts, or rejects it.
 //! - `samples` evaluates the parts for each row: over the drawn answers, and over the true values.
 //! - `estimate` computes an interval for each aggregate and group.
 //!
@@ -11,9 +11,9 @@
 
 mod estimate;
 mod query_design;
-mod refusal;
+mod rejection;
 mod samples;
-mod shape;
+mod aggregate_query;
 mod tables;
 
 use std::collections::HashSet;
@@ -21,10 +21,10 @@ use std::collections::HashSet;
 use rusqlite::types::{Value as SqlValue, ValueRef};
 use serde_json::{Value as Json, json};
 
+use self::aggregate_query::{AggregateQuery, Output};
 use self::estimate::{AggregateEstimate, Estimator};
 pub use self::query_design::{QueryDesign, design_for_query};
 use self::samples::AuditedTables;
-use self::shape::{AggregateQuery, Output};
 use crate::audit::{Audit, AuditError, Evidence};
 use crate::query::connection::guard::GuardedConnection;
 use crate::query::{Dialect, Meta, PlainQuery, QueryError, QueryResult, RowSink, may_need_model};
@@ -67,12 +67,13 @@ pub fn run_with_intervals(
     // Run the query first, because SQLite's messages about invalid queries are clearer.
     let mut result = QueryResult::default();
     let mut meta = query.run(&mut result)?;
-    let (shape, audit) = recognize_audited_query(spec, query)?;
-    let expansion = &spec.expansions[shape.expansion];
-    let estimates = estimate_rows(query, request, &audit, expansion, &shape, &result)?;
-    meta.interval = Some(describe_intervals(&audit, expansion, &shape, request, &estimates));
-    meta.notes.extend(list_missing_intervals(&shape, &estimates));
-    write_rows(&shape, &result, &estimates, sink).map_err(QueryError::Output)?;
+    let (aggregate_query, audit) = analyze_audited_query(spec, query)?;
+    let expansion = &spec.expansions[aggregate_query.expansion];
+    let estimates = estimate_rows(query, request, &audit, expansion, &aggregate_query, &result)?;
+    meta.interval =
+        Some(intervals_to_json(&audit, expansion, &aggregate_query, request, &estimates));
+    meta.notes.extend(list_missing_intervals(&aggregate_query, &estimates));
+    write_rows(&aggregate_query, &result, &estimates, sink).map_err(QueryError::Output)?;
     Ok(meta)
 }
 
@@ -84,32 +85,35 @@ pub fn run_with_intervals(
 pub fn check_query(spec: &Spec, query: &PlainQuery<'_>) -> Result<(), QueryError> {
     check_is_plain(spec, query)?;
     query.explain()?;
-    recognize_audited_query(spec, query).map(drop)
+    analyze_audited_query(spec, query).map(drop)
 }
 
 /// Checks that a query sends no request and runs on a database file.
 fn check_is_plain(spec: &Spec, query: &PlainQuery<'_>) -> Result<(), QueryError> {
     if query.dialect != Dialect::Sqlite || is_server(query.database) {
-        return Err(refusal_error("intervals need a query in SQLite's dialect on a database file"));
+        return Err(rejection_error(
+            "intervals need a query in SQLite's dialect on a database file",
+        ));
     }
     if may_need_model(spec, query.sql, query.dialect, false) {
-        return Err(refusal_error("the query asks a model; query the spec's columns instead"));
+        return Err(rejection_error("the query asks a model; query the spec's columns instead"));
     }
     Ok(())
 }
 
 /// Returns the parts of a query, and the audit of the expansion that it reads.
-fn recognize_audited_query(
+fn analyze_audited_query(
     spec: &Spec,
     query: &PlainQuery<'_>,
 ) -> Result<(AggregateQuery, Audit), QueryError> {
     let published = Database::open(query.database)?;
     let parsed = parse_query(query.sql)?;
-    let shape = shape::recognize_shape(spec, &published, query.sql, &parsed.query)?;
-    let expansion = &spec.expansions[shape.expansion];
+    let aggregate_query =
+        aggregate_query::analyze_query(spec, &published, query.sql, &parsed.query)?;
+    let expansion = &spec.expansions[aggregate_query.expansion];
     let audit = Audit::read(spec, expansion).map_err(|e| to_query_error(&e))?;
-    check_columns_audited(&audit, expansion, &shape)?;
-    Ok((shape, audit))
+    check_columns_audited(&audit, expansion, &aggregate_query)?;
+    Ok((aggregate_query, audit))
 }
 
 /// Estimates for one result row, one per output.
@@ -120,10 +124,10 @@ fn estimate_rows(
     request: IntervalRequest,
     audit: &Audit,
     expansion: &Expansion,
-    shape: &AggregateQuery,
+    aggregate_query: &AggregateQuery,
     result: &QueryResult,
 ) -> Result<Vec<RowEstimates>, QueryError> {
-    let columns: Vec<usize> = shape.columns.iter().copied().collect();
+    let columns: Vec<usize> = aggregate_query.columns.iter().copied().collect();
     let filled = audit.count_filled_rows(&columns, Evidence::Truth);
     let audited: HashSet<usize> = audit.draw.sample()[..filled].iter().copied().collect();
     let truth = |entity: usize, column: usize| audit.sheet.truth(entity, column);
@@ -136,8 +140,8 @@ fn estimate_rows(
     let failed = |e: rusqlite::Error| guard.query_error(&e, query.sql);
     let tables = AuditedTables::create(&guard, &audit.draw, expansion).map_err(failed)?;
     tables.fill_with_answers().map_err(failed)?;
-    let collations = tables.find_group_collations(shape, query.params)?;
-    let answers = tables.evaluate_rows(shape, &collations, query.params)?;
+    let collations = tables.find_group_collations(aggregate_query, query.params)?;
+    let answers = tables.evaluate_rows(aggregate_query, &collations, query.params)?;
     let positions = audit.draw.find_expansion_columns(expansion);
     let true_value = |entity: usize, audited: usize| {
         let column = positions.iter().find(|(_, n)| *n == audited).map(|(c, _)| *c);
@@ -145,10 +149,10 @@ fn estimate_rows(
         truth.and_then(|t| t.value.clone()).unwrap_or(CellValue::Nothing)
     };
     tables.fill_with_truths(&audited, true_value).map_err(failed)?;
-    let truths = tables.evaluate_rows(shape, &collations, query.params)?;
+    let truths = tables.evaluate_rows(aggregate_query, &collations, query.params)?;
     let groups = if request.is_simultaneous { result.rows.len().max(1) } else { 1 };
     let estimator = Estimator {
-        shape,
+        aggregate_query,
         draw: &audit.draw,
         audited: &audited,
         unknown: &unknown,
@@ -157,10 +161,10 @@ fn estimate_rows(
         confidence: 1.0 - (1.0 - request.confidence) / groups as f64,
     };
     let estimate_row = |row: &Vec<SqlValue>| -> RowEstimates {
-        let groups = shape.groups.iter().zip(&collations);
+        let groups = aggregate_query.groups.iter().zip(&collations);
         let group: Vec<SqlValue> =
-            groups.map(|(g, collation)| collation.unify(row[g.result].clone())).collect();
-        shape
+            groups.map(|(g, collation)| collation.canonicalize(row[g.result].clone())).collect();
+        aggregate_query
             .outputs
             .iter()
             .map(|output| estimator.estimate_aggregate(&output.term, &group))
@@ -168,10 +172,10 @@ fn estimate_rows(
     };
     let estimates: Vec<RowEstimates> = result.rows.iter().map(estimate_row).collect();
     // A single row without an interval is an error; a group without an interval gets NULLs.
-    if let (true, [only]) = (shape.groups.is_empty(), estimates.as_slice())
+    if let (true, [only]) = (aggregate_query.groups.is_empty(), estimates.as_slice())
         && let Some(reason) = only.iter().find_map(|e| e.as_ref().err())
     {
-        return Err(refusal_error(reason));
+        return Err(rejection_error(reason));
     }
     Ok(estimates)
 }
@@ -180,10 +184,10 @@ fn estimate_rows(
 fn check_columns_audited(
     audit: &Audit,
     expansion: &Expansion,
-    shape: &AggregateQuery,
+    aggregate_query: &AggregateQuery,
 ) -> Result<(), QueryError> {
     let is_missing = |column: &&usize| audit.draw.find_column(expansion, **column).is_none();
-    match shape.columns.iter().find(is_missing) {
+    match aggregate_query.columns.iter().find(is_missing) {
         Some(column) => {
             let name = &expansion.columns[*column].name;
             Err(QueryError::in_sql(
@@ -199,7 +203,7 @@ fn check_columns_audited(
     }
 }
 
-fn refusal_error(reason: &str) -> QueryError {
+fn rejection_error(reason: &str) -> QueryError {
     QueryError::in_sql(
         format!("no interval: {reason}"),
         None,
@@ -213,14 +217,14 @@ fn to_query_error(error: &AuditError) -> QueryError {
 }
 
 /// Returns the description of the intervals, which `--meta` prints and `--json` includes.
-fn describe_intervals(
+fn intervals_to_json(
     audit: &Audit,
     expansion: &Expansion,
-    shape: &AggregateQuery,
+    aggregate_query: &AggregateQuery,
     request: IntervalRequest,
     estimates: &[RowEstimates],
 ) -> Json {
-    let columns: Vec<usize> = shape.columns.iter().copied().collect();
+    let columns: Vec<usize> = aggregate_query.columns.iter().copied().collect();
     let mut methods: Vec<&str> =
         estimates.iter().flatten().flatten().map(|(_, method)| *method).collect();
     methods.sort_unstable();
@@ -229,7 +233,7 @@ fn describe_intervals(
         "the audited truths are right",
         "filling stopped at a row that does not depend on the results",
     ];
-    if shape.groups.iter().any(|group| group.is_expanded) {
+    if aggregate_query.groups.iter().any(|group| group.is_expanded) {
         assumes.push("groups that the model never named are not covered");
     }
     json!({
@@ -247,14 +251,17 @@ fn describe_intervals(
 }
 
 /// Returns a note for each reason why groups have no interval.
-fn list_missing_intervals(shape: &AggregateQuery, estimates: &[RowEstimates]) -> Vec<String> {
+fn list_missing_intervals(
+    aggregate_query: &AggregateQuery,
+    estimates: &[RowEstimates],
+) -> Vec<String> {
     let mut reasons: Vec<&String> =
         estimates.iter().flatten().filter_map(|e| e.as_ref().err()).collect();
     reasons.sort();
     reasons.dedup();
     let mut notes: Vec<String> =
         reasons.into_iter().map(|reason| format!("a group has no interval: {reason}")).collect();
-    if shape.groups.iter().any(|group| group.is_expanded) {
+    if aggregate_query.groups.iter().any(|group| group.is_expanded) {
         notes.push("groups that the model never named are not covered".to_owned());
     }
     notes
@@ -262,12 +269,12 @@ fn list_missing_intervals(shape: &AggregateQuery, estimates: &[RowEstimates]) ->
 
 /// Writes the rows with their intervals.
 fn write_rows(
-    shape: &AggregateQuery,
+    aggregate_query: &AggregateQuery,
     result: &QueryResult,
     estimates: &[RowEstimates],
     sink: &mut dyn RowSink,
 ) -> std::io::Result<()> {
-    let output_of = |column: usize| shape.outputs.iter().position(|o| o.result == column);
+    let output_of = |column: usize| aggregate_query.outputs.iter().position(|o| o.result == column);
     let mut names = Vec::new();
     for (n, name) in result.columns.iter().enumerate() {
         names.push(name.clone());
@@ -282,8 +289,8 @@ fn write_rows(
             values.push(value.into());
             if let Some(output) = output_of(n) {
                 values.extend(to_interval_values(
-                    &shape.outputs[output],
-                    shape,
+                    &aggregate_query.outputs[output],
+                    aggregate_query,
                     &estimates[output],
                 ));
             }
@@ -296,14 +303,15 @@ fn write_rows(
 /// Returns the values of an interval's three columns. The bounds of a count are integers.
 fn to_interval_values(
     output: &Output,
-    shape: &AggregateQuery,
+    aggregate_query: &AggregateQuery,
     estimate: &Result<AggregateEstimate, String>,
 ) -> [ValueRef<'static>; 3] {
     let Ok((interval, _)) = estimate else { return [ValueRef::Null; 3] };
     let term = &output.term;
     let is_count = term.denominator.is_none()
         && (term.scale - 1.0).abs() < f64::EPSILON
-        && shape.leaves[term.numerator].value == shape::LeafValue::One;
+        && aggregate_query.row_aggregates[term.numerator].value
+            == aggregate_query::SummedValue::One;
     let end = |number: f64| {
         if number.is_nan() {
             ValueRef::Null

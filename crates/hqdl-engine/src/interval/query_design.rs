@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 
 use rusqlite::types::Value as SqlValue;
 
+use super::aggregate_query::{AggregateQuery, AggregateTerm, SummedValue, analyze_query};
 use super::estimate::Estimator;
 use super::samples::AuditedTables;
-use super::shape::{AggregateQuery, AggregateTerm, LeafValue, recognize_shape};
 use crate::audit::{Draw, DrawRequest};
 use crate::query::QueryError;
 use crate::query::connection::guard::GuardedConnection;
-use hqdl_database::{Database, sqlite_message};
+use hqdl_database::{Database, describe_sqlite_error};
 use hqdl_spec::Spec;
 use hqdl_sql::blendsql::parse::parse_query;
 use hqdl_values::key::Entity;
@@ -41,16 +41,20 @@ pub fn design_for_query(
     sample: usize,
 ) -> Result<QueryDesign, QueryError> {
     let parsed = parse_query(sql)?;
-    let shape = recognize_shape(spec, published, sql, &parsed.query)
+    let aggregate_query = analyze_query(spec, published, sql, &parsed.query)
         .map_err(|refused| find_rejection(published, sql).unwrap_or(refused))?;
-    let expansion = &spec.expansions[shape.expansion];
-    let columns: Vec<usize> = shape.columns.iter().copied().collect();
-    let mut design =
-        QueryDesign { expansion: shape.expansion, columns: columns.clone(), certain: Vec::new() };
-    let is_sum = |term: &&AggregateTerm| {
-        term.denominator.is_some() || shape.leaves[term.numerator].value != LeafValue::One
+    let expansion = &spec.expansions[aggregate_query.expansion];
+    let columns: Vec<usize> = aggregate_query.columns.iter().copied().collect();
+    let mut design = QueryDesign {
+        expansion: aggregate_query.expansion,
+        columns: columns.clone(),
+        certain: Vec::new(),
     };
-    let Some(term) = shape.outputs.iter().map(|output| &output.term).find(is_sum) else {
+    let is_sum = |term: &&AggregateTerm| {
+        term.denominator.is_some()
+            || aggregate_query.row_aggregates[term.numerator].value != SummedValue::One
+    };
+    let Some(term) = aggregate_query.outputs.iter().map(|output| &output.term).find(is_sum) else {
         return Ok(design);
     };
     let request = DrawRequest { columns, ..DrawRequest::default() };
@@ -61,11 +65,11 @@ pub fn design_for_query(
     let failed = |e: rusqlite::Error| guard.query_error(&e, sql);
     let tables = AuditedTables::create(&guard, &draw, expansion).map_err(failed)?;
     tables.fill_with_answers().map_err(failed)?;
-    let collations = tables.find_group_collations(&shape, &[])?;
-    let answers = tables.evaluate_rows(&shape, &collations, &[])?;
+    let collations = tables.find_group_collations(&aggregate_query, &[])?;
+    let answers = tables.evaluate_rows(&aggregate_query, &collations, &[])?;
     let nothing = std::collections::HashSet::new();
     let estimator = Estimator {
-        shape: &shape,
+        aggregate_query: &aggregate_query,
         draw: &draw,
         audited: &nothing,
         unknown: &nothing,
@@ -73,7 +77,7 @@ pub fn design_for_query(
         truths: &[],
         confidence: 0.95,
     };
-    let mut leverages = rank_entities(&shape, &estimator, term);
+    let mut leverages = rank_entities(&aggregate_query, &estimator, term);
     leverages.truncate(sample / CERTAIN_SHARE);
     let entity = |n: usize| expansion.build_entity(&draw.frame[n].key);
     design.certain = leverages.into_iter().map(entity).collect();
@@ -83,13 +87,13 @@ pub fn design_for_query(
 /// Returns the entities, sorted in descending order by the greatest residual that their rows can
 /// have.
 fn rank_entities(
-    shape: &AggregateQuery,
+    aggregate_query: &AggregateQuery,
     estimator: &Estimator<'_>,
     term: &AggregateTerm,
 ) -> Vec<usize> {
     let numbers = |group: &[SqlValue]| estimator.list_entity_numbers(term, group);
     // Compute each row's residual within its own group; without GROUP BY there is one group.
-    let all: Vec<_> = if shape.groups.is_empty() {
+    let all: Vec<_> = if aggregate_query.groups.is_empty() {
         numbers(&[])
     } else {
         let mut groups: Vec<Vec<SqlValue>> = Vec::new();
@@ -120,7 +124,7 @@ fn rank_entities(
 fn find_rejection(published: &Database, sql: &str) -> Option<QueryError> {
     let error =
         published.connection().prepare(sql).err().filter(|_| published.server_url().is_none())?;
-    let message = sqlite_message(&error);
+    let message = describe_sqlite_error(&error);
     let is_name = message.starts_with("no such ");
     let name = message.rsplit(": ").next().unwrap_or_default().to_owned();
     let at = match error {

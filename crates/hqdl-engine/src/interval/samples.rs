@@ -7,7 +7,7 @@ use std::collections::{HashMap, HashSet};
 use rusqlite::Connection;
 use rusqlite::types::Value as SqlValue;
 
-use super::shape::{AggregateQuery, Group, LeafValue};
+use super::aggregate_query::{AggregateQuery, Group, SummedValue};
 use super::tables::ENTITY_COLUMN;
 use crate::audit::Draw;
 use crate::query::QueryError;
@@ -35,7 +35,7 @@ pub(super) enum GroupCollation {
 
 impl GroupCollation {
     /// Returns the form that all values of a group share.
-    pub(super) fn unify(self, value: SqlValue) -> SqlValue {
+    pub(super) fn canonicalize(self, value: SqlValue) -> SqlValue {
         match (self, value) {
             (Self::IgnoresCase, SqlValue::Text(text)) => SqlValue::Text(text.to_ascii_lowercase()),
             (Self::IgnoresTrailingSpaces, SqlValue::Text(text)) => {
@@ -55,18 +55,18 @@ pub(super) struct RowFacts {
     pub(super) groups: Vec<SqlValue>,
     /// Whether the row satisfies the conditions on expanded columns.
     pub(super) is_selected: bool,
-    /// Contribution of the row to each leaf.
-    pub(super) leaves: Vec<LeafFacts>,
+    /// Contribution of the row to each aggregate.
+    pub(super) contributions: Vec<RowContribution>,
 }
 
-/// Contribution of a row to a leaf.
+/// Contribution of a row to an aggregate.
 #[derive(Debug)]
-pub(super) struct LeafFacts {
-    /// Whether the row satisfies the leaf's conditions on ordinary columns.
+pub(super) struct RowContribution {
+    /// Whether the row satisfies the aggregate's conditions on ordinary columns.
     pub(super) is_in_population: bool,
-    /// Whether the row satisfies the leaf's conditions on expanded columns.
+    /// Whether the row satisfies the aggregate's conditions on expanded columns.
     pub(super) is_selected: bool,
-    /// Number that the row adds to the leaf.
+    /// Number that the row adds to the aggregate.
     pub(super) value: f64,
 }
 
@@ -197,7 +197,7 @@ impl<'a> AuditedTables<'a> {
     /// Returns, for each GROUP BY expression, which texts `SQLite` puts into one group.
     pub(super) fn find_group_collations(
         &self,
-        shape: &AggregateQuery,
+        aggregate_query: &AggregateQuery,
         params: &[(Param, Value)],
     ) -> Result<Vec<GroupCollation>, QueryError> {
         let merges_with = |group: &Group, text: &str| -> Result<bool, QueryError> {
@@ -205,7 +205,7 @@ impl<'a> AuditedTables<'a> {
             let select = format!(
                 "SELECT count(*) = 1 FROM (
                    SELECT {} FROM {} WHERE 0 UNION SELECT 'a' UNION SELECT '{text}')",
-                group.sql, shape.from
+                group.sql, aggregate_query.from
             );
             let failed = |e: rusqlite::Error| self.guard.query_error(&e, &select);
             let mut statement = self.guard.connection().prepare(&select).map_err(failed)?;
@@ -224,7 +224,7 @@ impl<'a> AuditedTables<'a> {
             })
         };
         self.guard.lock_temp()?;
-        let found = shape.groups.iter().map(find_collation).collect();
+        let found = aggregate_query.groups.iter().map(find_collation).collect();
         self.guard.unlock_temp()?;
         found
     }
@@ -233,11 +233,11 @@ impl<'a> AuditedTables<'a> {
     /// groups.
     pub(super) fn evaluate_rows(
         &self,
-        shape: &AggregateQuery,
+        aggregate_query: &AggregateQuery,
         collations: &[GroupCollation],
         params: &[(Param, Value)],
     ) -> Result<Vec<RowFacts>, QueryError> {
-        let text = build_facts_select(shape);
+        let text = build_facts_select(aggregate_query);
         self.guard.lock_temp()?;
         let read = || -> Result<Vec<RowFacts>, QueryError> {
             let failed = |e: rusqlite::Error| self.guard.query_error(&e, &text);
@@ -247,7 +247,7 @@ impl<'a> AuditedTables<'a> {
             let mut rows = statement.raw_query();
             let mut facts = Vec::new();
             while let Some(row) = rows.next().map_err(failed)? {
-                facts.push(parse_facts(shape, collations, row).map_err(failed)?);
+                facts.push(parse_facts(aggregate_query, collations, row).map_err(failed)?);
             }
             Ok(facts)
         };
@@ -258,37 +258,41 @@ impl<'a> AuditedTables<'a> {
 }
 
 /// Returns the SELECT that evaluates the parts of the query for each row.
-fn build_facts_select(shape: &AggregateQuery) -> String {
+fn build_facts_select(aggregate_query: &AggregateQuery) -> String {
     let all = |conditions: &[String]| match conditions {
         [] => "1".to_owned(),
         conditions => format!("(({}) IS TRUE)", conditions.join(" AND ")),
     };
-    let mut columns = vec![shape.entity.clone(), all(&shape.condition)];
-    columns.extend(shape.groups.iter().map(|group| group.sql.clone()));
-    for leaf in &shape.leaves {
-        let value = match &leaf.value {
-            LeafValue::One => "1.0".to_owned(),
-            LeafValue::Ordinary(text) | LeafValue::Expanded(text, _) => {
+    let mut columns = vec![aggregate_query.entity.clone(), all(&aggregate_query.condition)];
+    columns.extend(aggregate_query.groups.iter().map(|group| group.sql.clone()));
+    for aggregate in &aggregate_query.row_aggregates {
+        let value = match &aggregate.value {
+            SummedValue::One => "1.0".to_owned(),
+            SummedValue::Ordinary(text) | SummedValue::Expanded(text, _) => {
                 format!("CAST(({text}\n) AS REAL)")
             }
         };
-        columns.extend([all(&leaf.population), all(&leaf.condition), value]);
+        columns.extend([all(&aggregate.population), all(&aggregate.condition), value]);
     }
     let columns = columns.join(", ");
-    format!("SELECT {columns} FROM {} WHERE {}", shape.from, all(&shape.population))
+    format!(
+        "SELECT {columns} FROM {} WHERE {}",
+        aggregate_query.from,
+        all(&aggregate_query.population)
+    )
 }
 
 fn parse_facts(
-    shape: &AggregateQuery,
+    aggregate_query: &AggregateQuery,
     collations: &[GroupCollation],
     row: &rusqlite::Row<'_>,
 ) -> rusqlite::Result<RowFacts> {
     let entity: Option<i64> = row.get(0)?;
-    let first = 2 + shape.groups.len();
-    let leaf = |n: usize| -> rusqlite::Result<LeafFacts> {
+    let first = 2 + aggregate_query.groups.len();
+    let contribution = |n: usize| -> rusqlite::Result<RowContribution> {
         let at = first + 3 * n;
         let value: Option<f64> = row.get(at + 2)?;
-        Ok(LeafFacts {
+        Ok(RowContribution {
             is_in_population: row.get(at)?,
             is_selected: row.get(at + 1)?,
             value: value.unwrap_or(0.0),
@@ -299,10 +303,12 @@ fn parse_facts(
         groups: collations
             .iter()
             .zip(2..first)
-            .map(|(collation, n)| Ok(collation.unify(row.get(n)?)))
+            .map(|(collation, n)| Ok(collation.canonicalize(row.get(n)?)))
             .collect::<rusqlite::Result<_>>()?,
         is_selected: row.get(1)?,
-        leaves: (0..shape.leaves.len()).map(leaf).collect::<Result<_, _>>()?,
+        contributions: (0..aggregate_query.row_aggregates.len())
+            .map(contribution)
+            .collect::<Result<_, _>>()?,
     })
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::refusal::interval_refusal;
+use super::rejection::reject_interval;
 use crate::query::QueryError;
 use hqdl_database::Database;
 use hqdl_spec::{Catalog, Column, Expansion, SourceRows, Spec};
@@ -64,7 +64,7 @@ impl<'a> FromTables<'a> {
             found.tables.push(table);
         }
         match (found.tables.as_slice(), core.from.as_slice()) {
-            ([], _) => return interval_refusal(&core.span, "the query reads no table"),
+            ([], _) => return reject_interval(&core.span, "the query reads no table"),
             ([_], _) => {}
             ([left, right], [_, item]) => {
                 let (expansion, source) = match (&left.kind, &right.kind) {
@@ -73,7 +73,7 @@ impl<'a> FromTables<'a> {
                         (*n, name.clone())
                     }
                     _ => {
-                        return interval_refusal(
+                        return reject_interval(
                             &core.span,
                             "the join is not between an expansion and its source",
                         );
@@ -92,7 +92,7 @@ impl<'a> FromTables<'a> {
                 found.join = Some((keyword, condition));
             }
             _ => {
-                return interval_refusal(
+                return reject_interval(
                     &core.span,
                     "the query joins more than an expansion and its source",
                 );
@@ -105,16 +105,16 @@ impl<'a> FromTables<'a> {
         let (schema, table, span) = match &item.source {
             FromSource::Table { schema, name, span } => (schema, name, span),
             FromSource::Query(query) => {
-                return interval_refusal(&query.span, "FROM has a subquery");
+                return reject_interval(&query.span, "FROM has a subquery");
             }
-            FromSource::Function { .. } => return interval_refusal(core, "FROM has a function"),
-            FromSource::Join(_) => return interval_refusal(core, "FROM has a join in parentheses"),
+            FromSource::Function { .. } => return reject_interval(core, "FROM has a function"),
+            FromSource::Join(_) => return reject_interval(core, "FROM has a join in parentheses"),
         };
         if schema.is_some() {
-            return interval_refusal(span, "a table is named with its schema");
+            return reject_interval(span, "a table is named with its schema");
         }
         if item.natural || item.join == JoinKind::Outer {
-            return interval_refusal(span, "the join is NATURAL, RIGHT or FULL");
+            return reject_interval(span, "the join is NATURAL, RIGHT or FULL");
         }
         let is_named = |name: &str| name.eq_ignore_ascii_case(table);
         let columns = self.database.table_columns(table).unwrap_or_default();
@@ -130,7 +130,7 @@ impl<'a> FromTables<'a> {
             };
             FromTableKind::View(view, select.columns.into_iter().filter_map(number).collect())
         } else if self.list_many_tables().any(is_named) {
-            return interval_refusal(
+            return reject_interval(
                 span,
                 "a one-to-many table has several rows for an entity; use EXISTS",
             );
@@ -160,7 +160,7 @@ impl<'a> FromTables<'a> {
         let expansion = &self.spec.expansions[expansion];
         let is_source = |rows: &SourceRows| matches!(rows, SourceRows::Table(table) if table.eq_ignore_ascii_case(source));
         let Some(n) = expansion.sources.iter().position(|s| is_source(&s.rows)) else {
-            return interval_refusal(
+            return reject_interval(
                 span,
                 format!("`{source}` is not the source of `{}`", expansion.name),
             );
@@ -209,12 +209,12 @@ impl<'a> FromTables<'a> {
         let (Body::Core(core), true) =
             (&query.body, query.with.is_empty() && query.limit.is_none())
         else {
-            return interval_refusal(&query.span, reason);
+            return reject_interval(&query.span, reason);
         };
         let [FromItem { source: FromSource::Table { schema: None, name, .. }, name: alias, .. }] =
             core.from.as_slice()
         else {
-            return interval_refusal(&query.span, reason);
+            return reject_interval(&query.span, reason);
         };
         let mut found = None;
         for (n, expansion) in self.spec.expansions.iter().enumerate() {
@@ -226,7 +226,7 @@ impl<'a> FromTables<'a> {
         let (Some((n, column)), Some(filter), true) =
             (found, &core.filter, core.group.is_empty() && core.having.is_none())
         else {
-            return interval_refusal(&query.span, reason);
+            return reject_interval(&query.span, reason);
         };
         let mut conditions = Vec::new();
         split_at_and(filter, &mut conditions);
@@ -241,18 +241,18 @@ impl<'a> FromTables<'a> {
             } else if is_value_test(text, condition) {
                 values += 1;
             } else {
-                return interval_refusal(&condition.span, reason);
+                return reject_interval(&condition.span, reason);
             }
         }
         let has_key = |name: &String| keys.contains(&name.to_ascii_lowercase());
         if values != 1 || !expansion.key.names().iter().all(has_key) {
-            return interval_refusal(&query.span, reason);
+            return reject_interval(&query.span, reason);
         }
         Ok(n * MAX_COLUMNS + column)
     }
 
     /// Returns an expanded column.
-    pub(super) fn expanded_column(spec: &Spec, number: ColumnNumber) -> &Column {
+    pub(super) fn get_expanded_column(spec: &Spec, number: ColumnNumber) -> &Column {
         &spec.expansions[number / MAX_COLUMNS].columns[number % MAX_COLUMNS]
     }
 
@@ -268,7 +268,7 @@ impl<'a> FromTables<'a> {
     ) -> Result<(usize, BTreeSet<usize>), QueryError> {
         let expansions: BTreeSet<usize> = numbers.iter().map(|n| n / MAX_COLUMNS).collect();
         if expansions.len() > 1 {
-            return interval_refusal(span, "the query reads columns of several expansions");
+            return reject_interval(span, "the query reads columns of several expansions");
         }
         let expansion = expansions.into_iter().next().unwrap_or_default();
         let has_expansion = self.tables.iter().any(|t| match &t.kind {
@@ -277,7 +277,7 @@ impl<'a> FromTables<'a> {
             FromTableKind::Source(_) => false,
         });
         if !has_expansion && !numbers.is_empty() {
-            return interval_refusal(span, "the query does not read the table of the expansion");
+            return reject_interval(span, "the query does not read the table of the expansion");
         }
         Ok((expansion, numbers.iter().map(|n| n % MAX_COLUMNS).collect()))
     }
@@ -331,7 +331,7 @@ fn check_join(item: &FromItem, core: &SelectCore, keys: &[String]) -> Result<(),
         split_at_and(on, &mut conditions);
         for condition in &conditions {
             if find_joined_key(condition).is_none() {
-                return interval_refusal(
+                return reject_interval(
                     &condition.span,
                     "the tables are joined on more than the key",
                 );
@@ -345,7 +345,7 @@ fn check_join(item: &FromItem, core: &SelectCore, keys: &[String]) -> Result<(),
     let missing = keys.iter().find(|key| !joined.contains(&key.to_ascii_lowercase()));
     match missing {
         Some(key) => {
-            interval_refusal(&core.span, format!("the tables are not joined on `{key}` of the key"))
+            reject_interval(&core.span, format!("the tables are not joined on `{key}` of the key"))
         }
         None => Ok(()),
     }

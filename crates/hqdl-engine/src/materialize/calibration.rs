@@ -20,7 +20,7 @@ const CONFIDENCE: f64 = 0.95;
 #[derive(Debug, Clone)]
 pub(super) struct Calibration {
     pub(super) target: CascadeTarget,
-    pub(super) drawn: DrawnSample,
+    pub(super) drawn_sample: DrawnSample,
     /// Size of the sample and of the whole column, in cells.
     pub(super) sample: CascadeSample,
     /// Counts of the cells by level of confidence, the most confident level first.
@@ -89,10 +89,10 @@ impl Promise {
 }
 
 impl Calibration {
-    pub(super) fn new(target: CascadeTarget, drawn: DrawnSample, levels: usize) -> Self {
+    pub(super) fn new(target: CascadeTarget, drawn_sample: DrawnSample, levels: usize) -> Self {
         Self {
             target,
-            drawn,
+            drawn_sample,
             wrong: vec![0; levels + 1],
             is_refused: false,
             sample: CascadeSample { population: 0, sampled: 0 },
@@ -106,7 +106,7 @@ impl Calibration {
     }
 
     pub(super) fn is_sampled(&self, entity: &Entity) -> bool {
-        match &self.drawn {
+        match &self.drawn_sample {
             DrawnSample::Hashed { seed, cutoff, .. } => {
                 cutoff.is_some_and(|cutoff| hash_entity(*seed, entity) <= cutoff)
             }
@@ -124,7 +124,7 @@ impl Calibration {
         values: impl FnOnce() -> Option<(CellValue, Option<CellValue>)>,
     ) {
         let is_sampled = self.is_sampled(entity);
-        let is_covered = match &self.drawn {
+        let is_covered = match &self.drawn_sample {
             DrawnSample::Hashed { .. } => true,
             DrawnSample::Audited { frame, .. } => frame.contains(entity),
         };
@@ -155,7 +155,7 @@ impl Calibration {
         };
         self.sample.population += u64::from(is_covered);
         self.sample.sampled += u64::from(is_sampled);
-        let DrawnSample::Audited { truths, .. } = &self.drawn else { return };
+        let DrawnSample::Audited { truths, .. } = &self.drawn_sample else { return };
         let Some(truth) = truths.get(entity) else { return };
         let Some((first, Some(second))) = values() else {
             // A sampled cell that lacks only the stronger model's answer was counted above.

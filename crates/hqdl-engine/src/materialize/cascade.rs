@@ -29,7 +29,7 @@ fn is_calibrated(key: &KeyRow, column: usize) -> bool {
 
 impl Materializer<'_> {
     /// Returns the columns of an expansion that have a target, each with its target.
-    fn cascade_targets(&self, n: usize) -> Vec<(usize, CascadeTarget)> {
+    fn list_cascade_targets(&self, n: usize) -> Vec<(usize, CascadeTarget)> {
         let target = |column: usize| match self.models[n].column_models(column).second.as_ref() {
             Some(rule) => match rule.comparison {
                 Some(Comparison::Calibrated(target)) => Some((column, target)),
@@ -78,7 +78,7 @@ impl Materializer<'_> {
         n: usize,
         decide: impl Fn(&mut Calibration),
     ) -> Result<(), MaterializeError> {
-        let targets = self.cascade_targets(n);
+        let targets = self.list_cascade_targets(n);
         let columns = self.spec.expansions[n].columns.len();
         let mut calibrations: Vec<Option<Calibration>> = vec![None; columns];
         if !targets.is_empty() && self.run_mode != RunMode::Batch {
@@ -86,13 +86,13 @@ impl Materializer<'_> {
                 self.check_override_shots(n, column)?;
                 let rule = self.models[n].column_models(column).second.as_ref();
                 let levels = rule.map_or(1, SecondAnswerRule::level_count);
-                let drawn = match target.basis {
+                let sample = match target.basis {
                     TargetBasis::Model { sample, seed } => {
                         DrawnSample::Hashed { seed, size: sample as usize, cutoff: None }
                     }
                     TargetBasis::Truth => self.read_audited_sample(n, column)?,
                 };
-                calibrations[column] = Some(Calibration::new(target, drawn, levels));
+                calibrations[column] = Some(Calibration::new(target, sample, levels));
             }
             let keys = Keys::collect(self.database, &self.spec.expansions[n], None)?;
             Self::draw_samples(&keys, &mut calibrations)
@@ -192,7 +192,7 @@ impl Materializer<'_> {
         keys.for_each(&mut |key: &KeyRow| {
             for (column, calibration) in calibrations.iter().enumerate() {
                 let Some(DrawnSample::Hashed { seed, size, .. }) =
-                    calibration.as_ref().map(|calibration| &calibration.drawn)
+                    calibration.as_ref().map(|calibration| &calibration.drawn_sample)
                 else {
                     continue;
                 };
@@ -206,7 +206,8 @@ impl Materializer<'_> {
             Ok::<_, WalkError>(())
         })?;
         for (calibration, smallest) in calibrations.iter_mut().zip(&smallest) {
-            if let Some(Calibration { drawn: DrawnSample::Hashed { cutoff, .. }, .. }) = calibration
+            if let Some(Calibration { drawn_sample: DrawnSample::Hashed { cutoff, .. }, .. }) =
+                calibration
             {
                 *cutoff = smallest.peek().copied();
             }
@@ -368,7 +369,7 @@ impl Materializer<'_> {
             let to_threshold = |choice: CascadeChoice| {
                 let cells = calibration.unescalated[choice.accepted..].iter().sum::<u64>();
                 CascadeThreshold {
-                    accepts: describe_accepted_cells(rule, choice.accepted),
+                    accepts: find_accepted_cells(rule, choice.accepted),
                     cells,
                     cost_usd: price.map(|price| price * cells as f64),
                     expected: choice.expected,
@@ -429,7 +430,7 @@ fn choose_shown_levels(
 }
 
 /// Returns the cells that are accepted if this number of levels is accepted.
-fn describe_accepted_cells(rule: &SecondAnswerRule, accepted: usize) -> AcceptedCells {
+fn find_accepted_cells(rule: &SecondAnswerRule, accepted: usize) -> AcceptedCells {
     match accepted.checked_sub(1) {
         None => AcceptedCells::Nothing,
         Some(level) if rule.uses_logprobs() => PROBABILITY_LEVELS
@@ -474,19 +475,20 @@ fn describe_promise(
             "{name}: the sample of {sample} with {misses} does not show that {share} % agree with {to}, so {to} answers all cells"
         ),
         Promise::Kept { accepted } => {
-            let low = match describe_accepted_cells(
-                rule,
-                choose_shown_levels(calibration, rule, accepted),
-            ) {
-                AcceptedCells::Equal(equal) => {
-                    format!("those with fewer than {equal} of {} equal answers", rule.level_count())
-                }
-                AcceptedCells::Probable(least) => {
-                    format!("those with a probability below {least}")
-                }
-                AcceptedCells::Nothing => "all cells".to_owned(),
-                AcceptedCells::All => "only the sample".to_owned(),
-            };
+            let low =
+                match find_accepted_cells(rule, choose_shown_levels(calibration, rule, accepted)) {
+                    AcceptedCells::Equal(equal) => {
+                        format!(
+                            "those with fewer than {equal} of {} equal answers",
+                            rule.level_count()
+                        )
+                    }
+                    AcceptedCells::Probable(least) => {
+                        format!("those with a probability below {least}")
+                    }
+                    AcceptedCells::Nothing => "all cells".to_owned(),
+                    AcceptedCells::All => "only the sample".to_owned(),
+                };
             if is_truth {
                 format!("{likely} are true; {to} answers {low} (audit: {sample})")
             } else {

@@ -63,13 +63,13 @@ impl<'w> Materializer<'w> {
         let position = history.load_journal_position()?;
         let model = self.models[n].describe();
         let now = PublishedState::current(&self.spec, n, &model, &self.overrides, position.clone());
-        let state = previous.published_state(&self.spec, &expansion.name).filter(|state| {
+        let state = previous.load_published_state(&self.spec, &expansion.name).filter(|state| {
             state.has_same_inputs(&now)
                 && state.head <= position.1
                 && expansion.columns.iter().all(|column| state.has_unchanged_column(column))
         });
         let (Some(state), Some(snapshot), Some(checksums)) =
-            (state, previous.load_bucket_snapshot(expansion), previous.checksums(expansion))
+            (state, previous.load_bucket_snapshot(expansion), previous.load_checksums(expansion))
         else {
             return Ok(None);
         };
@@ -150,7 +150,7 @@ impl<'w> Materializer<'w> {
     pub fn find_table_of_other_cache(&self) -> Result<Option<&str>, MaterializeError> {
         let target = OutputTarget::inspect(self.database, self.spec.output.as_deref())?;
         let Some(published) = target.previous_database(self.database) else { return Ok(None) };
-        let journal = self.facts.history().journal_id()?;
+        let journal = self.facts.history().load_journal_id()?;
         let is_from_other_cache = |expansion: &&Expansion| {
             published.load_published_journal(&expansion.name).is_some_and(|other| other != journal)
         };

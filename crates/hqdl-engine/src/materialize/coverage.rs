@@ -116,7 +116,7 @@ impl CoverageReport<'_> {
             keys: self.plan.keys,
             orphaned: if m == 0 { self.plan.orphaned } else { 0 },
             columns: models
-                .columns_of_model(m)
+                .list_columns_of_model(m)
                 .map(|column| plan.columns[column].clone())
                 .collect(),
             ..plan.clone()
@@ -321,7 +321,7 @@ impl<'w> Materializer<'w> {
     ) -> Vec<usize> {
         let may_follow = |column: &usize| {
             let models = self.models[n].column_models(*column);
-            let asked = key_cells.requested_model(*column);
+            let asked = key_cells.find_requested_model(*column);
             let Some(rule) = &models.second else { return false };
             if !key_cells.to_request.contains(column) {
                 // The threshold of a calibrated column may later exclude cells that are known now.
@@ -357,7 +357,8 @@ impl<'w> Materializer<'w> {
                 .filter(|column| self.requirements[n].first_model(**column) == model)
                 .peekable();
             if own.peek().is_some() {
-                let batched = self.facts.history().batched_columns(entity, requirements.model)?;
+                let batched =
+                    self.facts.history().list_batched_columns(entity, requirements.model)?;
                 let is_in_batch = |column: &&usize| {
                     requirements.identity_id(**column).is_some_and(|id| batched.contains(&id))
                 };
@@ -408,14 +409,14 @@ pub(super) struct KeyCells<'r> {
 
 impl KeyCells<'_> {
     /// Returns the columns that are requested from a model.
-    pub(super) fn columns_of_model(&self, model: usize) -> Vec<usize> {
-        let is_own = |column: &&usize| self.requested_model(**column) == Some(model);
+    pub(super) fn list_columns_of_model(&self, model: usize) -> Vec<usize> {
+        let is_own = |column: &&usize| self.find_requested_model(**column) == Some(model);
         self.to_request.iter().filter(is_own).copied().collect()
     }
 
     /// Returns the model from which a column is requested; `None` if the column is overridden and
     /// no sampled answer is missing.
-    pub(super) fn requested_model(&self, column: usize) -> Option<usize> {
+    pub(super) fn find_requested_model(&self, column: usize) -> Option<usize> {
         self.resolved.iter().find(|(c, _)| *c == column).and_then(|(_, cell)| match cell {
             ResolvedCell::Overridden { to_ask, .. } => to_ask.map(|(_, model)| model),
             ResolvedCell::Fact { model, .. } => Some(*model),

@@ -205,7 +205,7 @@ impl<'b, 'w> CoverageBuilder<'b, 'w> {
             self.count_cell(key, &key_cells, *column, resolved);
         }
         for (model, cost) in self.costs.iter_mut().enumerate() {
-            let columns = key_cells.columns_of_model(model);
+            let columns = key_cells.list_columns_of_model(model);
             if !columns.is_empty() {
                 cost.requests.add_row(key, columns, &key_cells.source_columns);
             }

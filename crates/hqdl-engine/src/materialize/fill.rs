@@ -204,7 +204,7 @@ impl Materializer<'_> {
                     requested_keys,
                 )?;
                 requested_keys += u64::from(key_cells.counts_toward_limit());
-                key_cells.to_request = key_cells.columns_of_model(model);
+                key_cells.to_request = key_cells.list_columns_of_model(model);
                 if key_cells.to_request.is_empty() {
                     return Ok(());
                 }

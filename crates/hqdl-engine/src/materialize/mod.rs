@@ -305,7 +305,8 @@ impl<'w> Materializer<'w> {
         for (n, (expansion, models)) in self.spec.expansions.iter().zip(&self.models).enumerate() {
             for m in models.first_positions() {
                 let choice = &models.choices()[m];
-                let selected = models.columns_of_model(m).find(|column| self.columns[n][*column]);
+                let selected =
+                    models.list_columns_of_model(m).find(|column| self.columns[n][*column]);
                 let (Some(column), true) = (selected, choice.endpoint.is_some()) else { continue };
                 let column = match models.first_positions().len() {
                     1 => expansion.name.clone(),

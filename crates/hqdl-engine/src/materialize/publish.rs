@@ -22,7 +22,7 @@ use hqdl_database::output::{OutputDatabase, OutputTarget};
 use hqdl_database::publish::{CompletionProvenance, Publication};
 use hqdl_database::published_state::PublishedState;
 use hqdl_database::rows::ExpansionWriter;
-use hqdl_database::versions::{Checksums, bucket_of, hash_key, key_to_json};
+use hqdl_database::versions::{Checksums, bucket_index, hash_key, key_to_json};
 use hqdl_facts::Completion;
 use hqdl_model::generate::{Event, Listener, StopReason};
 
@@ -34,7 +34,7 @@ impl<'w> Materializer<'w> {
     pub(super) fn matches_coverage(&self, db: &Database, coverages: &[CoverageReport<'_>]) -> bool {
         let mut all = self.spec.expansions.iter().zip(coverages);
         all.all(|(expansion, coverage)| {
-            db.checksums(expansion).is_some_and(|checksums| coverage.matches(&checksums))
+            db.load_checksums(expansion).is_some_and(|checksums| coverage.matches(&checksums))
         }) && self.has_current_versions(db)
             && db.list_removed_expansions(&self.spec).is_ok_and(|removed| removed.is_empty())
     }
@@ -56,7 +56,7 @@ impl<'w> Materializer<'w> {
             );
             let has_current_columns =
                 |s: &PublishedState| expansion.columns.iter().all(|c| s.has_unchanged_column(c));
-            db.published_state(&self.spec, &expansion.name)
+            db.load_published_state(&self.spec, &expansion.name)
                 .is_some_and(|s| s.has_same_inputs(&current) && has_current_columns(&s))
         })
     }
@@ -85,7 +85,7 @@ impl<'w> Materializer<'w> {
         coverages: &mut [CoverageReport<'w>],
     ) -> Result<(), MaterializeError> {
         for (expansion, coverage) in self.spec.expansions.iter().zip(coverages) {
-            let Some(published) = db.checksums(expansion) else { continue };
+            let Some(published) = db.load_checksums(expansion) else { continue };
             // If only some keys were visited, the rows of all visited keys are compared with the
             // published rows.
             let is_partial = coverage.unvisited.is_some();
@@ -103,7 +103,7 @@ impl<'w> Materializer<'w> {
                     .keys
                     .for_each(&mut |key: &KeyRow| {
                         let hash = hash_key(&key_to_json(&key.row.key));
-                        if is_partial || buckets.contains(&bucket_of(hash)) {
+                        if is_partial || buckets.contains(&bucket_index(hash)) {
                             keys.insert(hash);
                             if !is_pending(key.position) {
                                 positions.add(key.position);
@@ -216,7 +216,7 @@ impl<'w> Materializer<'w> {
                 });
                 completions
                     .into_iter()
-                    .map(|c| c.map(to_completion_origin).unwrap_or_default())
+                    .map(|c| c.map(to_completion_provenance).unwrap_or_default())
                     .collect()
             };
             let model = self.models[n].describe();
@@ -363,7 +363,7 @@ impl<'w> Materializer<'w> {
 }
 
 /// Converts a completion and its model to the provenance that is published.
-fn to_completion_origin((c, model): (Completion, String)) -> CompletionProvenance {
+fn to_completion_provenance((c, model): (Completion, String)) -> CompletionProvenance {
     CompletionProvenance {
         run: c.run.get(),
         model,

@@ -6,7 +6,7 @@ use tracing::info;
 
 use super::{MaterializeError, Materializer, Report};
 use hqdl_facts::{Outcome, RunId};
-use hqdl_model::dispatch::Unsent;
+use hqdl_model::dispatch::UnsentJobs;
 use hqdl_model::generate::{Event, Events, Listener, StopReason};
 use hqdl_values::cell::Tally;
 use hqdl_values::format::format_count;
@@ -30,7 +30,7 @@ pub(super) struct Run {
     pub(super) id: RunId,
     pub(super) events: Events,
     /// Files that an earlier, killed run uploaded but never submitted.
-    pub(super) unsent: Unsent,
+    pub(super) unsent: UnsentJobs,
     results: RunResults,
 }
 
@@ -46,7 +46,7 @@ impl Run {
         Ok(Self {
             runtime,
             id,
-            unsent: Unsent::new(),
+            unsent: UnsentJobs::new(),
             events: Events::new(&wrap_listener(listener, &results)),
             results,
         })

@@ -135,13 +135,13 @@ impl<'w> Materializer<'w> {
         let choice = model::choose_models(&self.spec, Some(&*self.model), &unify_expansion)
             .into_only_model();
         let history = self.facts.history();
-        let requirements = Arc::new(choice.requirements(history, &unify_expansion)?);
+        let requirements = Arc::new(choice.build_requirements(history, &unify_expansion)?);
         let missing_rows: Vec<MissingRow> = unlisted_values
             .iter()
             .map(|unlisted_value| to_missing_row(&unify_expansion, unlisted_value))
             .collect();
         let entities: Vec<_> = missing_rows.iter().map(|missing_row| &missing_row.entity).collect();
-        let known = self.facts.get_many(&entities)?;
+        let known = self.facts.get_records(&entities)?;
         let missing: Vec<MissingRow> = missing_rows
             .iter()
             .zip(&known)
@@ -166,7 +166,7 @@ impl<'w> Materializer<'w> {
         else {
             return Ok(());
         };
-        let known = self.facts.get_many(&entities)?;
+        let known = self.facts.get_records(&entities)?;
         for (unlisted_value, record) in unlisted_values.iter().zip(&known) {
             let CellLookup::Known(fact) = requirements.look_up_cell(record.as_ref(), 0) else {
                 continue;

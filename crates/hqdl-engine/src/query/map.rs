@@ -17,7 +17,7 @@ use crate::query::route::kinds;
 use hqdl_facts::{FactsError, QuestionOrigin};
 use hqdl_model::generate::Event;
 use hqdl_spec::Type;
-use hqdl_spec::media::{explain_undeclared, kind_of_data_url};
+use hqdl_spec::media::{explain_undeclared, find_data_url_kind};
 use hqdl_values::cell::{Answer, CellValue, State};
 use hqdl_values::key::Entity;
 use hqdl_values::value::Value;
@@ -142,12 +142,12 @@ fn look_up_known_answers(
         kinds::set_kind(&mut column_spec, kind);
     }
     let at =
-        calls.find_or_add_value_target(None, names.to_vec(), column_spec.meaning.kinds.clone());
+        calls.find_or_add_value_target(None, names.to_vec(), column_spec.identity.kinds.clone());
     let options = column_spec.values.as_ref().map(|list| list.values.clone());
-    calls.add_column(at, column_spec);
+    calls.find_or_add_column(at, column_spec);
     let mut targets = calls.build_targets(request)?;
     let kind = values.iter().find_map(|value| match value {
-        Value::Text(text) => kind_of_data_url(text.as_bytes()),
+        Value::Text(text) => find_data_url_kind(text.as_bytes()),
         _ => None,
     });
     if let Some(kind) = kind {
@@ -188,7 +188,7 @@ fn load_known_answers(
 ) -> Result<(), FactsError> {
     for chunk in entities.chunks(LOOKUP_CHUNK) {
         let chunk_entities: Vec<Entity> = chunk.iter().map(|e| target.entity_at(*e)).collect();
-        let found = request.facts.get_many(&chunk_entities.iter().collect::<Vec<_>>())?;
+        let found = request.facts.get_records(&chunk_entities.iter().collect::<Vec<_>>())?;
         for (entity, record) in chunk.iter().zip(found) {
             if let hqdl_facts::CellLookup::Known(fact) =
                 target.requirements.look_up_cell(record.as_ref(), 0)

@@ -2,7 +2,7 @@
 //! otherwise by the model. A query passes through these folders; each folder imports only from the
 //! folders below it:
 //!
-//! | folder | what happens there |
+//! | folder | purpose |
 //! |---|---|
 //! | `read` | parses the text to a tree in `SQLite`'s dialect, with calls of ingredients only |
 //! | `explain` | an upper bound on the requests of a query, without running it |
@@ -66,7 +66,7 @@ pub use self::request::error::{self, QueryError};
 pub use self::request::params::{self, Param};
 pub use self::request::{CountedCost, RefreshScope, Request};
 pub use self::result::query_result::{
-    self, Meta, Pass, QueryResult, Route, RouteKind, RowSink, Unbounded,
+    self, Meta, Pass, QueryResult, Route, RouteKind, RowSink, UnboundedCall,
 };
 pub use self::statement::{ProseQuestion, StatementQuestion, StatementWriter};
 

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
 
-use crate::query::connection::statement::name_span;
+use crate::query::connection::statement::find_name_span;
 use crate::query::explain::explain_nested;
 use crate::query::plan::engine::Engine;
 use crate::query::plan::prepare::ReadQuery;
@@ -125,7 +125,7 @@ fn explain_rejection(message: &str, sql: &str, database: &Database) -> QueryErro
         None if concerns_value => "correct this value, or leave out rows that have it".to_owned(),
         None => "the server runs the query: write it in PostgreSQL's SQL".to_owned(),
     };
-    let span = name.and_then(|name| name_span(sql, name));
+    let span = name.and_then(|name| find_name_span(sql, name));
     QueryError::in_sql(message, span, "", help)
 }
 
@@ -177,6 +177,6 @@ pub(in crate::query) fn run_with_calls(
     meta.values_unanswered = unanswered;
     meta.notes.extend(notes);
     let why = "published tables answer every call".to_owned();
-    meta.plan.rules.push(RuleOutcome { rule: STORED_COLUMNS, fired: true, why });
+    meta.plan.rules.push(RuleOutcome { rule: STORED_COLUMNS, is_applied: true, why });
     Ok(meta)
 }

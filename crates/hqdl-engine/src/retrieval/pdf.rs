@@ -8,7 +8,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use lopdf::content::{Content, Operation};
 use lopdf::{DecompressError, Dictionary, Document, Error, LoadOptions, Object, ObjectId};
 
-use super::pdf_budget::{self, MAX_OBJECT_STREAM_BYTES, OverBudget};
+use super::pdf_budget::{self, MAX_OBJECT_STREAM_BYTES, PdfBudgetExceeded};
 use super::pdf_fonts::{FontDecoder, MAX_TEXT_BYTES};
 
 /// Maximum number of pages.
@@ -38,8 +38,8 @@ pub fn pdf_to_text(bytes: &[u8]) -> Result<String, String> {
     // The parser is a third-party crate that may panic, and a file from the web must not crash the
     // process.
     let extracted = catch_unwind(AssertUnwindSafe(|| extract_text(bytes)));
-    extracted.unwrap_or_else(|panic| match panic.downcast_ref::<OverBudget>() {
-        Some(OverBudget) => {
+    extracted.unwrap_or_else(|panic| match panic.downcast_ref::<PdfBudgetExceeded>() {
+        Some(PdfBudgetExceeded) => {
             Err(limit_message("the PDF in memory", pdf_budget::MAX_BYTES >> 20, "MiB"))
         }
         None => Err(damaged_file_message()),
@@ -361,12 +361,12 @@ mod tests {
         bytes
     }
 
-    fn helvetica() -> Dictionary {
+    fn create_font() -> Dictionary {
         dictionary! { "Type" => "Font", "Subtype" => "Type1", "BaseFont" => "Helvetica" }
     }
 
     fn read_page(content: &str) -> Result<String, String> {
-        pdf_to_text(&build_pdf(content.as_bytes(), 1, helvetica()))
+        pdf_to_text(&build_pdf(content.as_bytes(), 1, create_font()))
     }
 
     #[test]
@@ -390,7 +390,7 @@ mod tests {
             assert_eq!(read.as_deref(), Ok(text), "{content}");
         }
         assert_eq!(
-            pdf_to_text(&build_pdf(b"BT /F1 12 Tf (5) Tj ET", 2, helvetica())).as_deref(),
+            pdf_to_text(&build_pdf(b"BT /F1 12 Tf (5) Tj ET", 2, create_font())).as_deref(),
             Ok("5\n5\n")
         );
     }
@@ -441,7 +441,7 @@ mod tests {
             (String::new(), 2_001, "the PDF exceeds 2000 pages"),
         ];
         for (content, page_count, message) in cases {
-            let bytes = build_pdf(content.as_bytes(), page_count, helvetica());
+            let bytes = build_pdf(content.as_bytes(), page_count, create_font());
             assert!(bytes.len() < 300_000, "{}", bytes.len());
             let error = pdf_to_text(&bytes).unwrap_err();
             assert!(error.starts_with(message), "{error}");
@@ -510,7 +510,7 @@ mod tests {
 
     #[test]
     fn a_font_with_an_unknown_encoding_is_named() {
-        let mut font = helvetica();
+        let mut font = create_font();
         font.set("Encoding", "90ms-RKSJ-H");
         let pdf = build_pdf(b"BT /F1 12 Tf (abc) Tj ET", 1, font);
         let error = pdf_to_text(&pdf).unwrap_err();
@@ -525,7 +525,7 @@ mod tests {
 
     #[test]
     fn a_damaged_pdf_is_an_error() {
-        let pdf = build_pdf(b"BT /F1 12 Tf (abc) Tj ET", 1, helvetica());
+        let pdf = build_pdf(b"BT /F1 12 Tf (abc) Tj ET", 1, create_font());
         for length in (0..pdf.len()).step_by(7) {
             let _ = pdf_to_text(&pdf[..length]);
         }

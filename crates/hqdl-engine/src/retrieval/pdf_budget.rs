@@ -19,7 +19,7 @@ const ENTRY_BYTES: usize = 64;
 
 /// Payload of the panic that stops loading. The parser's filter has no other way to stop the
 /// parser.
-pub(super) struct OverBudget;
+pub(super) struct PdfBudgetExceeded;
 
 thread_local! {
     static BYTES_LEFT: Cell<usize> = const { Cell::new(MAX_BYTES) };
@@ -34,13 +34,13 @@ pub(super) fn reset_budget() {
 /// for an object stream before it parses the objects in the stream.
 ///
 /// # Panics
-/// Panics with [`OverBudget`] if the budget is exceeded, or if objects of a stream overlap.
+/// Panics with [`PdfBudgetExceeded`] if the budget is exceeded, or if objects of a stream overlap.
 #[expect(clippy::unnecessary_wraps, reason = "the parser requires this type")]
 pub(super) fn charge_object(id: ObjectId, object: &mut Object) -> Option<(ObjectId, Object)> {
     charge_bytes(measure_object(object));
     let Object::Stream(stream) = object else { return Some((id, object.clone())) };
     if stream.dict.has_type(b"ObjStm") && has_overlapping_objects(stream) {
-        resume_unwind(Box::new(OverBudget));
+        resume_unwind(Box::new(PdfBudgetExceeded));
     }
     // The parser keeps the stream itself and only tests whether there is a result.
     Some((id, Object::Null))
@@ -49,7 +49,7 @@ pub(super) fn charge_object(id: ObjectId, object: &mut Object) -> Option<(Object
 fn charge_bytes(bytes: usize) {
     match BYTES_LEFT.get().checked_sub(bytes) {
         Some(left) => BYTES_LEFT.set(left),
-        None => resume_unwind(Box::new(OverBudget)),
+        None => resume_unwind(Box::new(PdfBudgetExceeded)),
     }
 }
 

@@ -37,7 +37,7 @@ impl StoredSearches {
     ) -> Result<Self, FactsError> {
         let expansion = Arc::new(settings.to_expansion());
         let choice = build_search_choice(settings, None);
-        let requirements = Arc::new(choice.requirements(facts.history(), &expansion)?);
+        let requirements = Arc::new(choice.build_requirements(facts.history(), &expansion)?);
         Ok(Self { expansion, requirements, facts: facts.clone(), tokenizer })
     }
 
@@ -55,7 +55,7 @@ impl StoredSearches {
     /// [`FactsError`] if the facts cannot be read.
     pub fn find_results(&self, query: &str) -> Result<Option<Vec<SearchResult>>, FactsError> {
         let (_, entity) = self.build_row(query);
-        let records = self.facts.sync().get_many(&[&entity])?;
+        let records = self.facts.sync().get_records(&[&entity])?;
         let record = records.into_iter().next().flatten();
         let CellLookup::Known(fact) = self.requirements.look_up_cell(record.as_ref(), 0) else {
             return Ok(None);
@@ -72,7 +72,7 @@ impl StoredSearches {
     /// Returns the reason why the last search for a query failed; `None` if it did not fail.
     fn find_failure(&self, query: &str) -> Result<Option<String>, FactsError> {
         let (_, entity) = self.build_row(query);
-        let records = self.facts.sync().get_many(&[&entity])?;
+        let records = self.facts.sync().get_records(&[&entity])?;
         let record = records.into_iter().next().flatten();
         let lookup = self.requirements.look_up_cell(record.as_ref(), 0);
         let Some(fact) = lookup.fact() else { return Ok(None) };

@@ -17,10 +17,10 @@ use hqdl_values::key::Entity;
 
 impl Journal {
     /// Records that an answer row replaced a value of a column identity.
-    pub(crate) fn store_last_change(&self, meaning: u32, line: i64) -> rusqlite::Result<()> {
+    pub(crate) fn store_last_change(&self, identity_id: u32, line: i64) -> rusqlite::Result<()> {
         self.connection()
             .prepare_cached("UPDATE meaning SET changed = max(changed, ?2) WHERE id = ?1")?
-            .execute(params![meaning, line])
+            .execute(params![identity_id, line])
             .map(|_| ())
     }
 }
@@ -66,7 +66,7 @@ pub(super) fn read_lossy_text(
 }
 
 impl Answers for Journal {
-    fn journal_id(&self) -> Result<String, FactsError> {
+    fn load_journal_id(&self) -> Result<String, FactsError> {
         self.with_connection(|c| {
             c.query_row("SELECT id FROM journal", [], |r| {
                 Ok(read_lossy_text(r, 0)?.unwrap_or_default())
@@ -139,14 +139,14 @@ impl Answers for Journal {
     }
 
     fn load_journal_position(&self) -> Result<(String, i64), FactsError> {
-        Ok((self.journal_id()?, self.load_last_row_id()?))
+        Ok((self.load_journal_id()?, self.load_last_row_id()?))
     }
 
-    fn find_last_changed_row(&self, meaning: u32) -> Result<i64, FactsError> {
+    fn find_last_changed_row(&self, identity_id: u32) -> Result<i64, FactsError> {
         let read = || {
             self.connection()
                 .prepare_cached("SELECT changed FROM meaning WHERE id = ?1")?
-                .query_row([meaning], |r| r.get(0))
+                .query_row([identity_id], |r| r.get(0))
         };
         read().map_err(|e| self.error(&e))
     }
@@ -154,7 +154,7 @@ impl Answers for Journal {
     fn find_entities_answered_since(
         &self,
         line: i64,
-        meanings: &[u32],
+        identity_ids: &[u32],
     ) -> Result<HashSet<Entity>, FactsError> {
         self.with_connection(|c| {
             let mut found = HashSet::new();
@@ -166,7 +166,7 @@ impl Answers for Journal {
                 let cells = read_text(row, 1)?.and_then(|text| serde_json::from_str(&text).ok());
                 let cells: Vec<Json> = cells.unwrap_or_else(|| vec![Json::Null]);
                 let of = |cell: &Json| cell.get(0)?.as_u64();
-                let is_one = |of: u64| meanings.iter().any(|m| u64::from(*m) == of);
+                let is_one = |of: u64| identity_ids.iter().any(|m| u64::from(*m) == of);
                 if cells.iter().any(|cell| of(cell).is_none_or(is_one))
                     && let Ok(entity) = Entity::parse(&entity)
                 {

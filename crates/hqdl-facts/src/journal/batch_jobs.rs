@@ -166,7 +166,7 @@ impl BatchJobs for Journal {
     }
 
     fn load_batch_job(&self, id: i64) -> Result<(BatchJob, u64), FactsError> {
-        let unanswered = self.unanswered_requests(id)?.len() as u64;
+        let unanswered = self.list_unanswered_requests(id)?.len() as u64;
         let sql = format!("{SELECT_BATCH_JOB} WHERE id = ?1");
         self.with_snapshot(|c| c.query_row(&sql, [id], read_batch_job))
             .map(|batch_job| (batch_job, unanswered))

@@ -17,15 +17,15 @@ impl Dictionary for Journal {
         })
     }
 
-    fn intern_column_identity(&self, meaning: &ColumnIdentity) -> Result<u32, FactsError> {
-        let fingerprint: Fingerprint = meaning.fingerprint();
-        let text = serde_json::to_string(meaning).unwrap_or_default();
+    fn intern_column_identity(&self, identity: &ColumnIdentity) -> Result<u32, FactsError> {
+        let fingerprint: Fingerprint = identity.fingerprint();
+        let text = serde_json::to_string(identity).unwrap_or_default();
         self.with_connection(|c| {
             intern(
                 c,
                 ("meaning", "fingerprint"),
                 "INSERT OR IGNORE INTO meaning (fingerprint, name, meaning) VALUES (?1, ?2, ?3)",
-                &[&fingerprint.as_str(), &meaning.column, &text],
+                &[&fingerprint.as_str(), &identity.column, &text],
             )
         })
     }
@@ -49,7 +49,7 @@ impl Dictionary for Journal {
         })
     }
 
-    fn models(&self) -> Result<Vec<(u32, String)>, FactsError> {
+    fn list_models(&self) -> Result<Vec<(u32, String)>, FactsError> {
         self.select_all("SELECT id, name FROM model")
     }
 
@@ -90,8 +90,8 @@ impl Journal {
                 while let Some(row) = rows.next()? {
                     let is_intact = match (read_text(row, 1)?, row.get_ref(2)?) {
                         (text, ValueRef::Null) => text.is_some(),
-                        (Some(fingerprint), ValueRef::Text(meaning)) => {
-                            serde_json::from_slice::<ColumnIdentity>(meaning)
+                        (Some(fingerprint), ValueRef::Text(identity)) => {
+                            serde_json::from_slice::<ColumnIdentity>(identity)
                                 .is_ok_and(|m| m.fingerprint().as_str() == fingerprint)
                         }
                         _ => false,

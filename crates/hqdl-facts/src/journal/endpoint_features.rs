@@ -10,7 +10,7 @@ use crate::journal::dictionary::read_text;
 use crate::journal::rates::{REMEMBERED, as_millis, current_millis};
 
 impl EndpointFeatures for Journal {
-    fn endpoint_features(&self, endpoint: &str) -> Result<Option<String>, FactsError> {
+    fn load_endpoint_features(&self, endpoint: &str) -> Result<Option<String>, FactsError> {
         self.with_connection(|c| {
             c.prepare_cached("SELECT form FROM request_form WHERE endpoint = ?1 AND heard_at > ?2")?
                 .query_row(params![endpoint, current_millis() - as_millis(REMEMBERED)], |r| {

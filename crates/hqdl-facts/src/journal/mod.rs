@@ -269,13 +269,13 @@ pub(crate) fn cells_to_json(facts: &[Fact]) -> String {
     serde_json::to_string(&cells).unwrap_or_default()
 }
 
-/// A fact as an answer row stores it: `[meaning, value_list, state, value, raw, repair, logprob]`,
-/// without trailing nulls.
+/// A fact as an answer row stores it: `[identity_id, value_list, state, value, raw, repair,
+/// logprob]`, without trailing nulls.
 struct JournalCell<'f>(&'f Fact);
 
 impl Serialize for JournalCell<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let Fact { meaning, list, answer, logprob, .. } = self.0;
+        let Fact { identity_id, list, answer, logprob, .. } = self.0;
         let value = answer.value.to_json();
         let length = match (logprob, &answer.repair, &answer.raw) {
             (Some(_), _, _) => 7,
@@ -285,7 +285,7 @@ impl Serialize for JournalCell<'_> {
             (None, None, None) => 3,
         };
         let mut cell = serializer.serialize_seq(Some(length))?;
-        cell.serialize_element(meaning)?;
+        cell.serialize_element(identity_id)?;
         cell.serialize_element(list)?;
         cell.serialize_element(answer.state.name())?;
         if length > 3 {
@@ -319,7 +319,7 @@ pub(crate) fn parse_fact(cell: &Json, completion: i64, model: u32) -> Option<Fac
     let text = |n: usize| cell.get(n).and_then(Json::as_str).map(str::to_owned);
     let id = |n: usize| cell.get(n).and_then(Json::as_u64).and_then(|i| u32::try_from(i).ok());
     Some(Fact {
-        meaning: id(0)?,
+        identity_id: id(0)?,
         list: id(1),
         model,
         completion,
@@ -341,8 +341,8 @@ fn journal_error(path: &Path, error: &rusqlite::Error) -> FactsError {
     if records::is_corruption_error(error) {
         return FactsError::Damaged {
             path: path.to_owned(),
-            message: store::sqlite_message(error),
+            message: store::describe_sqlite_error(error),
         };
     }
-    FactsError::Journal { path: path.to_owned(), message: store::sqlite_message(error) }
+    FactsError::Journal { path: path.to_owned(), message: store::describe_sqlite_error(error) }
 }

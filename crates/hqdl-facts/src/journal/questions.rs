@@ -21,7 +21,7 @@ const LIVE_QUESTION_IDS: &str = "SELECT id FROM meaning WHERE name = 'answer'
 impl Questions for Journal {
     fn record_question(
         &self,
-        meaning: u32,
+        identity_id: u32,
         origin: &QuestionOrigin,
         list: Option<&[String]>,
     ) -> Result<(), FactsError> {
@@ -31,7 +31,7 @@ impl Questions for Journal {
                 "INSERT INTO question (meaning, origin_table, origin_column, list, asked_at)
                  VALUES (?1, ?2, ?3, ?4, ?5)
                  ON CONFLICT DO UPDATE SET list = excluded.list, asked_at = excluded.asked_at",
-                params![meaning, origin.table, origin.column, list, current_timestamp()],
+                params![identity_id, origin.table, origin.column, list, current_timestamp()],
             )
         })?;
         Ok(())
@@ -50,11 +50,11 @@ impl Questions for Journal {
                  WHERE q.id IN ({LIVE_QUESTION_IDS}) GROUP BY q.id ORDER BY 7 DESC, 3 DESC, 1"
             ))?
             .query_map([], |r| {
-                let Some(meaning) = read_text(r, 1)? else { return Ok(None) };
-                let Ok(meaning) = serde_json::from_str(&meaning) else { return Ok(None) };
+                let Some(identity) = read_text(r, 1)? else { return Ok(None) };
+                let Ok(identity) = serde_json::from_str(&identity) else { return Ok(None) };
                 let models = read_lossy_text(r, 8)?.unwrap_or_default();
                 Ok(Some(LiveQuestion {
-                    identity: meaning,
+                    identity,
                     id: r.get(0)?,
                     list: None,
                     origins: Vec::new(),
@@ -92,11 +92,11 @@ impl Questions for Journal {
             ))?;
             let mut rows = all.query([])?;
             while let Some(row) = rows.next()? {
-                let (meaning, entity): (u32, String) = (row.get(0)?, row.get(1)?);
+                let (identity_id, entity): (u32, String) = (row.get(0)?, row.get(1)?);
                 let parts: BTreeMap<String, Option<String>> =
                     serde_json::from_str(&entity).unwrap_or_default();
                 if let Some(Some(value)) = parts.get("value") {
-                    values.entry(meaning).or_default().insert(value.clone());
+                    values.entry(identity_id).or_default().insert(value.clone());
                 }
             }
             Ok(())

@@ -104,7 +104,7 @@ impl BatchRequests for Journal {
         })
     }
 
-    fn unanswered_requests(&self, batch_job: i64) -> Result<Vec<i64>, FactsError> {
+    fn list_unanswered_requests(&self, batch_job: i64) -> Result<Vec<i64>, FactsError> {
         let sql = "SELECT id FROM request WHERE parcel = ?1 AND state = 'packed' ORDER BY id";
         self.with_snapshot(|c| c.prepare(sql)?.query_map([batch_job], |r| r.get(0))?.collect())
     }
@@ -128,7 +128,7 @@ impl BatchRequests for Journal {
         self.transact_with_connection(|c| close_request(c, request, "dropped"))
     }
 
-    fn batched_columns(&self, entity: &Entity, model: u32) -> Result<Vec<u32>, FactsError> {
+    fn list_batched_columns(&self, entity: &Entity, model: u32) -> Result<Vec<u32>, FactsError> {
         self.with_snapshot(|c| {
             let sql = format!(
                 "SELECT r.meanings FROM request_row AS e JOIN request AS r ON r.id = e.request

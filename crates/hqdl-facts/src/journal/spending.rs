@@ -45,7 +45,7 @@ impl Spending for Journal {
         })
     }
 
-    fn totals(&self) -> Result<Totals, FactsError> {
+    fn load_totals(&self) -> Result<Totals, FactsError> {
         self.with_connection(|c| {
             c.query_row(
                 &format!(

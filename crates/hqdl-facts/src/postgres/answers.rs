@@ -98,7 +98,7 @@ fn read_completion(r: &Row) -> WorkResult<(Completion, String)> {
 }
 
 impl Answers for Server {
-    fn journal_id(&self) -> Result<String, FactsError> {
+    fn load_journal_id(&self) -> Result<String, FactsError> {
         Ok(self.cache.clone())
     }
 
@@ -162,17 +162,17 @@ impl Answers for Server {
         Ok((self.cache.clone(), last))
     }
 
-    fn find_last_changed_row(&self, meaning: u32) -> Result<i64, FactsError> {
+    fn find_last_changed_row(&self, identity_id: u32) -> Result<i64, FactsError> {
         let sql = "SELECT changed FROM hqdl.meaning WHERE id = $1";
-        self.look_up_last_change(meaning, || {
-            self.query_one(sql, &[&meaning.cast_signed()], read_id)
+        self.look_up_last_change(identity_id, || {
+            self.query_one(sql, &[&identity_id.cast_signed()], read_id)
         })
     }
 
     fn find_entities_answered_since(
         &self,
         line: i64,
-        meanings: &[u32],
+        identity_ids: &[u32],
     ) -> Result<HashSet<Entity>, FactsError> {
         let mut found = HashSet::new();
         let sql = format!(
@@ -180,12 +180,12 @@ impl Answers for Server {
                AND EXISTS (SELECT 1 FROM json_array_elements(a.cells::json) AS f
                  WHERE (f ->> 0)::bigint = ANY($3)) ORDER BY a.line LIMIT $2"
         );
-        let meanings: Vec<i64> = meanings.iter().map(|m| i64::from(*m)).collect();
+        let identity_ids: Vec<i64> = identity_ids.iter().map(|m| i64::from(*m)).collect();
         let mut after = line;
         loop {
             let lines = match self.query_all(
                 &sql,
-                &[&after, &ROWS_PER_QUERY, &meanings],
+                &[&after, &ROWS_PER_QUERY, &identity_ids],
                 StoredRow::from_row,
             ) {
                 // A damaged row may have answered one of these columns, so its entity counts as
@@ -195,7 +195,8 @@ impl Answers for Server {
                     self.visit_rows_after(after, &mut |line| {
                         let facts = line.parse_facts();
                         damaged |= facts.is_none();
-                        let is_requested = |f: &Fact| meanings.contains(&i64::from(f.meaning));
+                        let is_requested =
+                            |f: &Fact| identity_ids.contains(&i64::from(f.identity_id));
                         if facts.is_none_or(|facts| facts.iter().any(is_requested)) {
                             found.extend(Entity::parse(line.entity()).ok());
                         }
@@ -237,8 +238,8 @@ impl Integrity for Server {
             Ok((r.try_get::<_, i32>(0)?, r.try_get::<_, String>(1)?, r.try_get::<_, String>(2)?))
         })?;
         for (id, fingerprint, text) in all {
-            let meaning = serde_json::from_str::<ColumnIdentity>(&text);
-            if !meaning.is_ok_and(|m| m.fingerprint().as_str() == fingerprint) {
+            let identity = serde_json::from_str::<ColumnIdentity>(&text);
+            if !identity.is_ok_and(|m| m.fingerprint().as_str() == fingerprint) {
                 return Err(FactsError::Damaged {
                     path: self.link.display_url.clone().into(),
                     message: format!("meaning {id} does not match its fingerprint"),

@@ -220,7 +220,7 @@ impl BatchJobs for Server {
     }
 
     fn load_batch_job(&self, id: i64) -> Result<(BatchJob, u64), FactsError> {
-        let unanswered = self.unanswered_requests(id)?.len() as u64;
+        let unanswered = self.list_unanswered_requests(id)?.len() as u64;
         let batch_job =
             self.query_one(&format!("{SELECT_BATCH_JOB} WHERE id = $1"), &[&id], read_batch_job)?;
         Ok((batch_job, unanswered))

@@ -88,9 +88,10 @@ impl Server {
         self.claims.lock_claims().extend(left.iter().map(|key| (key.clone(), token)));
         let mut under_way: HashMap<String, Vec<u32>> = HashMap::new();
         for row in &asked {
-            let meanings: Vec<u32> = self.read_row(row, |row| parse_json_column(self, row, 1))?;
+            let identity_ids: Vec<u32> =
+                self.read_row(row, |row| parse_json_column(self, row, 1))?;
             let key = self.read_row(row, |row| Ok(row.try_get::<_, String>(0)?))?;
-            under_way.entry(key).or_default().extend(meanings);
+            under_way.entry(key).or_default().extend(identity_ids);
         }
         Ok(ClaimedCells {
             granted: hashes.iter().map(|key| left.remove(key)).collect(),

@@ -122,7 +122,7 @@ impl UnitColumns {
             all.parameters.push(c.parameters.as_deref().map(super::replace_nul_chars));
             all.assumed_cache_writes.push(c.assumed_cache_writes.cast_signed());
             all.evidence.push(c.evidence.as_deref().map(super::replace_nul_chars));
-            all.reservations.extend(unit.settles.map(|id| id.0));
+            all.reservations.extend(unit.reservation.map(|id| id.0));
             all.requests.extend(unit.answers);
             for (entity, facts) in &unit.facts {
                 let cells = cells_to_json(facts);

@@ -13,11 +13,11 @@ use crate::postgres::read_cache;
 use hqdl_values::key::{ColumnIdentity, ListHash};
 
 pub(super) type Parameter<'v> = &'v (dyn ToSql + Sync);
-pub(super) type Parameters<'v> = [&'v dyn Typed];
+pub(super) type Parameters<'v> = [&'v dyn TypedParameter];
 
 /// A parameter that knows its `PostgreSQL` type. If all types are known, a statement need not be
 /// prepared, which saves a round trip.
-pub(super) trait Typed: Sync {
+pub(super) trait TypedParameter: Sync {
     /// Returns the value in the form that the driver requires.
     fn value(&self) -> Parameter<'_>;
     fn sql_type(&self) -> Type;
@@ -28,7 +28,7 @@ pub(super) trait PostgresType {
     const TYPE: Type;
 }
 
-impl<T: PostgresType + ToSql + Sync> Typed for T {
+impl<T: PostgresType + ToSql + Sync> TypedParameter for T {
     fn value(&self) -> Parameter<'_> {
         self
     }
@@ -203,17 +203,17 @@ impl Dictionary for Server {
         )
     }
 
-    fn intern_column_identity(&self, meaning: &ColumnIdentity) -> Result<u32, FactsError> {
-        let fingerprint = meaning.fingerprint();
-        let text = serde_json::to_string(meaning).unwrap_or_default();
+    fn intern_column_identity(&self, identity: &ColumnIdentity) -> Result<u32, FactsError> {
+        let fingerprint = identity.fingerprint();
+        let text = serde_json::to_string(identity).unwrap_or_default();
         self.intern(
-            (read_cache::DictionaryTable::Meaning, fingerprint.as_str()),
+            (read_cache::DictionaryTable::ColumnIdentity, fingerprint.as_str()),
             [
                 "SELECT id FROM hqdl.meaning WHERE fingerprint = $1",
                 "INSERT INTO hqdl.meaning (fingerprint, name, meaning) VALUES ($1, $2, $3)
                  ON CONFLICT (fingerprint) DO NOTHING",
             ],
-            &[&fingerprint.as_str(), &super::replace_nul_chars(&meaning.column), &text],
+            &[&fingerprint.as_str(), &super::replace_nul_chars(&identity.column), &text],
         )
     }
 
@@ -237,7 +237,7 @@ impl Dictionary for Server {
         )
     }
 
-    fn models(&self) -> Result<Vec<(u32, String)>, FactsError> {
+    fn list_models(&self) -> Result<Vec<(u32, String)>, FactsError> {
         self.query_all("SELECT id, name FROM hqdl.model ORDER BY id", &[], read_entry)
     }
 

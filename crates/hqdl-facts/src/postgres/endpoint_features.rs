@@ -5,7 +5,7 @@ use crate::history::EndpointFeatures;
 use crate::postgres::Server;
 
 impl EndpointFeatures for Server {
-    fn endpoint_features(&self, endpoint: &str) -> Result<Option<String>, FactsError> {
+    fn load_endpoint_features(&self, endpoint: &str) -> Result<Option<String>, FactsError> {
         let sql = "SELECT form FROM hqdl.request_form
              WHERE endpoint = $1 AND heard_at > now() - interval '1 day'";
         self.query_first(sql, &[&endpoint], |r| Ok(r.try_get(0)?))

@@ -70,7 +70,7 @@ struct LimitState {
 
 impl LimitState {
     /// Returns the strictest limits that this process's members set for an endpoint.
-    fn local_limits(&self, endpoint: &str) -> PerMinute {
+    fn find_local_limits(&self, endpoint: &str) -> PerMinute {
         let here = self.members.values().filter(|(of, _)| of == endpoint);
         here.fold(PerMinute::default(), |all, (_, one)| all.stricter_limits(*one))
     }
@@ -80,7 +80,7 @@ impl LimitState {
     fn compute_pace_shifts(&self, limiter_key: &LimiterKey, tokens: f64) -> Vec<(String, f64)> {
         let reported = self.reported.get(limiter_key).and_then(|limits| limits.tokens);
         let limits = [
-            (&limiter_key.endpoint, self.local_limits(&limiter_key.endpoint).tokens),
+            (&limiter_key.endpoint, self.find_local_limits(&limiter_key.endpoint).tokens),
             (&limiter_key.limiter_name(), reported),
         ];
         let seconds = |n: u32| tokens * MINUTE.as_secs_f64() / f64::from(n.max(1));
@@ -259,7 +259,7 @@ impl Waiters {
             }
             let (until, own) = {
                 let (state, endpoint) = (lock_limits(&self.state), &self.limiter_key.endpoint);
-                (state.paused.get(endpoint).copied(), state.local_limits(endpoint))
+                (state.paused.get(endpoint).copied(), state.find_local_limits(endpoint))
             };
             if let Some(until) = until.filter(|until| *until > Instant::now()) {
                 tokio::time::sleep_until(until).await;

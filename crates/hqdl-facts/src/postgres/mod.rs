@@ -207,11 +207,11 @@ impl FactStore for PostgresStore {
         &*self.server
     }
 
-    fn parse_rate_limits(&self) -> Arc<dyn RateLimits> {
+    fn rate_limits(&self) -> Arc<dyn RateLimits> {
         Arc::clone(&self.limits) as _
     }
 
-    fn get_many(&self, entities: &[&Entity]) -> Result<Vec<Option<Record>>, FactsError> {
+    fn get_records(&self, entities: &[&Entity]) -> Result<Vec<Option<Record>>, FactsError> {
         let entities: Vec<Entity> = entities.iter().map(|e| (*e).clone()).collect();
         if entities.len() <= read_cache::MAX_LOOKUP {
             return self.server.look_up_records(&entities);
@@ -221,7 +221,7 @@ impl FactStore for PostgresStore {
         found
     }
 
-    fn get_latest<'a>(
+    fn get_latest_records<'a>(
         &'a self,
         entities: &'a [&'a Entity],
     ) -> StoreFuture<'a, Vec<Option<Record>>> {

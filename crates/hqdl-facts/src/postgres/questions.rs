@@ -42,7 +42,7 @@ fn read_u64(r: &Row, at: usize) -> WorkResult<u64> {
 impl Questions for Server {
     fn record_question(
         &self,
-        meaning: u32,
+        identity_id: u32,
         origin: &QuestionOrigin,
         list: Option<&[String]>,
     ) -> Result<(), FactsError> {
@@ -52,7 +52,7 @@ impl Questions for Server {
              DO UPDATE SET list = excluded.list, asked_at = excluded.asked_at";
         let (table, column) = (replace_nul_chars(&origin.table), replace_nul_chars(&origin.column));
         ignore_missing_permission(
-            self.execute_sql(sql, &[&meaning.cast_signed(), &table, &column, &list]),
+            self.execute_sql(sql, &[&identity_id.cast_signed(), &table, &column, &list]),
         )
     }
 
@@ -68,9 +68,9 @@ impl Questions for Server {
              WHERE q.id IN ({LIVE_QUESTION_IDS}) GROUP BY q.id, q.meaning ORDER BY 7 DESC, 3 DESC, 1"
         );
         let found = self.query_all(&sql, &[], |r| {
-            let Ok(meaning) = serde_json::from_str(r.try_get(1)?) else { return Ok(None) };
+            let Ok(identity) = serde_json::from_str(r.try_get(1)?) else { return Ok(None) };
             Ok(Some(LiveQuestion {
-                identity: meaning,
+                identity,
                 id: r.try_get::<_, i32>(0)?.cast_unsigned(),
                 list: None,
                 origins: Vec::new(),
@@ -104,11 +104,11 @@ impl Questions for Server {
         let all = self.query_all(&sql, &[], |r| {
             Ok((r.try_get::<_, i32>(0)?.cast_unsigned(), r.try_get::<_, String>(1)?))
         })?;
-        for (meaning, entity) in all {
+        for (identity_id, entity) in all {
             let parts: BTreeMap<String, Option<String>> =
                 serde_json::from_str(&entity).unwrap_or_default();
             if let Some(Some(value)) = parts.get("value") {
-                values.entry(meaning).or_default().insert(value.clone());
+                values.entry(identity_id).or_default().insert(value.clone());
             }
         }
         Ok(values)
@@ -181,10 +181,10 @@ impl RefreshJobs for Server {
             replace_nul_chars(&s.expansion),
             replace_nul_chars(&s.scope),
         );
-        let (meaning, model) = (s.identity_id.cast_signed(), s.model.cast_signed());
+        let (identity_id, model) = (s.identity_id.cast_signed(), s.model.cast_signed());
         self.query_first(
             SELECT_OPEN_REFRESH,
-            &[&s.kind.name(), &spec, &expansion, &meaning, &model, &scope],
+            &[&s.kind.name(), &spec, &expansion, &identity_id, &model, &scope],
             read_open_refresh,
         )
     }
@@ -195,13 +195,13 @@ impl RefreshJobs for Server {
             replace_nul_chars(&s.expansion),
             replace_nul_chars(&s.scope),
         );
-        let (meaning, model) = (s.identity_id.cast_signed(), s.model.cast_signed());
+        let (identity_id, model) = (s.identity_id.cast_signed(), s.model.cast_signed());
         self.transact_once(&async |all: &Transaction<'_>| {
             // Another process may have started the refresh just now.
             all.batch_execute("SELECT 1 FROM hqdl.head FOR UPDATE").await?;
             let kind = s.kind.name();
             let which: [&(dyn tokio_postgres::types::ToSql + Sync); 6] =
-                [&kind, &spec, &expansion, &meaning, &model, &scope];
+                [&kind, &spec, &expansion, &identity_id, &model, &scope];
             if let Some(row) = all.query_opt(SELECT_OPEN_REFRESH, &which).await? {
                 return Ok(row.try_get(0)?);
             }

@@ -1,4 +1,4 @@
-//! Local copy: what this process has read from the server, cached for callers that only read.
+//! Local copy of the data that this process has read from the server, for callers that only read.
 //!
 //! Answer rows are only ever appended, in the order of their ids, and an entity's record changes
 //! only when a row about it is appended. The copy therefore reflects *every row up to a certain
@@ -68,7 +68,7 @@ struct ReadCacheState {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum DictionaryTable {
     Model,
-    Meaning,
+    ColumnIdentity,
     ValueList,
 }
 

@@ -164,7 +164,7 @@ impl BatchRequests for Server {
         Ok(if done { KnownRequest::Done } else { KnownRequest::Unknown })
     }
 
-    fn unanswered_requests(&self, batch_job: i64) -> Result<Vec<i64>, FactsError> {
+    fn list_unanswered_requests(&self, batch_job: i64) -> Result<Vec<i64>, FactsError> {
         let sql = "SELECT id FROM hqdl.request WHERE parcel = $1 AND state = 'packed' ORDER BY id";
         self.query_all(sql, &[&batch_job], |r| Ok(r.try_get(0)?))
     }
@@ -203,7 +203,7 @@ impl BatchRequests for Server {
         .map(drop)
     }
 
-    fn batched_columns(&self, entity: &Entity, model: u32) -> Result<Vec<u32>, FactsError> {
+    fn list_batched_columns(&self, entity: &Entity, model: u32) -> Result<Vec<u32>, FactsError> {
         let sql = format!(
             "SELECT r.meanings FROM hqdl.request_row AS e JOIN hqdl.request AS r ON r.id = e.request
              LEFT JOIN hqdl.parcel AS p ON p.id = r.parcel

@@ -238,7 +238,7 @@ impl Spending for Server {
         Ok((last, columns))
     }
 
-    fn totals(&self) -> Result<Totals, FactsError> {
+    fn load_totals(&self) -> Result<Totals, FactsError> {
         let sql = "SELECT (SELECT count(*) FROM hqdl.run), count(*),
                coalesce(sum(c.input_tokens), 0)::bigint, coalesce(sum(c.output_tokens), 0)::bigint,
                coalesce(sum(c.cost_usd), 0), coalesce((SELECT sum(cost_usd) FROM hqdl.reservation), 0),

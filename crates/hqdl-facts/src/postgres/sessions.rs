@@ -25,12 +25,12 @@ pub(super) struct SessionLease {
     holder: String,
     pub(super) lease: Duration,
     state: Mutex<SessionState>,
-    entering: tokio::sync::Mutex<()>,
+    registration: tokio::sync::Mutex<()>,
 }
 
 struct SessionState {
     id: Arc<str>,
-    entered: bool,
+    is_registered: bool,
     /// Time at which the server registered the session.
     began: Instant,
     /// Time at which the last successful lease renewal was sent.
@@ -45,7 +45,7 @@ impl SessionLease {
         let now = Instant::now();
         let state = SessionState {
             id: new_session_id(),
-            entered: false,
+            is_registered: false,
             began: now,
             renewed: now,
             heartbeat: None,
@@ -55,7 +55,7 @@ impl SessionLease {
             holder: holder.to_owned(),
             lease,
             state: Mutex::new(state),
-            entering: tokio::sync::Mutex::default(),
+            registration: tokio::sync::Mutex::default(),
         }
     }
 
@@ -74,13 +74,13 @@ impl Server {
     pub(super) async fn ensure_session(&self) -> Result<Arc<str>, FactsError> {
         let begun = || {
             let state = self.presence.lock_state();
-            let lasts = state.entered && state.renewed.elapsed() < self.presence.lease / 2;
+            let lasts = state.is_registered && state.renewed.elapsed() < self.presence.lease / 2;
             lasts.then(|| Arc::clone(&state.id))
         };
         if let Some(id) = begun() {
             return Ok(id);
         }
-        let _entering = self.presence.entering.lock().await;
+        let _registration = self.presence.registration.lock().await;
         match begun() {
             Some(id) => Ok(id),
             None => self.renew_lease().await,
@@ -92,24 +92,24 @@ impl Server {
     async fn renew_lease(&self) -> Result<Arc<str>, FactsError> {
         let lease = self.presence.lease.as_secs_f64();
         loop {
-            let (id, entered) = {
+            let (id, is_registered) = {
                 let state = self.presence.lock_state();
-                (Arc::clone(&state.id), state.entered)
+                (Arc::clone(&state.id), state.is_registered)
             };
-            if !entered {
+            if !is_registered {
                 let file =
                     choose_machine_folder(&self.dir).and_then(|f| SessionFile::create(&f, &id));
                 self.presence.lock_state().file = file;
             }
             let (asked, id_of) = (Instant::now(), &*id);
-            let sql = if entered { RENEW } else { ENTER };
+            let sql = if is_registered { RENEW } else { ENTER };
             let holder = super::replace_nul_chars(&self.presence.holder);
             let holder = holder.as_str();
             let holds = self
                 .link
                 .with_client(|client| async move {
                     let statement = client.prepare_cached(sql).await?;
-                    let held = if entered {
+                    let held = if is_registered {
                         client.execute(&statement, &[&id_of, &lease]).await?
                     } else {
                         client.execute(&statement, &[&id_of, &lease, &holder]).await?
@@ -119,22 +119,24 @@ impl Server {
                 .await?;
             let mut state = self.presence.lock_state();
             if holds {
-                if !state.entered {
+                if !state.is_registered {
                     state.began = Instant::now();
                 }
-                state.entered = true;
+                state.is_registered = true;
                 state.renewed = asked;
                 return Ok(id);
             }
             warn!(session = id_of, "the lease of this session has ended");
-            (state.id, state.entered) = (new_session_id(), false);
+            (state.id, state.is_registered) = (new_session_id(), false);
         }
     }
 
     /// Returns true if the current session existed at `moment` and cannot have ended since.
     pub(super) fn has_kept_session_since(&self, moment: Instant) -> bool {
         let state = self.presence.lock_state();
-        state.entered && state.began <= moment && state.renewed.elapsed() < self.presence.lease
+        state.is_registered
+            && state.began <= moment
+            && state.renewed.elapsed() < self.presence.lease
     }
 
     /// Starts the session and keeps it alive. Call this before claiming cells, reserving a cost or
@@ -149,7 +151,7 @@ impl Server {
                 loop {
                     tokio::time::sleep(every).await;
                     let Some(server) = server.upgrade() else { return };
-                    let _entering = server.presence.entering.lock().await;
+                    let _registration = server.presence.registration.lock().await;
                     if let Err(error) = server.renew_lease().await {
                         warn!(%error, "cannot renew the lease");
                     }
@@ -165,12 +167,12 @@ impl Server {
 
     /// Ends the session and releases everything that it owns.
     pub(super) async fn end_own_session(&self) {
-        let (id, entered) = {
+        let (id, is_registered) = {
             let mut state = self.presence.lock_state();
             state.heartbeat.take().inspect(tokio::task::AbortHandle::abort);
-            (Arc::clone(&state.id), std::mem::replace(&mut state.entered, false))
+            (Arc::clone(&state.id), std::mem::replace(&mut state.is_registered, false))
         };
-        if !entered {
+        if !is_registered {
             return;
         }
         // Release the claims only after the server has the answers.

@@ -19,7 +19,7 @@ const FLIPS: usize = 48;
 /// Values by entity, column and model.
 type Known = BTreeMap<(String, &'static str, &'static str), String>;
 
-fn meaning(column: &str) -> ColumnIdentity {
+fn identity(column: &str) -> ColumnIdentity {
     ColumnIdentity {
         key: vec!["name".to_owned()],
         column: column.to_owned(),
@@ -60,7 +60,10 @@ fn keep(facts: &Facts, known: &mut Known, which: &[usize], generation: &str) {
                     let value = format!("{column} of {n}, {model}, {generation}");
                     known.insert((entity(*n).as_str().to_owned(), column, model), value.clone());
                     Fact {
-                        meaning: facts.history().intern_column_identity(&meaning(column)).unwrap(),
+                        identity_id: facts
+                            .history()
+                            .intern_column_identity(&identity(column))
+                            .unwrap(),
                         model: id,
                         list: None,
                         completion: 0,
@@ -96,10 +99,10 @@ fn read(journal: &[u8]) -> Result<(Known, bool), FactsError> {
     for model in MODELS {
         let by = facts.history().intern_model(model)?;
         for column in COLUMNS {
-            let of = facts.history().intern_column_identity(&meaning(column))?;
+            let of = facts.history().intern_column_identity(&identity(column))?;
             for n in 0..ENTITIES {
                 let facts = facts.get(&entity(n))?.unwrap_or_default().facts;
-                if let Some(fact) = facts.iter().find(|f| f.meaning == of && f.model == by) {
+                if let Some(fact) = facts.iter().find(|f| f.identity_id == of && f.model == by) {
                     let CellValue::One(value) = &fact.answer.value else { panic!("{fact:?}") };
                     let key = (entity(n).as_str().to_owned(), column, model);
                     found.insert(key, value.to_string());

@@ -109,7 +109,7 @@ fn entity(name: &str) -> Entity {
     KeyColumns::new(vec!["name".to_owned()]).build_entity(&[Value::from(name.to_owned())])
 }
 
-fn meaning() -> ColumnIdentity {
+fn identity() -> ColumnIdentity {
     ColumnIdentity {
         key: vec!["name".to_owned()],
         column: "motto".to_owned(),
@@ -127,10 +127,10 @@ fn unit(facts: &Facts, run: RunId, names: &[&str], value: &str) -> CommitUnit {
     let history = facts.history();
     let (model, of) = (
         history.intern_model("a model").unwrap(),
-        history.intern_column_identity(&meaning()).unwrap(),
+        history.intern_column_identity(&identity()).unwrap(),
     );
     let fact = Fact {
-        meaning: of,
+        identity_id: of,
         model,
         list: None,
         completion: 0,
@@ -175,15 +175,15 @@ fn sessions_share_records_and_history(pairs: Vec<Pair>) {
         let expected: Vec<_> =
             expected.map(|v| Some(v.to_owned()).filter(|v| !v.is_empty())).to_vec();
         for facts in [one, other] {
-            let latest = runtime.block_on(facts.get_latest(&asked)).unwrap();
+            let latest = runtime.block_on(facts.get_latest_records(&asked)).unwrap();
             assert_eq!(values(&latest), expected, "{what}");
-            assert_eq!(values(&facts.sync().get_many(&asked).unwrap()), expected, "{what}");
+            assert_eq!(values(&facts.sync().get_records(&asked).unwrap()), expected, "{what}");
             let all: Vec<Entity> = facts.iter().map(|entry| entry.unwrap().0).collect();
             assert_eq!(all, [a.clone(), b.clone(), c.clone()], "{what}: in the order of entities");
             assert!(facts.read_page(c.as_str()).unwrap().is_empty(), "{what}: none after the last");
             let spent = facts.history().sum_run_cost(run).unwrap();
             assert!((spent.usd - 0.5).abs() < 1e-9, "{what}: {spent:?}");
-            let totals = facts.history().totals().unwrap();
+            let totals = facts.history().load_totals().unwrap();
             assert_eq!((totals.requests, totals.assumed_cache_writes), (2, 14), "{what}");
             let last = facts.history().load_last_completion_id().unwrap();
             let (completion, model) = facts.history().load_completion(last).unwrap().unwrap();
@@ -195,7 +195,7 @@ fn sessions_share_records_and_history(pairs: Vec<Pair>) {
             "{what}"
         );
         assert_eq!(one.rebuild_records().unwrap(), 3, "{what}");
-        assert_eq!(values(&other.get_many(&asked).unwrap()), expected, "{what}: made again");
+        assert_eq!(values(&other.get_records(&asked).unwrap()), expected, "{what}: made again");
     }
 }
 
@@ -220,11 +220,11 @@ fn ids_are_shared_and_permanent(pairs: Vec<Pair>) {
         for _ in 0..2 {
             assert_eq!(one.intern_model("m").unwrap(), other.intern_model("m").unwrap(), "{what}");
             assert_eq!(
-                other.intern_column_identity(&meaning()).unwrap(),
-                one.intern_column_identity(&meaning()).unwrap()
+                other.intern_column_identity(&identity()).unwrap(),
+                one.intern_column_identity(&identity()).unwrap()
             );
         }
-        assert_eq!(one.journal_id().unwrap(), other.journal_id().unwrap(), "{what}");
+        assert_eq!(one.load_journal_id().unwrap(), other.load_journal_id().unwrap(), "{what}");
     }
 }
 
@@ -357,7 +357,7 @@ fn the_last_of_many_lines_for_a_cell_is_imported(pairs: Vec<Pair>) {
         }
         assert_eq!(other.import_facts(&mut all.as_bytes()).unwrap(), 5002, "{what}");
         let names = ["A", "N0", "N1", "N4999"].map(entity);
-        let found = runtime.block_on(one.get_latest(&names.each_ref())).unwrap();
+        let found = runtime.block_on(one.get_latest_records(&names.each_ref())).unwrap();
         let expected = ["other", "later", "value", "value"].map(|v| Some(v.to_owned()));
         assert_eq!(values(&found), expected, "{what}");
         assert_eq!(other.import_facts(&mut line.as_bytes()).unwrap(), 0, "{what}");
@@ -372,7 +372,7 @@ fn stored_values_are_read_unchanged(pairs: Vec<Pair>) {
         for value in ["a\0b", "\\u0000 \\ \"quoted\"", "\u{1F600}\r\n\t", &long] {
             runtime.block_on(one.commit_unit(unit(one, run, &[value], value))).unwrap();
             let name = entity(value);
-            let found = runtime.block_on(other.get_latest(&[&name])).unwrap();
+            let found = runtime.block_on(other.get_latest_records(&[&name])).unwrap();
             assert_eq!(values(&found), [Some(value.to_owned())], "{what}");
             let completion = found[0].as_ref().unwrap().facts[0].completion;
             let (kept, _) = other.history().load_completion(completion).unwrap().unwrap();
@@ -389,7 +389,7 @@ fn stored_values_are_read_unchanged(pairs: Vec<Pair>) {
 fn replaced_values_outdate_published_tables(pairs: Vec<Pair>) {
     for Pair { what, one, other, runtime, .. } in &pairs {
         let run = one.history().start_run("test", "a spec").unwrap();
-        let of = one.history().intern_column_identity(&meaning()).unwrap();
+        let of = one.history().intern_column_identity(&identity()).unwrap();
         let keep = |facts: &Facts, names: &[&str], value| {
             runtime.block_on(facts.commit_unit(unit(facts, run, names, value))).unwrap();
             let (id, last) = one.history().load_journal_position().unwrap();
@@ -420,7 +420,7 @@ fn no_session_sees_older_values_than_before(pairs: Vec<Pair>) {
     const NAMES: [&str; 4] = ["A", "B", "C", "D"];
     for Pair { what, one, other, runtime, .. } in &pairs {
         let run = one.history().start_run("test", "a spec").unwrap();
-        let of = one.history().intern_column_identity(&meaning()).unwrap();
+        let of = one.history().intern_column_identity(&identity()).unwrap();
         let all: Vec<Entity> = NAMES.iter().map(|name| entity(name)).collect();
         let mut kept = [0; NAMES.len()];
         // Minimum that each session must see: versions of the entities, and the line that changed a
@@ -443,14 +443,14 @@ fn no_session_sees_older_values_than_before(pairs: Vec<Pair>) {
                     wanted.iter().for_each(|n| kept[*n] = step);
                 }
                 2 => drop(facts.history().load_journal_position().unwrap()),
-                3 => drop(runtime.block_on(facts.get_latest(&entities)).unwrap()),
+                3 => drop(runtime.block_on(facts.get_latest_records(&entities)).unwrap()),
                 4 => facts.catch_up().unwrap(),
                 _ => seen = false,
             }
             if seen {
                 (floors[who], lines[who]) = (kept, changed);
             }
-            for (n, value) in wanted.iter().zip(values(&facts.get_many(&entities).unwrap())) {
+            for (n, value) in wanted.iter().zip(values(&facts.get_records(&entities).unwrap())) {
                 let value = value.map_or(0, |v| v.parse::<i32>().unwrap());
                 let floor = &mut floors[who][*n];
                 assert!((*floor..=kept[*n]).contains(&value), "{what}, step {step}: {value}");
@@ -463,7 +463,7 @@ fn no_session_sees_older_values_than_before(pairs: Vec<Pair>) {
         let all: Vec<&Entity> = all.iter().collect();
         for facts in [one, other] {
             wait_until("what the other has kept is seen", || {
-                values(&facts.sync_for_read().get_many(&all).unwrap())
+                values(&facts.sync_for_read().get_records(&all).unwrap())
                     == kept.map(|v| Some(v.to_string()))
             });
         }
@@ -487,7 +487,7 @@ fn a_split_request_is_one_or_two(pairs: Vec<Pair>) {
             model: history.intern_model("a model").unwrap(),
             columns: vec![0],
             source_columns: vec![0],
-            identity_ids: vec![history.intern_column_identity(&meaning()).unwrap()],
+            identity_ids: vec![history.intern_column_identity(&identity()).unwrap()],
             rows: rows.clone(),
             attempt: 1,
             sent_count: 0,
@@ -616,7 +616,7 @@ fn a_column_costs_the_shares_of_its_cells(pairs: Vec<Pair>) {
         let [day] = &found[..] else { panic!("{what}: {found:?}") };
         assert_eq!((day.cells, day.usd), (3, 0.25 / 4.0 * 3.0), "{what}");
         let of: ColumnIdentity = serde_json::from_str(&day.identity).unwrap();
-        assert_eq!(of, meaning(), "{what}");
+        assert_eq!(of, identity(), "{what}");
         // A later call returns only the new answers.
         runtime.block_on(other.commit_unit(unit(other, run, &["D"], "second"))).unwrap();
         let (last, found) = one.history().load_column_costs(line, "2026-01-01").unwrap();
@@ -646,12 +646,16 @@ fn a_column_costs_the_shares_of_its_cells(pairs: Vec<Pair>) {
 fn rejected_features_are_shared(pairs: Vec<Pair>) {
     for Pair { what, one, other, .. } in &pairs {
         let (one, other) = (one.history(), other.history());
-        assert_eq!(one.endpoint_features("here").unwrap(), None, "{what}");
+        assert_eq!(one.load_endpoint_features("here").unwrap(), None, "{what}");
         one.store_endpoint_features("here", Some("first")).unwrap();
         one.store_endpoint_features("here", Some("second")).unwrap();
-        assert_eq!(other.endpoint_features("here").unwrap().as_deref(), Some("second"), "{what}");
-        assert_eq!(other.endpoint_features("there").unwrap(), None, "{what}");
+        assert_eq!(
+            other.load_endpoint_features("here").unwrap().as_deref(),
+            Some("second"),
+            "{what}"
+        );
+        assert_eq!(other.load_endpoint_features("there").unwrap(), None, "{what}");
         other.store_endpoint_features("here", None).unwrap();
-        assert_eq!(one.endpoint_features("here").unwrap(), None, "{what}");
+        assert_eq!(one.load_endpoint_features("here").unwrap(), None, "{what}");
     }
 }

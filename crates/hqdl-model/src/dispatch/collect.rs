@@ -83,7 +83,7 @@ impl Dispatch<'_, '_> {
             .await?;
         }
         // Requests without an output line.
-        let unanswered = history().unanswered_requests(batch_job.id)?;
+        let unanswered = history().list_unanswered_requests(batch_job.id)?;
         for id in unanswered {
             let Some(request) = history().load_request(id)? else { continue };
             lines.failed += 1;
@@ -179,7 +179,7 @@ impl Dispatch<'_, '_> {
         batch_job: &BatchJob,
         reason: String,
     ) -> Result<(), StopReason> {
-        let unanswered = self.facts().history().unanswered_requests(batch_job.id)?;
+        let unanswered = self.facts().history().list_unanswered_requests(batch_job.id)?;
         for id in unanswered {
             let request = self.facts().history().load_request(id)?;
             let Some(request) = request else { continue };

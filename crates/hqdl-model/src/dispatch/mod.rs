@@ -56,7 +56,7 @@ pub struct Dispatch<'d, 'f> {
     spec: String,
     dir: PathBuf,
     interrupt: watch::Receiver<bool>,
-    unsent: Unsent,
+    unsent: UnsentJobs,
     /// Whether the endpoint has no capacity. Nothing more is sent until a batch finishes.
     is_endpoint_full: bool,
 }
@@ -83,11 +83,11 @@ pub struct BatchRunOptions<'d> {
     /// Becomes true when the user interrupts the run.
     pub interrupt: watch::Receiver<bool>,
     /// Uploads of a killed run that [`Dispatch::recover_jobs`] found.
-    pub unsent: Unsent,
+    pub unsent: UnsentJobs,
 }
 
 /// Tokens of batch jobs that were never submitted, with the id of their uploaded file.
-pub type Unsent = HashMap<String, Option<String>>;
+pub type UnsentJobs = HashMap<String, Option<String>>;
 
 impl<'d, 'f> Dispatch<'d, 'f> {
     /// Prepares a batch run; sends nothing.
@@ -114,7 +114,7 @@ impl<'d, 'f> Dispatch<'d, 'f> {
     /// # Errors
     /// [`StopReason`] if the journal cannot be read or written, or if the endpoint returns an
     /// error.
-    pub async fn recover_jobs(&mut self) -> Result<Unsent, StopReason> {
+    pub async fn recover_jobs(&mut self) -> Result<UnsentJobs, StopReason> {
         let deleted = self.facts().history().delete_unsent_requests(&self.spec, self.run)?;
         self.unsent = deleted.into_iter().map(|p| (p.token, p.input_file)).collect();
         self.delete_old_files()?;
@@ -312,7 +312,7 @@ impl<'d, 'f> Dispatch<'d, 'f> {
             Ok(batch) => batch,
             Err(error @ ModelError::Refused { status: 404, .. }) => {
                 // The endpoint itself may be gone, not only the batch.
-                if self.look_for_batch(batch_job).await.map_err(to_stop_reason)?.is_some() {
+                if self.find_batch_once(batch_job).await.map_err(to_stop_reason)?.is_some() {
                     return Err(to_stop_reason(error));
                 }
                 self.close_lost_job(batch_job, id).await?;

@@ -146,7 +146,7 @@ impl BatchPacker<'_, '_> {
     /// Returns the temporary name of a file that is being written. The name is unique to this
     /// journal and spec.
     fn partial_file_name(&self) -> Result<String, StopReason> {
-        let journal = self.parsers.facts.history().journal_id()?;
+        let journal = self.parsers.facts.history().load_journal_id()?;
         let hash = blake3::hash(format!("{journal} {}", self.spec).as_bytes()).to_hex();
         Ok(format!("{}{}.part", self.prefix, &hash.as_str()[..8]))
     }
@@ -157,7 +157,7 @@ impl BatchPacker<'_, '_> {
     fn compute_job_token(&self, packed: &[BatchRequest]) -> Result<String, StopReason> {
         let history = self.parsers.facts.history();
         let mut hasher = blake3::Hasher::new_derive_key("hqdl parcel v1");
-        hasher.update(history.journal_id()?.as_bytes());
+        hasher.update(history.load_journal_id()?.as_bytes());
         hasher.update(&self.run.get().to_le_bytes());
         hasher.update(&history.count_batch_jobs(self.run)?.to_le_bytes());
         packed.iter().for_each(|p| {

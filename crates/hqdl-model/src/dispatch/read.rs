@@ -191,7 +191,7 @@ impl AnswerParsers<'_> {
             let (frame, prompt) = context.build_prompt(&row_batch);
             reply.resolve_tokens(
                 |reply| context.count_tokens(&frame, &prompt, reply),
-                |reply| context.plausible_tokens(&prompt, reply),
+                |reply| context.compute_plausible_tokens(&prompt, reply),
             );
             let arrived = ArrivedReply {
                 row_batch: &row_batch,

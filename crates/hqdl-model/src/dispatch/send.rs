@@ -92,23 +92,23 @@ impl Dispatch<'_, '_> {
         &self,
         batch_job: &BatchJob,
     ) -> Result<Option<Batch>, ModelError> {
-        let found = self.look_for_batch(batch_job).await?;
+        let found = self.find_batch_once(batch_job).await?;
         if found.is_some() {
             return Ok(found);
         }
         // A batch created just now may not be listed yet.
         tokio::time::sleep(self.first_pause()).await;
-        self.look_for_batch(batch_job).await
+        self.find_batch_once(batch_job).await
     }
 
     /// Asks the endpoint once for the batch of a job.
-    pub(super) async fn look_for_batch(
+    pub(super) async fn find_batch_once(
         &self,
         batch_job: &BatchJob,
     ) -> Result<Option<Batch>, ModelError> {
         let history = self.facts().history();
         let journal_error = |e: hqdl_facts::FactsError| ModelError::NoAnswer(e.to_string());
-        let requests = history.unanswered_requests(batch_job.id).map_err(journal_error)?;
+        let requests = history.list_unanswered_requests(batch_job.id).map_err(journal_error)?;
         let first = match requests.first() {
             Some(id) => history.load_request(*id).map_err(journal_error)?,
             None => None,
@@ -180,7 +180,7 @@ impl Dispatch<'_, '_> {
             };
             let pause = self.first_pause() * 2u32.pow(attempts - 1);
             tokio::time::sleep(pause.max(requested_pause.min(crate::limits::MAX_PAUSE))).await;
-            if let Some(batch) = self.look_for_batch(batch_job).await? {
+            if let Some(batch) = self.find_batch_once(batch_job).await? {
                 return Ok(batch);
             }
             attempts += 1;

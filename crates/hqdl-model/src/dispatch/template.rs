@@ -125,7 +125,7 @@ impl<'f> AnswerParsers<'f> {
         let template: RequestTemplate = serde_json::from_str(&text)
             .map_err(|e| history.unreadable_error(format!("form {template_id} is damaged: {e}")))?;
         let (expansion, choice) = template.into_choice();
-        let requirements = choice.requirements(history, &expansion)?;
+        let requirements = choice.build_requirements(history, &expansion)?;
         let (model, events) = (Arc::clone(&self.model), self.events.clone());
         let run_without_requests = Arc::new(ModelRun::for_answers(model, self.facts, run, events));
         let context = Context::new(

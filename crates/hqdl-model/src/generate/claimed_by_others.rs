@@ -110,7 +110,7 @@ impl Context {
     async fn look_up_rows(&self, rows: Vec<ClaimedByOthers>) -> Result<TaskOutcome, StopReason> {
         let missing_rows = rows.iter().flat_map(|row| &row.row_batch.missing_rows);
         let entities: Vec<_> = missing_rows.map(|missing_row| &missing_row.entity).collect();
-        let mut records = self.run.facts.get_latest(&entities).await?.into_iter();
+        let mut records = self.run.facts.get_latest_records(&entities).await?.into_iter();
         let mut missing = Vec::new();
         for mut row in rows {
             let columns = &row.row_batch.columns;

@@ -38,7 +38,7 @@ impl Context {
     }
 
     /// Divides the cost of a request among its columns.
-    pub(super) fn share_cost(
+    pub(super) fn allocate_cost(
         &self,
         row_batch: &RowBatch,
         tallies: &[Tally],

@@ -109,7 +109,7 @@ impl Context {
 
     /// Returns true if a column of the rows contains only media of this kind.
     fn declares_media(&self, row_batch: &RowBatch, plural: &str) -> bool {
-        let mut kinds = self.row_media(row_batch).filter_map(|(column, _)| column.kind);
+        let mut kinds = self.list_row_media(row_batch).filter_map(|(column, _)| column.kind);
         kinds.any(|kind| kind.plural == plural)
     }
 

@@ -22,14 +22,14 @@ impl Context {
         let frame = self.get_or_build_frame(row_batch);
         let rows: Vec<Cow<'_, Row>> = self.build_shown_rows(row_batch);
         let mut prompt = frame.build_prompt(rows.iter().map(AsRef::as_ref));
-        let media = self.row_media(row_batch);
+        let media = self.list_row_media(row_batch);
         prompt.media =
             media.map(|(column, value)| self.expansion.refer_to_medium(column, value)).collect();
-        prompt.audio_tokens = match self.media_tokens(&prompt).audio {
+        prompt.audio_tokens = match self.compute_media_tokens(&prompt).audio {
             0 => 0,
             audio => self.tokenizer().max_tokens(audio),
         };
-        prompt.input_tokens = self.input_tokens(&frame, &prompt, self.run.counts_tokens);
+        prompt.input_tokens = self.compute_input_tokens(&frame, &prompt, self.run.counts_tokens);
         prompt.max_output =
             self.output_cap.max_tokens(prompt.planned_output).min(self.choice.max_output);
         let uses_logprobs = |column: &usize| self.choice.logprob_columns.contains(column);
@@ -42,7 +42,7 @@ impl Context {
     }
 
     /// Returns the media of a row batch with their columns, in order.
-    pub(super) fn row_media<'c>(
+    pub(super) fn list_row_media<'c>(
         &'c self,
         row_batch: &'c RowBatch,
     ) -> impl Iterator<Item = (&'c MediaColumn, &'c Value)> {
@@ -75,8 +75,9 @@ impl Context {
                 self.choice.tokenizer
             ));
         }
-        for (shown, (column, value)) in prompt.media.iter_mut().zip(self.row_media(row_batch)) {
-            let url = self.expansion.media_files.media_url(value, &shown.name, column.kind);
+        for (shown, (column, value)) in prompt.media.iter_mut().zip(self.list_row_media(row_batch))
+        {
+            let url = self.expansion.media_files.build_media_url(value, &shown.name, column.kind);
             shown.url = url.map_err(|reason| add_row_to_reason(&reason, row_batch))?;
         }
         // Answers are stored under the media that the run looked up, so check that these have not

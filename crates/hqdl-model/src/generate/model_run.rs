@@ -11,7 +11,7 @@ use tokio::sync::watch;
 use super::{CircuitBreaker, Event, Listener};
 use crate::Model;
 use crate::budget::Budget;
-use crate::plan::reasoning_tokens;
+use crate::plan::estimate_reasoning_tokens;
 use hqdl_facts::{Facts, FactsError, RemainingWait, RunId};
 use hqdl_spec::Spec;
 use hqdl_values::usage::Usage;
@@ -63,7 +63,7 @@ pub struct ReportedWaits {
 }
 
 /// Returns true, and stores `until`, if it is more than `interval` after the last reported wait.
-fn is_new_wait(reported: &mut Option<Instant>, until: Instant, interval: Duration) -> bool {
+fn record_new_wait(reported: &mut Option<Instant>, until: Instant, interval: Duration) -> bool {
     let is_new = reported.is_none_or(|last| until > last + interval);
     if is_new {
         *reported = Some(until);
@@ -113,7 +113,9 @@ impl ModelRun {
             budget,
             concurrency: spec.limits.concurrency as usize,
             interrupt,
-            reasoning_models: reasoning_tokens(facts.history(), spec)?.into_keys().collect(),
+            reasoning_models: estimate_reasoning_tokens(facts.history(), spec)?
+                .into_keys()
+                .collect(),
             ..Self::for_answers(endpoint, facts, id, events)
         })
     }
@@ -146,13 +148,13 @@ impl ModelRun {
             match wait {
                 RemainingWait::Pause(wait) => {
                     let until = Instant::now() + wait;
-                    let is_new = is_new_wait(&mut reported.pause, until, SAME_PAUSE);
+                    let is_new = record_new_wait(&mut reported.pause, until, SAME_PAUSE);
                     (wait, "as the endpoint requested (Retry-After)", is_new)
                 }
                 RemainingWait::MinuteLimit(wait) => {
                     let until = Instant::now() + wait;
                     let is_new = wait >= SHORTEST_LIMIT_WAIT
-                        && is_new_wait(&mut reported.minute_limit, until, LIMIT_INTERVAL);
+                        && record_new_wait(&mut reported.minute_limit, until, LIMIT_INTERVAL);
                     let reason = "because the limit of requests or tokens per minute is used up \
                                   (the endpoint's, or `[limits]` of a spec)";
                     (wait, reason, is_new)
@@ -173,7 +175,7 @@ impl ModelRun {
     /// Reports that the run waits for cells of an expansion that another process has claimed.
     pub fn report_claims(&self, expansion: &str) {
         let now = Instant::now();
-        if is_new_wait(&mut self.lock_reported_waits().claims, now, CLAIM_INTERVAL) {
+        if record_new_wait(&mut self.lock_reported_waits().claims, now, CLAIM_INTERVAL) {
             self.warn(format!(
                 "{expansion} waits for cells that another run is already asking for, until that \
                  run stores them or its process ends"

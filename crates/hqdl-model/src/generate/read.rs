@@ -176,7 +176,7 @@ impl Context {
         let tallies = self.tally_columns(row_batch, &facts);
         self.run
             .facts
-            .commit_unit(CommitUnit { completion, facts, settles: None, answers })
+            .commit_unit(CommitUnit { completion, facts, reservation: None, answers })
             .await?;
         self.count_cells(row_batch, &tallies);
         let usage = *self.run.events.usage.lock().unwrap_or_else(PoisonError::into_inner);

@@ -143,7 +143,7 @@ impl Plan {
             let cost = |(input, output): (f64, f64), is_worst: bool| {
                 let usd = price.map_or(0.0, |price| {
                     let rates = if is_worst {
-                        price.highest_rates(input as u64)
+                        price.find_highest_rates(input as u64)
                     } else {
                         price.find_rates(input as u64)
                     };
@@ -221,7 +221,7 @@ impl ExpansionPlan {
         let audio = self.audio_tokens.min(self.input_tokens) as f64;
         let text = self.input_tokens as f64 - audio;
         let all = text * rates.input + audio * rates.audio_input;
-        let highest = price.highest_rates(self.largest_input_tokens());
+        let highest = price.find_highest_rates(self.largest_input_tokens());
         // Additional requests may contain recordings, too.
         let extra = if audio > 0.0 { highest.audio_input } else { highest.input };
         // At best, the endpoint's cache serves every repeated prefix.

@@ -100,7 +100,7 @@ fn is_reasoning_model(name: &str) -> bool {
 ///
 /// # Errors
 /// [`FactsError`] if the history cannot be read.
-pub fn reasoning_tokens(
+pub fn estimate_reasoning_tokens(
     history: &dyn History,
     spec: &Spec,
 ) -> Result<BTreeMap<String, f64>, FactsError> {

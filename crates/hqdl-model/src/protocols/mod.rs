@@ -89,7 +89,7 @@ impl RequestParts<'_> {
 
     /// Returns the parts of the message that contain the prompt's media.
     pub(super) fn media_parts(&self, provider: Provider) -> impl Iterator<Item = Json> {
-        self.prompt.media.iter().filter_map(move |medium| medium.message_part(provider))
+        self.prompt.media.iter().filter_map(move |medium| medium.build_message_part(provider))
     }
 
     /// Returns the schema to send, unless the endpoint rejects this form of it.

@@ -357,16 +357,16 @@ fn parse_member(text: &str) -> Option<(String, Json, &str)> {
 /// Returns the introduction for a question about a value, which depends on whether the value is a
 /// medium.
 fn choose_intro(expansion: &Expansion) -> Intro {
-    expansion.media_words().map_or(value::INTRO, media_intro)
+    expansion.media_words().map_or(value::INTRO, build_media_intro)
 }
 
-fn media_intro(words: &MediaWords) -> Intro {
+fn build_media_intro(words: &MediaWords) -> Intro {
     Intro { task: words.task, unknown: words.unknown }
 }
 
 /// Returns true if a question about a value or a medium can have this introduction.
 fn is_value_intro(is_intro: impl Fn(&Intro) -> bool) -> bool {
-    is_intro(&value::INTRO) || all_words().any(|words| is_intro(&media_intro(words)))
+    is_intro(&value::INTRO) || all_words().any(|words| is_intro(&build_media_intro(words)))
 }
 
 /// Returns whether a question about one row of an expansion can be asked without a table.

@@ -70,7 +70,7 @@ impl SpecCheck<'_> {
             model: None,
             escalation: None,
             origin: None,
-            also: Vec::new(),
+            other_identities: Vec::new(),
             classify: c.classify,
             name: c.name.clone(),
             kind: c.kind,
@@ -92,7 +92,7 @@ impl SpecCheck<'_> {
             example: None,
             bindings,
             fingerprint: identity.fingerprint(),
-            meaning: identity,
+            identity,
         }
     }
 

@@ -27,7 +27,7 @@ pub(super) static AUDIO: MediaKind = MediaKind {
     html_element: HtmlElement::SoundPlayer,
     is_fetched: false,
     providers: &[Provider::Openai, Provider::Replay],
-    message_part,
+    build_message_part,
     rejection_phrases: &REJECTION_PHRASES,
     error_words: &["audio", "sound"],
     words: MediaWords {
@@ -97,7 +97,7 @@ const REJECTION_PHRASES: [&str; 14] = [
     // vLLM
     "not a multimodal model",
     "at most 0 audio",
-    // DeepSeek, and other strict parsers
+    // DeepSeek and other strict parsers.
     "unknown variant `input_audio`",
     "unknown part type: input_audio",
     // Groq, and other endpoints that accept only text
@@ -151,7 +151,7 @@ const MP3: &str = "audio/mpeg";
 
 /// Only chat completions accept recordings, in base64. Messages of the Responses API consist of
 /// texts, images and files, and Anthropic's API has no recordings.
-fn message_part(provider: Provider, recording: &Medium) -> Option<Json> {
+fn build_message_part(provider: Provider, recording: &Medium) -> Option<Json> {
     if !AUDIO.providers.contains(&provider) {
         return None;
     }

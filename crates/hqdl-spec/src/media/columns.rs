@@ -45,14 +45,14 @@ impl Expansion {
 
     /// Returns the key or context column with this name if it contains media.
     #[must_use]
-    pub fn media_column(&self, name: &str) -> Option<&MediaColumn> {
+    pub fn find_media_column(&self, name: &str) -> Option<&MediaColumn> {
         self.media.iter().find(|column| column.name.eq_ignore_ascii_case(name))
     }
 
     /// Returns true if a key or context column contains media.
     #[must_use]
     pub fn is_media(&self, column: &str) -> bool {
-        self.media_column(column).is_some()
+        self.find_media_column(column).is_some()
     }
 
     /// Returns the only kind of media that the expansion's columns can contain, if there is one.
@@ -100,15 +100,19 @@ impl Expansion {
     pub fn compute_context_digest(&self, context: &[Value]) -> u128 {
         let columns = KeyColumns::new(self.context.clone());
         if !self.has_media() {
-            return columns.context_digest(context);
+            return columns.compute_context_digest(context);
         }
-        columns.context_digest(&self.identify_media(&self.context, context))
+        columns.compute_context_digest(&self.identify_media(&self.context, context))
     }
 
     /// Returns the values of columns with media replaced by the text that identifies their bytes.
     fn identify_media(&self, columns: &[String], values: &[Value]) -> Vec<Value> {
         let identify = |(column, value): (&String, &Value)| {
-            if self.is_media(column) { self.media_files.identity(value) } else { value.clone() }
+            if self.is_media(column) {
+                self.media_files.compute_identity(value)
+            } else {
+                value.clone()
+            }
         };
         columns.iter().zip(values).map(identify).collect()
     }
@@ -122,16 +126,16 @@ impl Expansion {
         let columns = key.chain(self.context.iter().zip(&row.context));
         columns
             .filter(move |(_, value)| self.has_media() && **value != Value::Null)
-            .filter_map(move |(name, value)| Some((self.media_column(name)?, value)))
+            .filter_map(move |(name, value)| Some((self.find_media_column(name)?, value)))
     }
 
     /// Returns a reference to a medium of a row, without its content.
     #[must_use]
     pub fn refer_to_medium(&self, column: &MediaColumn, value: &Value) -> Medium {
-        let name = self.media_files.identity(value).to_string();
+        let name = self.media_files.compute_identity(value).to_string();
         // hqdl never sends a file that it does not recognize, but reserves the maximum for it.
         let unknown = MediaInfo { kind: column.kind.unwrap_or(KINDS[0]), seconds: None };
-        let info = self.media_files.info(&name).unwrap_or(unknown);
+        let info = self.media_files.find_info(&name).unwrap_or(unknown);
         Medium { name, info, url: String::new() }
     }
 
@@ -141,7 +145,9 @@ impl Expansion {
     pub fn max_media_tokens(&self, row: &Row, model: &str) -> MediaTokens {
         // A file that cannot be read, or that the column does not accept, is never sent.
         let sendable = self.collect_media(row).filter_map(|(column, value)| {
-            let info = self.media_files.info(&self.media_files.identity(value).to_string())?;
+            let info = self
+                .media_files
+                .find_info(&self.media_files.compute_identity(value).to_string())?;
             column.kind.is_none_or(|kind| kind == info.kind).then_some(info)
         });
         MediaTokens::for_model(sendable, model)
@@ -151,7 +157,8 @@ impl Expansion {
     pub(crate) fn replace_media(&self, row: &Row) -> Row {
         let mut count = 0;
         let mut replace = |(name, value): (&String, &Value)| {
-            let Some(column) = self.media_column(name).filter(|_| *value != Value::Null) else {
+            let Some(column) = self.find_media_column(name).filter(|_| *value != Value::Null)
+            else {
                 return value.clone();
             };
             count += 1;

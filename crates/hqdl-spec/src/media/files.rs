@@ -70,7 +70,7 @@ impl MediaFiles {
     /// Returns the identity of a medium: `blake3:…` if hqdl can read it, the text of a URL, or the
     /// value itself if it cannot be read.
     #[must_use]
-    pub fn identity(&self, value: &Value) -> Value {
+    pub fn compute_identity(&self, value: &Value) -> Value {
         let Value::Text(text) = value else { return value.clone() };
         let text = text.trim();
         if is_url(text) || text.starts_with(DIGEST_PREFIX) {
@@ -95,7 +95,7 @@ impl MediaFiles {
 
     /// Returns the kind and the duration of a medium by its identity; `None` if hqdl cannot send it.
     #[must_use]
-    pub fn info(&self, identity: &str) -> Option<MediaInfo> {
+    pub fn find_info(&self, identity: &str) -> Option<MediaInfo> {
         if is_url(identity) {
             // Endpoints fetch media of the first kind.
             let kind = KINDS.into_iter().find(|kind| kind.is_fetched)?;
@@ -156,7 +156,7 @@ impl MediaFiles {
     ///
     /// # Errors
     /// Fails with the reason if the medium cannot be shown.
-    pub fn media_url(
+    pub fn build_media_url(
         &self,
         value: &Value,
         identity: &str,

@@ -19,7 +19,7 @@ pub(super) static IMAGE: MediaKind = MediaKind {
     html_element: HtmlElement::Picture,
     is_fetched: true,
     providers: &Provider::ALL,
-    message_part,
+    build_message_part,
     rejection_phrases: &REJECTION_PHRASES,
     error_words: &["image", "download"],
     words: MediaWords {
@@ -62,7 +62,7 @@ const FORMATS: [MediaFormat; 4] = [
 
 // Every kind's function has this type, and other kinds have APIs without a part for them.
 #[expect(clippy::unnecessary_wraps)]
-fn message_part(provider: Provider, image: &Medium) -> Option<Json> {
+fn build_message_part(provider: Provider, image: &Medium) -> Option<Json> {
     let url = &image.url;
     Some(match (provider, image.data()) {
         (Provider::Openai | Provider::Replay, _) => {

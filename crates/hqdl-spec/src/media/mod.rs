@@ -52,7 +52,7 @@ pub struct MediaKind {
     /// Providers whose API accepts media of this kind.
     pub providers: &'static [Provider],
     /// Returns the part of a message that contains the medium; `None` if the API has no such part.
-    pub message_part: fn(Provider, &Medium) -> Option<Json>,
+    pub build_message_part: fn(Provider, &Medium) -> Option<Json>,
     /// Phrases in endpoints' error messages that mean that a model accepts no media of this kind.
     pub rejection_phrases: &'static [&'static str],
     /// Words in endpoints' error messages about a single medium.
@@ -222,13 +222,13 @@ fn find_format(bytes: &[u8]) -> Option<(&'static MediaKind, &'static MediaFormat
 
 /// Returns the kind of a BLOB by its first bytes; `None` if it is no medium.
 #[must_use]
-pub fn kind_of_blob(bytes: &[u8]) -> Option<&'static MediaKind> {
+pub fn find_blob_kind(bytes: &[u8]) -> Option<&'static MediaKind> {
     find_format(bytes).map(|(kind, _)| kind)
 }
 
 /// Returns the kind of a data URL by its MIME type; `None` for any other text.
 #[must_use]
-pub fn kind_of_data_url(text: &[u8]) -> Option<&'static MediaKind> {
+pub fn find_data_url_kind(text: &[u8]) -> Option<&'static MediaKind> {
     let header = text.get(..MAX_HEADER_BYTES).unwrap_or(text);
     let (header, _) = std::str::from_utf8(header).ok()?.split_once(";base64,")?;
     let mime_type = header.get("data:".len()..).filter(|_| has_scheme(header, "data:"))?;
@@ -282,8 +282,8 @@ impl Medium {
 
     /// Returns the part of a message that contains the medium; `None` if the API has none.
     #[must_use]
-    pub fn message_part(&self, provider: Provider) -> Option<Json> {
-        (self.info.kind.message_part)(provider, self)
+    pub fn build_message_part(&self, provider: Provider) -> Option<Json> {
+        (self.info.kind.build_message_part)(provider, self)
     }
 }
 

@@ -143,12 +143,12 @@ pub fn set_override(
     Ok(())
 }
 
-/// Returns all objections to an override. `has_entity` returns true if a source of the expansion
+/// Returns all errors of an override. `has_entity` returns true if a source of the expansion
 /// contains any of the given entities.
 ///
 /// # Errors
 /// Fails if `has_entity` cannot search the sources.
-pub fn find_objections<E>(
+pub fn find_override_errors<E>(
     spec: &Spec,
     (table, key, column, value): (&str, &[String], &str, &str),
     has_entity: impl FnOnce(&Expansion, &[Entity]) -> Result<bool, E>,
@@ -156,23 +156,23 @@ pub fn find_objections<E>(
     let Some(expansion) = spec.expansions.iter().find(|e| creates_table(e, table)) else {
         return Ok(build_override_line(spec, table, key, column).err().into_iter().collect());
     };
-    let mut objections = Vec::new();
+    let mut errors = Vec::new();
     let names = expansion.key.names();
     if key.len() == names.len() {
         let fields: Vec<_> = names.iter().cloned().zip(key.iter().map(format_key_field)).collect();
         if !has_entity(expansion, &find_entities(expansion, &fields).unwrap_or_default())? {
             let (expansion, key) = (expansion.name.clone(), key.join(", "));
-            objections.push(OverrideEditError::NoKey { expansion, key });
+            errors.push(OverrideEditError::NoKey { expansion, key });
         }
     } else {
         let (expansion, names) = (expansion.name.clone(), names.to_vec());
-        objections.push(OverrideEditError::Key { expansion, names, given: key.len() });
+        errors.push(OverrideEditError::Key { expansion, names, given: key.len() });
     }
     match expansion.find_column(column) {
-        None => objections.push(no_column_error(expansion, column)),
-        Some(position) => objections.extend(check_value(&expansion.columns[position], value)),
+        None => errors.push(no_column_error(expansion, column)),
+        Some(position) => errors.extend(check_value(&expansion.columns[position], value)),
     }
-    Ok(objections)
+    Ok(errors)
 }
 
 /// Checks that an override can set a cell of a column to no value, if the spec has the column.

@@ -20,7 +20,7 @@ use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
 pub use self::edit::{
-    OverrideEditError, check_no_value, find_objections, remove_override, set_override,
+    OverrideEditError, check_no_value, find_override_errors, remove_override, set_override,
 };
 use crate::checker::Checker;
 use crate::{Expansion, Spec};

@@ -137,7 +137,7 @@ fn rates_of_batches_tiers_and_long_prompts_are_read() {
     let flex = PriceTable { service_tier: Some(0.5), ..*long };
     assert_eq!((flex.find_rates(1).input, flex.find_rates(272_001).output), (1.0, 6.0));
     // The endpoint may bill the standard tier instead, and a batch is a separate tier.
-    assert_eq!(flex.highest_rates(1).output, 8.0);
+    assert_eq!(flex.find_highest_rates(1).output, 8.0);
     assert_eq!(flex.to_batch_prices(), long.to_batch_prices());
     // A batch without a listed price is not assumed to be cheaper.
     let plain = book.find_price(OPENAI, "plain", DAY).unwrap().price;

@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::lexer::{Token, TokenKind, unquote};
 use super::{Argument, SqlError};
 
-/// Types of a cast `x::TYPE`. `SQLite` would cast to a DATE as to a number.
+/// Types of a cast `x::TYPE`. `SQLite` would convert a value that is cast to DATE to a number.
 const CAST_TYPES: [&str; 11] = [
     "INT", "INTEGER", "BIGINT", "SMALLINT", "TEXT", "VARCHAR", "REAL", "FLOAT", "DOUBLE",
     "NUMERIC", "DECIMAL",

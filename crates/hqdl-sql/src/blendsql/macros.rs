@@ -70,11 +70,11 @@ pub struct MacroCall {
     pub filter: Option<Range<usize>>,
     /// Whether a value can have DISTINCT and ORDER BY, like the argument of an aggregate.
     pub is_aggregate: bool,
-    /// Question of the call if it is another engine's function; `arguments` is then empty.
+    /// Question of a call to another engine's function; `arguments` is then empty.
     pub question: Option<VendorQuestion>,
 }
 
-/// Question that the call of another engine's AI function asks.
+/// Question of a call to another engine's AI function.
 #[derive(Debug, Clone, PartialEq)]
 pub struct VendorQuestion {
     /// Ingredient that replaces the call.
@@ -122,8 +122,7 @@ pub struct NamedValue {
     pub argument: Option<Argument>,
     /// Name by which the question refers to the value.
     pub name: String,
-    /// Whether the value must be written in parentheses, because it looks like a named argument:
-    /// `a = b`.
+    /// Whether the value begins like a named argument: `a = b`.
     pub needs_parens: bool,
 }
 

@@ -47,10 +47,13 @@ impl SourceQuery {
     /// # Errors
     /// Returns [`SqlError`] if the edited text is too long or cannot be parsed, with the location
     /// in the query as the user wrote it.
-    pub fn write(mut self, syntax: Syntax<'_>) -> Result<(TranslatedQuery, ParsedQuery), SqlError> {
+    pub fn apply_edits(
+        mut self,
+        syntax: Syntax<'_>,
+    ) -> Result<(TranslatedQuery, ParsedQuery), SqlError> {
         requote_tokens(&self.text, &self.strings, &mut self.edits);
         let is_changed = !self.edits.is_empty();
-        let normalized = self.edits.write(&self.text)?;
+        let normalized = self.edits.apply_to(&self.text)?;
         if !is_changed {
             return Ok((normalized, self.parsed));
         }
@@ -72,7 +75,7 @@ pub fn normalize_query(
     sql: &str,
     syntax: Syntax<'_>,
 ) -> Result<(TranslatedQuery, ParsedQuery), SqlError> {
-    SourceQuery::parse(sql, syntax)?.write(syntax)
+    SourceQuery::parse(sql, syntax)?.apply_edits(syntax)
 }
 
 /// Writes a query in which each `?` has a number, so that its parameters can be moved and copied.
@@ -83,7 +86,7 @@ pub fn number_query_parameters(sql: &str, syntax: Syntax<'_>) -> Result<Translat
     let (sql, scanned) = scan_with_lenient_quotes(sql, syntax)?;
     let mut edits = Edits::default();
     number_parameters(&sql, &scanned.tokens, &mut edits);
-    Ok(edits.write(&sql)?)
+    Ok(edits.apply_to(&sql)?)
 }
 
 /// Returns the calls in a query or in a part of one, in text order. Each call is followed by the
@@ -92,16 +95,16 @@ pub fn number_query_parameters(sql: &str, syntax: Syntax<'_>) -> Result<Translat
 /// # Errors
 /// Returns [`SqlError`] for an invalid token, and for an invalid call.
 pub fn scan_calls(sql: &str, syntax: Syntax<'_>) -> Result<Vec<Call>, SqlError> {
-    fn flatten(calls: Vec<Call>, all: &mut Vec<Call>) {
+    fn flatten_calls(calls: Vec<Call>, all: &mut Vec<Call>) {
         for mut call in calls {
             let inner = std::mem::take(&mut call.inner);
             all.push(call);
-            flatten(inner, all);
+            flatten_calls(inner, all);
         }
     }
     let (_, scanned) = scan_with_lenient_quotes(sql, syntax)?;
     let mut all = Vec::new();
-    flatten(scanned.calls, &mut all);
+    flatten_calls(scanned.calls, &mut all);
     Ok(all)
 }
 
@@ -114,7 +117,7 @@ pub fn requote_strings(sql: &str, vendor: Vendor) -> Result<TranslatedQuery, Sql
     let strings = find_double_quoted_strings(sql, &scan_query(sql, settings)?.tokens);
     let mut edits = Edits::default();
     requote_tokens(sql, &strings, &mut edits);
-    Ok(edits.write(sql)?)
+    Ok(edits.apply_to(sql)?)
 }
 
 fn find_double_quoted_strings(sql: &str, tokens: &[Token]) -> Vec<Token> {

@@ -65,7 +65,7 @@ pub enum Function {
     CloseSubquery,
     /// `hq_hold(mark, n, n calls …, value, …)`: stores the values of a candidate row of a LIMIT;
     /// returns its truth.
-    HoldValues,
+    StoreCallValues,
     /// `hq_row_note(opened, truth)`: ends the recording of a candidate row; returns its number.
     NumberRow,
     /// `hq_mark()`: returns a mark, the number of pending calls so far plus one. If the number has
@@ -82,7 +82,7 @@ pub enum Function {
     /// `hq_limit(mark, value)`: returns a LIMIT, or 0 while a call in it is pending.
     Limit,
     /// `hq_after(mark, value)`: returns the value and records whether a call in it is pending.
-    RememberPending,
+    RecordPending,
     /// `hq_all(truth, …)`: returns the truth value of an AND.
     All,
     /// `hq_any(truth, …)`: returns the truth value of an OR.
@@ -111,14 +111,14 @@ impl Function {
         Self::CloseRow,
         Self::OpenSubquery,
         Self::CloseSubquery,
-        Self::HoldValues,
+        Self::StoreCallValues,
         Self::NumberRow,
         Self::PendingMark,
         Self::PredicateTruth,
         Self::BeginLookup,
         Self::EndLookup,
         Self::Limit,
-        Self::RememberPending,
+        Self::RecordPending,
         Self::All,
         Self::Any,
         Self::RecordTruth,
@@ -139,14 +139,14 @@ impl Function {
             Self::CloseRow => "hq_close",
             Self::OpenSubquery => "hq_start",
             Self::CloseSubquery => "hq_run",
-            Self::HoldValues => "hq_hold",
+            Self::StoreCallValues => "hq_hold",
             Self::NumberRow => "hq_row_note",
             Self::PendingMark => "hq_mark",
             Self::PredicateTruth => "hq_leaf",
             Self::BeginLookup => "hq_quiet",
             Self::EndLookup => "hq_settled",
             Self::Limit => "hq_limit",
-            Self::RememberPending => "hq_after",
+            Self::RecordPending => "hq_after",
             Self::All => "hq_all",
             Self::Any => "hq_any",
             Self::RecordTruth => "hq_note",

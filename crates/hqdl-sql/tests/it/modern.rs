@@ -177,7 +177,7 @@ fn an_edit_applies_wherever_its_range_is_moved_or_copied() {
         .replace(outer.clone(), EditText::join(["x(".into()].into_iter().chain(new).collect(), ""));
     edits.replace(inner.clone(), EditText::concat(["h(".into(), (14..15).into(), ")".into()]));
     edits.replace(15..15, "1");
-    let written = edits.write(sql).unwrap();
+    let written = edits.apply_to(sql).unwrap();
     assert_eq!(written.sql, "SELECT x(h(b1), h(b1), a) FROM t");
     for (part, original) in
         [("b", 14..15), ("a", 9..10), ("x(", outer), ("h(", inner), ("t", 23..24)]

@@ -112,7 +112,7 @@ fn is_read_by(expansion: &Expansion, questions: &[BenchmarkQuestion]) -> bool {
     let many = expansion.columns.iter().filter_map(|c| Some(&c.many.as_ref()?.table));
     let tables: Vec<String> =
         many.chain([&expansion.name]).map(|name| name.to_lowercase()).collect();
-    let queries = questions.iter().filter_map(|q| q.query(Mode::Hqdl));
+    let queries = questions.iter().filter_map(|q| q.find_query(Mode::Hqdl));
     queries.into_iter().any(|sql| {
         let sql = sql.to_lowercase();
         tables.iter().any(|table| sql.contains(table.as_str()))

@@ -163,7 +163,8 @@ impl GoldDatabase {
     ) -> Result<Faults, SwanError> {
         let mut all = self.faults.borrow_mut();
         let checked = all.entry((header.questions_file.clone(), header.mode)).or_default();
-        let query = |q: &BenchmarkQuestion| q.query(header.mode).unwrap_or_default().to_owned();
+        let query =
+            |q: &BenchmarkQuestion| q.find_query(header.mode).unwrap_or_default().to_owned();
         let mut new = questions.to_vec();
         new.retain(|q| !checked.queries.contains(&query(q)));
         if !new.is_empty() {
@@ -256,7 +257,7 @@ pub fn score_run(
             Faults::new()
         });
         for (scored, question) in scored.iter_mut().zip(questions) {
-            let query = question.query(header.mode).unwrap_or_default();
+            let query = question.find_query(header.mode).unwrap_or_default();
             let fault = faults.get(query).filter(|_| is_wrong(scored));
             scored.known = fault.map(|fault| faults::describe_fault(fault, scored.difference()));
         }
@@ -298,7 +299,7 @@ pub fn score_run(
         graded: mean(grades.iter().map(|g| g.graded).sum()),
         relative_error: compute_median(grades.iter().filter_map(|g| g.relative_error).collect()),
         factuality,
-        spent: sum_spent(record),
+        spent: sum_cost(record),
         runs: record.runs.iter().map(to_run_cost).collect(),
         questions: scored,
         notes,
@@ -306,7 +307,7 @@ pub fn score_run(
     })
 }
 
-fn sum_spent(record: &RunsRecord) -> Cost {
+fn sum_cost(record: &RunsRecord) -> Cost {
     let mut cost = Cost::default();
     for run in &record.runs {
         cost.add(&run.total_cost());

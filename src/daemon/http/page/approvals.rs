@@ -8,7 +8,7 @@ use maud::{Markup, html};
 use serde::Deserialize;
 
 use super::super::query::run_blocking;
-use super::super::reply::HttpRefusal;
+use super::super::reply::HttpError;
 use super::{ErrorPage, HttpState, Page, ShownPage, read_form, redirect_to, render_page};
 use crate::approval::{APPROVAL_MINUTES, ApprovalError, OpenPlan, OpenState, PlanStore};
 use crate::failure::Failure;
@@ -39,7 +39,7 @@ pub(super) async fn submit_decision(
     let approves = match action.as_str() {
         "approve" => true,
         "reject" => false,
-        _ => return Err(HttpRefusal::bad_request("the form names no decision", "").into()),
+        _ => return Err(HttpError::bad_request("the form names no decision", "").into()),
     };
     let decide = move |plans: &PlanStore, now| {
         let open = plans.find_open_plan(&plan, now)?.filter(|open| open.digest() == shown);
@@ -90,7 +90,7 @@ fn render_plan(open: &OpenPlan) -> Markup {
     html! {
         section.card data-plan=(plan.id()) {
             h2 { "Plan " code { (plan.id()) } }
-            @for (name, text) in plan.describe() {
+            @for (name, text) in plan.list_details() {
                 p { strong { (name) } }
                 pre tabindex="0" { (text) }
             }

@@ -7,7 +7,7 @@ use serde_json::Value as Json;
 
 use super::super::api::{OverrideChange, OverrideRequest, read_provenance};
 use super::super::query::run_blocking;
-use super::super::reply::HttpRefusal;
+use super::super::reply::HttpError;
 use super::{
     ErrorPage, HttpState, QueryPairs, ShownPage, find_spec, percent_encode, read_form, redirect_to,
     render_page, shorten_time, spec_path,
@@ -47,7 +47,7 @@ pub(super) async fn show_cell(
     of_spec.push(("spec".to_owned(), name.clone()));
     let cells = read_provenance(&state, of_spec).await?;
     let (table, column, key) = parse_cell_address(&asked);
-    let (_, active_spec) = state.active_spec(Some(&name))?;
+    let (_, active_spec) = state.find_active_spec(Some(&name))?;
     let of_table = |e: &&Expansion| {
         let many = |c: &Column| c.many.as_ref().map(|many| many.table.clone());
         let mut tables = e.columns.iter().filter_map(many).chain([e.name.clone()]);
@@ -117,9 +117,7 @@ pub(super) async fn set_override(
         Some("set") | None => OverrideChange::Set,
         Some("unset") => OverrideChange::Remove,
         Some(other) => {
-            return Err(
-                HttpRefusal::bad_request(format!("this page cannot do `{other}`"), "").into()
-            );
+            return Err(HttpError::bad_request(format!("this page cannot do `{other}`"), "").into());
         }
     };
     let parts: Vec<Json> = key.iter().map(|k| k.as_str().into()).collect();

@@ -73,7 +73,7 @@ pub(super) async fn show_doubts(
     Path(name): Path<String>,
     Query(asked): Query<QueryPairs>,
 ) -> ShownPage {
-    let (_, active_spec) = state.active_spec(Some(&name))?;
+    let (_, active_spec) = state.find_active_spec(Some(&name))?;
     let (client_guard, _) = state.context.clients.begin_work();
     let permit = state.acquire_read_permit().await?;
     let facts = Arc::clone(&state.context.facts);

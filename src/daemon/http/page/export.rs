@@ -9,7 +9,7 @@ use rusqlite::types::Value as SqlValue;
 use rusqlite::types::ValueRef;
 use serde_json::{Map, Value as Json};
 
-use super::super::reply::HttpRefusal;
+use super::super::reply::HttpError;
 #[cfg(feature = "parquet")]
 use super::super::rows::estimate_value_length;
 use super::format_value;
@@ -31,7 +31,7 @@ impl ExportFormat {
     const ALL: [Self; 3] = [Self::Csv, Self::Json, Self::Parquet];
 
     /// Returns the formats that this build can write.
-    pub(super) fn available() -> impl Iterator<Item = Self> {
+    pub(super) fn list_available() -> impl Iterator<Item = Self> {
         Self::ALL.into_iter().filter(|format| format.is_available())
     }
 
@@ -44,14 +44,14 @@ impl ExportFormat {
     }
 
     /// Returns an error if this build cannot write the format.
-    pub(super) fn check(self) -> Result<(), HttpRefusal> {
+    pub(super) fn check_available(self) -> Result<(), HttpError> {
         if self.is_available() {
             return Ok(());
         }
         let hint =
             "use a released program or the Python module, or build hqdl with `--features parquet`";
         let message = "this build of hqdl cannot write Parquet files".to_owned();
-        Err(HttpRefusal::new(StatusCode::NOT_IMPLEMENTED, message, hint))
+        Err(HttpError::new(StatusCode::NOT_IMPLEMENTED, message, hint))
     }
 
     pub(super) fn name(self) -> &'static str {

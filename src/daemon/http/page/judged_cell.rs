@@ -1,5 +1,5 @@
-//! Context for judging a cell: the rows of its entity, the origin of its value, its past values,
-//! and the passages.
+//! Information for a person who judges a cell: the rows of its entity, the origin of its value, its
+//! past values, and the passages.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use tokio::sync::watch;
 use super::super::api::read_provenance;
 use super::super::facts::find_fact_entities;
 use super::super::query::{READ_TIMEOUT, run_blocking};
-use super::super::reply::HttpRefusal;
+use super::super::reply::HttpError;
 use super::cell::render_evidence;
 use super::{HttpState, format_value, truncate_text};
 use crate::audit::sheet::format_cell;
@@ -44,7 +44,7 @@ pub(super) struct CellAddress {
     pub(super) key: Vec<Value>,
 }
 
-/// A cell with the context for judging it.
+/// Information that a person needs to judge a cell.
 pub(super) struct JudgedCell {
     /// Rows of the entity in each source, or the reason why they could not be read.
     rows: Result<Vec<MatchingRows>, String>,
@@ -69,12 +69,12 @@ struct PastAnswer {
     text: String,
 }
 
-/// Reads what a person needs to judge a cell.
+/// Reads the information that a person needs to judge a cell.
 pub(super) async fn read_judged_cell(
     state: &HttpState,
     spec: &str,
     address: CellAddress,
-) -> Result<JudgedCell, HttpRefusal> {
+) -> Result<JudgedCell, HttpError> {
     let mut of_cell = vec![
         ("spec".to_owned(), spec.to_owned()),
         ("table".to_owned(), address.table.clone()),
@@ -83,7 +83,7 @@ pub(super) async fn read_judged_cell(
     let key = address.key.iter().map(|part| format_value(&part.to_json()));
     of_cell.extend(key.map(|part| ("key".to_owned(), part)));
     let cells = read_provenance(state, of_cell).await.unwrap_or_default();
-    let (_, active_spec) = state.active_spec(Some(spec))?;
+    let (_, active_spec) = state.find_active_spec(Some(spec))?;
     let facts = Arc::clone(&state.context.facts);
     let (client_guard, interrupt) = state.context.clients.begin_work();
     let permit = state.acquire_read_permit().await?;
@@ -163,11 +163,11 @@ fn add_history(
     let override_now = overrides.get(n, entity, at).cloned();
     let history = facts.history();
     let mut identities = history.list_column_identity_ids(&column.name)?;
-    for also in &column.also {
-        identities.push(history.intern_column_identity(also)?);
+    for identity in &column.other_identities {
+        identities.push(history.intern_column_identity(identity)?);
     }
     let mut past = history.load_facts(fact_entity)?;
-    past.retain(|fact| identities.contains(&fact.meaning));
+    past.retain(|fact| identities.contains(&fact.identity_id));
     let ids: Vec<i64> = past.iter().map(|fact| fact.completion).collect();
     let origins = history.load_completions(&ids)?.into_iter();
     let to_answer = |(fact, origin): (Fact, Option<(Completion, String)>)| {

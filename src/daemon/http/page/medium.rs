@@ -7,7 +7,7 @@ use maud::{Markup, html};
 
 use super::super::api::read_provenance;
 use super::super::query::run_blocking;
-use super::super::reply::HttpRefusal;
+use super::super::reply::HttpError;
 use super::{ErrorPage, HttpState, QueryPairs, find_spec, percent_encode, spec_path};
 use crate::spec::media::HtmlElement;
 use crate::spec::{Expansion, MediaColumn};
@@ -19,7 +19,7 @@ fn key_media<'e>(
     key: &'e [String],
 ) -> impl Iterator<Item = (usize, &'e MediaColumn, Value)> {
     expansion.key.names().iter().zip(key).enumerate().filter_map(move |(n, (name, text))| {
-        Some((n, expansion.media_column(name)?, Value::Text(text.clone())))
+        Some((n, expansion.find_media_column(name)?, Value::Text(text.clone())))
     })
 }
 
@@ -58,7 +58,7 @@ pub(super) async fn get_medium(
     of_spec.retain(|(n, _)| n != "spec");
     of_spec.push(("spec".to_owned(), name.clone()));
     let cells = read_provenance(&state, of_spec).await?;
-    let (_, active_spec) = state.active_spec(Some(&name))?;
+    let (_, active_spec) = state.find_active_spec(Some(&name))?;
     let (client_guard, _) = state.context.clients.begin_work();
     let permit = state.acquire_read_permit().await?;
     let read = move || {
@@ -73,6 +73,6 @@ pub(super) async fn get_medium(
         Ok(media.unwrap_or_else(missing))
     };
     let medium: Result<(&str, Vec<u8>), String> = run_blocking(permit, client_guard, read).await?;
-    let (mime_type, bytes) = medium.map_err(|reason| HttpRefusal::bad_request(reason, ""))?;
+    let (mime_type, bytes) = medium.map_err(|reason| HttpError::bad_request(reason, ""))?;
     Ok(([(header::CONTENT_TYPE, mime_type)], bytes).into_response())
 }

@@ -41,11 +41,11 @@ use maud::{DOCTYPE, Markup, html};
 use serde::de::DeserializeOwned;
 
 use super::HttpState;
-use super::reply::HttpRefusal;
+use super::reply::HttpError;
 use crate::daemon::status::{RunState, RunStatus, SpecStatus};
 use crate::failure::Failure;
 
-pub(super) use self::ask::AskPresses;
+pub(super) use self::ask::AskSubmissions;
 
 /// Number of characters that fit on a line in the narrowest window.
 const NARROW_WIDTH: usize = 36;
@@ -106,11 +106,11 @@ impl IntoResponse for Page {
 }
 
 /// A page with an error message.
-pub(super) struct ErrorPage(HttpRefusal);
+pub(super) struct ErrorPage(HttpError);
 
-impl From<HttpRefusal> for ErrorPage {
-    fn from(refusal: HttpRefusal) -> Self {
-        Self(refusal)
+impl From<HttpError> for ErrorPage {
+    fn from(error: HttpError) -> Self {
+        Self(error)
     }
 }
 
@@ -122,7 +122,7 @@ impl From<Failure> for ErrorPage {
 
 impl IntoResponse for ErrorPage {
     fn into_response(self) -> Response {
-        let HttpRefusal { status, failure } = self.0;
+        let HttpError { status, failure } = self.0;
         // Otherwise the browser would not ask for the password.
         let ask = (status == StatusCode::UNAUTHORIZED)
             .then_some([(header::WWW_AUTHENTICATE, "Basic realm=\"hqdl\"")]);
@@ -133,16 +133,16 @@ impl IntoResponse for ErrorPage {
 
 /// Handles unknown paths: returns a page to browsers, otherwise the API's error.
 pub(super) async fn reject_route(headers: HeaderMap, uri: Uri) -> Response {
-    show_refusal(&headers, super::reply::reject_route(&uri))
+    render_error(&headers, super::reply::reject_route(&uri))
 }
 
 /// Returns an error as a page to browsers, otherwise as the API does.
-pub(super) fn show_refusal(headers: &HeaderMap, refusal: HttpRefusal) -> Response {
+pub(super) fn render_error(headers: &HeaderMap, error: HttpError) -> Response {
     let accepts = headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok());
     if accepts.is_some_and(|accept| accept.contains("text/html")) {
-        return ErrorPage(refusal).into_response();
+        return ErrorPage(error).into_response();
     }
-    refusal.into_response()
+    error.into_response()
 }
 
 /// Name-value pairs of a URL or a form, in order.
@@ -216,9 +216,9 @@ async fn read_form<T: DeserializeOwned>(request: Request) -> Result<T, ErrorPage
     match tokio::time::timeout(FORM_TIMEOUT, Form::<T>::from_request(request, &())).await {
         Ok(Ok(Form(form))) => Ok(form),
         Ok(Err(why)) => {
-            Err(HttpRefusal::bad_request(format!("the form is invalid: {why}"), "").into())
+            Err(HttpError::bad_request(format!("the form is invalid: {why}"), "").into())
         }
-        Err(_) => Err(HttpRefusal::bad_request("the form did not arrive", "").into()),
+        Err(_) => Err(HttpError::bad_request("the form did not arrive", "").into()),
     }
 }
 
@@ -244,9 +244,9 @@ fn spec_path(name: &str) -> String {
 /// Returns a spec, or the error page for an unknown one.
 fn find_spec(state: &HttpState, name: &str) -> Result<Arc<SpecStatus>, ErrorPage> {
     let status = state.context.status.borrow();
-    status.spec(name).cloned().ok_or_else(|| {
+    status.find_spec(name).cloned().ok_or_else(|| {
         let failure = super::unknown_spec_failure(name, status.specs.keys());
-        HttpRefusal { status: StatusCode::NOT_FOUND, failure }.into()
+        HttpError { status: StatusCode::NOT_FOUND, failure }.into()
     })
 }
 

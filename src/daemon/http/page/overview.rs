@@ -166,7 +166,7 @@ fn render_cost_section(
     };
     let to_finish = planned.or_else(|| costs.map(estimate).sum());
     let is_known = planned.is_some() || !spec.columns.is_empty();
-    let last = spec.run.or(spec.last_run).and_then(|id| status.run(id));
+    let last = spec.run.or(spec.last_run).and_then(|id| status.find_run(id));
     html! {
         dl.facts {
             div { dt { "Spent in 30 days" } dd { (format_usd(spent)) } }

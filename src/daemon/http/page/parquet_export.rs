@@ -37,7 +37,7 @@ pub(super) fn write_table(
         .zip(&classes)
         .map(|(column, classes)| (column.name.clone(), classes.column_type(declare(column))))
         .collect();
-    let mut writer = ParquetWriter::new(out, &typed, Vec::new()).map_err(report_unwritten)?;
+    let mut writer = ParquetWriter::new(out, &typed, Vec::new()).map_err(to_write_failure)?;
     for_each_value(database, sql, columns, &mut |n, value| {
         if let RecordValue::List(items) = value {
             let texts = items.iter().map(|item| item.to_text().unwrap_or_default().into_owned());
@@ -45,9 +45,9 @@ pub(super) fn write_table(
         } else {
             writer.push_value(n, to_plain_value(value));
         }
-        if n + 1 < columns.len() { Ok(()) } else { writer.end_row().map_err(report_unwritten) }
+        if n + 1 < columns.len() { Ok(()) } else { writer.end_row().map_err(to_write_failure) }
     })?;
-    writer.finish().map(drop).map_err(report_unwritten)
+    writer.finish().map(drop).map_err(to_write_failure)
 }
 
 /// Visits all values of the rows, with the position of their column.
@@ -107,6 +107,6 @@ pub(super) fn write_result(names: &[String], rows: &[Vec<SqlValue>]) -> std::io:
     writer.finish().map_err(std::io::Error::other)
 }
 
-fn report_unwritten(error: impl std::fmt::Display) -> Failure {
+fn to_write_failure(error: impl std::fmt::Display) -> Failure {
     Failure::wrong_input(error.to_string(), "start the download again")
 }

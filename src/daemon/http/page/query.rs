@@ -17,7 +17,7 @@ use serde_json::{Value as Json, json};
 use tokio::sync::mpsc;
 
 use super::super::query::{AskedQuery, collect_rows, explain_request};
-use super::super::reply::HttpRefusal;
+use super::super::reply::HttpError;
 use super::super::rows::estimate_value_length;
 use super::export::{ExportFormat, ExportSink};
 use super::result_chart::{ChartChoice, ChartKind, ResultChart, ResultRows, ShownValue};
@@ -73,13 +73,13 @@ pub(super) struct QueryForm {
 }
 
 impl QueryForm {
-    fn to_request(&self) -> Result<AskedQuery, HttpRefusal> {
+    fn to_request(&self) -> Result<AskedQuery, HttpError> {
         let spec = Some(self.spec.clone()).filter(|s| !s.is_empty());
         let interval = match self.interval.trim() {
             "" => None,
             text => Some(text.parse().map_err(|_| {
                 let why = format!("`{text}` is not a valid confidence");
-                HttpRefusal::bad_request(why, "enter percent, such as 95")
+                HttpError::bad_request(why, "enter percent, such as 95")
             })?),
         };
         let values = params::list_parameters(&self.sql).into_iter();
@@ -103,7 +103,7 @@ enum QueryOutcome {
     Explained(Meta),
     /// The query was saved; contains a message.
     Saved(String),
-    Failed(HttpRefusal),
+    Failed(HttpError),
 }
 
 /// The first rows of a result.
@@ -286,7 +286,7 @@ async fn run_form_action(
     state: &HttpState,
     form: &QueryForm,
     live: Option<LiveLines>,
-) -> Result<QueryOutcome, HttpRefusal> {
+) -> Result<QueryOutcome, HttpError> {
     let request = form.to_request()?;
     if form.action == "explain" {
         return explain_request(state, request).await.map(QueryOutcome::Explained);
@@ -318,8 +318,8 @@ async fn export_result(
     state: &HttpState,
     form: &QueryForm,
     format: ExportFormat,
-) -> Result<Response, HttpRefusal> {
-    format.check()?;
+) -> Result<Response, HttpError> {
+    format.check_available()?;
     let sink = ExportSink::new(format, state.context.settings.max_bytes);
     let (_, sink) = collect_rows(state, form.to_request()?, false, None, sink).await?;
     Ok((format.headers("result"), sink.body).into_response())
@@ -328,7 +328,7 @@ async fn export_result(
 fn render_query(state: &HttpState, form: &QueryForm, outcome: &QueryOutcome) -> Response {
     let page = render_query_page(state, form, outcome);
     match outcome {
-        QueryOutcome::Failed(refusal) => (refusal.status, page).into_response(),
+        QueryOutcome::Failed(error) => (error.status, page).into_response(),
         _ => page.into_response(),
     }
 }
@@ -354,7 +354,7 @@ fn render_query_page(state: &HttpState, form: &QueryForm, outcome: &QueryOutcome
         @match outcome {
             QueryOutcome::Nothing | QueryOutcome::Explained(_) => {}
             QueryOutcome::Saved(message) => p.note role="status" { (message) },
-            QueryOutcome::Failed(refusal) => (render_failure(&refusal.failure)),
+            QueryOutcome::Failed(error) => (render_failure(&error.failure)),
             QueryOutcome::Rows(meta, rows) => { (render_rows_section(form, rows)) (render_usage_section(meta)) }
         }
     };
@@ -472,7 +472,7 @@ fn render_rows_section(form: &QueryForm, preview: &RowsPreview) -> Markup {
         div.row.controls {
             strong { (preview.count) " rows" @if preview.count > preview.rows.len() { ", the first " (preview.rows.len()) " shown" } }
             span { "Download "
-                @for format in ExportFormat::available() {
+                @for format in ExportFormat::list_available() {
                     button.slight form="query" name="do" value=(format.name()) { (format.label()) } " "
                 } }
         }
@@ -623,12 +623,12 @@ fn render_plan_tree(meta: &Meta) -> Markup {
     };
     html! {
         ul.tree {
-            @for outcome in &meta.plan.rules { (rule(outcome.rule, outcome.fired, &outcome.why)) }
+            @for outcome in &meta.plan.rules { (rule(outcome.rule, outcome.is_applied, &outcome.why)) }
             @for select in &meta.plan.selects {
                 li { code { (select.text) }
                     ul {
                         @for condition in &select.conjuncts { li { code { (condition.text) } " " span.quiet { "evaluated " (condition.stage) } } }
-                        @for outcome in &select.rules { (rule(outcome.rule, outcome.fired, &outcome.why)) }
+                        @for outcome in &select.rules { (rule(outcome.rule, outcome.is_applied, &outcome.why)) }
                     }
                 }
             }

@@ -295,7 +295,7 @@ fn build_scale(numbers: impl Iterator<Item = f64>, ticks: f64) -> ValueScale {
 mod tests {
     use super::{ChartChoice, ChartKind, ResultChart, ResultRows, ShownValue};
 
-    fn chosen(columns: &[&str], rows: &[&[&str]], kind: &str) -> Option<ResultChart> {
+    fn choose_chart_of_kind(columns: &[&str], rows: &[&[&str]], kind: &str) -> Option<ResultChart> {
         let columns: Vec<String> = columns.iter().map(|c| (*c).to_owned()).collect();
         let value =
             |text: &&str| ShownValue { text: Some((*text).to_owned()), number: text.parse().ok() };
@@ -312,22 +312,31 @@ mod tests {
         let chart = |kind, x, y| Some(ResultChart { kind, x, y });
         let groups: &[&[&str]] = &[&["a", "3", "2", "5"], &["b", "1", "0", "2"]];
         assert_eq!(
-            chosen(&["g", "n", "n_low", "n_high"], groups, ""),
+            choose_chart_of_kind(&["g", "n", "n_low", "n_high"], groups, ""),
             chart(ChartKind::Bar, 0, Some(1))
         );
         let names: &[&[&str]] = &[&["a"], &["b"], &["a"]];
-        assert_eq!(chosen(&["g"], names, ""), chart(ChartKind::Bar, 0, None));
+        assert_eq!(choose_chart_of_kind(&["g"], names, ""), chart(ChartKind::Bar, 0, None));
         let years: &[&[&str]] = &[&["1990", "2"], &["1991", "7"], &["1992", "-1"]];
-        assert_eq!(chosen(&["year", "n"], years, ""), chart(ChartKind::Line, 0, Some(1)));
         assert_eq!(
-            chosen(&["year", "n"], years, "histogram"),
+            choose_chart_of_kind(&["year", "n"], years, ""),
+            chart(ChartKind::Line, 0, Some(1))
+        );
+        assert_eq!(
+            choose_chart_of_kind(&["year", "n"], years, "histogram"),
             chart(ChartKind::Histogram, 0, Some(1))
         );
         let points: &[&[&str]] = &[&["3", "2"], &["1", "7"], &["2", "5"]];
-        assert_eq!(chosen(&["a", "b"], points, ""), chart(ChartKind::Scatter, 0, Some(1)));
-        assert_eq!(chosen(&["a"], &[&["3"], &["1"]], ""), chart(ChartKind::Histogram, 0, None));
-        assert_eq!(chosen(&["a"], names, "scatter"), None);
-        assert_eq!(chosen(&["a"], &[&["3"]], ""), None);
-        assert_eq!(chosen(&["a"], names, "none"), None);
+        assert_eq!(
+            choose_chart_of_kind(&["a", "b"], points, ""),
+            chart(ChartKind::Scatter, 0, Some(1))
+        );
+        assert_eq!(
+            choose_chart_of_kind(&["a"], &[&["3"], &["1"]], ""),
+            chart(ChartKind::Histogram, 0, None)
+        );
+        assert_eq!(choose_chart_of_kind(&["a"], names, "scatter"), None);
+        assert_eq!(choose_chart_of_kind(&["a"], &[&["3"]], ""), None);
+        assert_eq!(choose_chart_of_kind(&["a"], names, "none"), None);
     }
 }

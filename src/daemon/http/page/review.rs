@@ -10,7 +10,7 @@ use serde::Deserialize;
 use tokio::sync::watch;
 
 use super::super::query::run_blocking;
-use super::super::reply::HttpRefusal;
+use super::super::reply::HttpError;
 use super::judged_cell::{CellAddress, JudgedCell, read_judged_cell, render_rows, render_sources};
 use super::spec_edit::CHECK_TIMEOUT;
 use super::{
@@ -255,7 +255,7 @@ impl<'s> Review<'s> {
         html! {
             section.card {
                 h2 { "Accuracy so far" }
-                table.why { @for column in self.audit.report_columns(self.expansion, CONFIDENCE) {
+                table.why { @for column in self.audit.build_column_reports(self.expansion, CONFIDENCE) {
                     tr { th scope="row" { (column.column) } td {
                         @match column.accuracy {
                             Some([estimate, low, high]) => { (percent(estimate)) " " span.quiet.small { (percent(low)) " to " (percent(high)) } }
@@ -366,8 +366,8 @@ async fn run_with_spec<T: Send + 'static>(
     state: &HttpState,
     name: &str,
     work: impl FnOnce(&Arc<ActiveSpec>) -> Result<T, Failure> + Send + 'static,
-) -> Result<T, HttpRefusal> {
-    let (_, active_spec) = state.active_spec(Some(name))?;
+) -> Result<T, HttpError> {
+    let (_, active_spec) = state.find_active_spec(Some(name))?;
     let (client_guard, _) = state.context.clients.begin_work();
     let permit = state.acquire_read_permit().await?;
     run_blocking(permit, client_guard, move || Ok(work(&active_spec)?)).await
@@ -389,9 +389,9 @@ pub(super) async fn draw_sample(
     let form: SampleForm = read_form(request).await?;
     let rows = form.rows.trim().parse().ok().filter(|rows| *rows > 0).ok_or_else(|| {
         let message = format!("`{}` is not a number of rows", form.rows);
-        HttpRefusal::bad_request(message, "enter a whole number, such as 25")
+        HttpError::bad_request(message, "enter a whole number, such as 25")
     })?;
-    let (name, active) = state.active_spec(Some(&name))?;
+    let (name, active) = state.find_active_spec(Some(&name))?;
     let path = format!("{}/review?table={}", spec_path(&name), percent_encode(&form.table));
     let (client_guard, interrupt) = state.context.clients.begin_work();
     let permit = state.acquire_query_permit().await?;

@@ -9,7 +9,7 @@ use serde::Deserialize;
 use serde_json::Value as Json;
 
 use super::super::query::run_blocking;
-use super::super::reply::HttpRefusal;
+use super::super::reply::HttpError;
 use super::frontier::render_thresholds;
 use super::spec_edit::{CHECK_TIMEOUT, price_cells};
 use super::{
@@ -239,7 +239,7 @@ pub(super) async fn approve_run(
         text => match text.parse::<f64>().ok().filter(|b| b.is_finite() && *b >= 0.0) {
             Some(budget) => Some(budget),
             None => {
-                return Err(HttpRefusal::bad_request(
+                return Err(HttpError::bad_request(
                     format!("`{text}` is not a valid budget"),
                     "enter an amount in USD, such as 0.50",
                 )
@@ -261,7 +261,7 @@ pub(super) async fn approve_run(
 
 /// Plans a spec's missing cells. Sends no request.
 async fn price_missing_cells(state: &HttpState, name: &str) -> Result<(Plan, f64), ErrorPage> {
-    let (_, active) = state.active_spec(Some(name))?;
+    let (_, active) = state.find_active_spec(Some(name))?;
     let (client_guard, interrupt) = state.context.clients.begin_work();
     let permit = state.acquire_query_permit().await?;
     let facts = Arc::clone(&state.context.facts);

@@ -15,7 +15,7 @@ use serde_json::{Value as Json, json};
 use tokio::sync::{OwnedMutexGuard, watch};
 
 use super::super::query::run_blocking;
-use super::super::reply::HttpRefusal;
+use super::super::reply::HttpError;
 use super::{
     ErrorPage, HttpState, Page, find_spec, read_form, render_failure, render_page,
     render_spec_tabs, spec_path,
@@ -90,12 +90,12 @@ pub(super) async fn submit_editor(
         // The file may have changed since the user opened it.
         editor.base.clone_from(&form.base);
     } else if form.action != "preview" {
-        return Err(read_only_refusal().into());
+        return Err(read_only_error().into());
     }
     // Every response contains the user's text, so that no edit is lost.
     let answer = match editor.submit(&state, &form.action).await {
         Ok((status, content)) => (status, editor.render(&content)),
-        Err(HttpRefusal { status, failure }) => (status, editor.render(&render_failure(&failure))),
+        Err(HttpError { status, failure }) => (status, editor.render(&render_failure(&failure))),
     };
     Ok(answer.into_response())
 }
@@ -108,7 +108,7 @@ pub(super) async fn check_spec(
 ) -> Result<axum::Json<Json>, ErrorPage> {
     let form: EditForm = read_form(request).await?;
     if !state.context.settings.edit {
-        return Err(read_only_refusal().into());
+        return Err(read_only_error().into());
     }
     let path = PathBuf::from(&find_spec(&state, &name)?.path);
     let (client_guard, interrupt) = state.context.clients.begin_work();
@@ -117,7 +117,7 @@ pub(super) async fn check_spec(
     let checked = run_blocking(permit, client_guard, move || {
         Ok(check_text(&path, form.text, &facts, false, interrupt)?)
     });
-    let problems = match checked.await.map_err(|refusal| refusal.failure) {
+    let problems = match checked.await.map_err(|error| error.failure) {
         Ok((warnings, _)) => warnings.to_json(),
         Err(Failure::Problems(problems)) => problems.to_json(),
         Err(failure) => json!([{ "severity": "error", "message": failure.message() }]),
@@ -135,15 +135,15 @@ pub(super) async fn add_example(
     state: &HttpState,
     name: &str,
     example: ExampleTable,
-) -> Result<String, HttpRefusal> {
+) -> Result<String, HttpError> {
     if !state.context.settings.edit {
-        return Err(read_only_refusal());
+        return Err(read_only_error());
     }
     if example.question.is_empty() {
-        return Err(HttpRefusal::bad_request("the question is empty", "write it out in full"));
+        return Err(HttpError::bad_request("the question is empty", "write it out in full"));
     }
-    let (name, active) = state.active_spec(Some(name).filter(|name| !name.is_empty()))?;
-    let path = state.context.status.borrow().spec(&name).map(|spec| spec.path.clone());
+    let (name, active) = state.find_active_spec(Some(name).filter(|name| !name.is_empty()))?;
+    let path = state.context.status.borrow().find_spec(&name).map(|spec| spec.path.clone());
     let path = path.unwrap_or_default();
     let message = format!("Kept as an [[example]] in {path}.");
     let lock = state.edits.lock().await;
@@ -152,19 +152,19 @@ pub(super) async fn add_example(
         let add = |text: &str| edit::add_example(text, &example);
         edit_spec(FilePath::new(&path), &database, add)
     });
-    edited.await.map_err(|_| internal_refusal())??;
+    edited.await.map_err(|_| internal_error())??;
     drop(lock);
     Ok(message)
 }
 
-fn internal_refusal() -> HttpRefusal {
-    HttpRefusal::bad_request("this is a bug in hqdl", "")
+fn internal_error() -> HttpError {
+    HttpError::bad_request("this is a bug in hqdl", "")
 }
 
-/// Returns the refusal for a text that is submitted without `--edit`. The text of a spec can name
+/// Returns the error for a text that is submitted without `--edit`. The text of a spec can name
 /// any database and folder on the machine, so the daemon does not even check it.
-pub(super) fn read_only_refusal() -> HttpRefusal {
-    HttpRefusal::new(
+pub(super) fn read_only_error() -> HttpError {
+    HttpError::new(
         StatusCode::FORBIDDEN,
         "the page may not change specs".to_owned(),
         "start the daemon with --edit",
@@ -239,7 +239,7 @@ impl SpecEditor {
         let path = PathBuf::from(&find_spec(state, name)?.path);
         let text = std::fs::read_to_string(&path).map_err(|e| {
             let message = format!("cannot read {}: {}", path.display(), describe_io_error(&e));
-            HttpRefusal::bad_request(message, "check the path and its permissions")
+            HttpError::bad_request(message, "check the path and its permissions")
         })?;
         let can_edit = state.context.settings.edit;
         let base = blake3::hash(text.as_bytes()).to_hex().to_string();
@@ -251,7 +251,7 @@ impl SpecEditor {
         &mut self,
         state: &HttpState,
         action: &str,
-    ) -> Result<(StatusCode, Markup), HttpRefusal> {
+    ) -> Result<(StatusCode, Markup), HttpError> {
         let facts = Arc::clone(&state.context.facts);
         let (path, text) = (self.path.clone(), self.shown.clone());
         let previews = action == "preview";
@@ -286,7 +286,7 @@ impl SpecEditor {
 
     /// Saves the shown text if the file has not changed since the user opened it. Returns false if
     /// it has changed.
-    async fn save(&mut self, lock: OwnedMutexGuard<()>) -> Result<bool, HttpRefusal> {
+    async fn save(&mut self, lock: OwnedMutexGuard<()>) -> Result<bool, HttpError> {
         let Ok(base) = blake3::Hash::from_hex(&self.base) else { return Ok(false) };
         let (path, text) = (self.path.clone(), self.shown.clone());
         let saved = tokio::task::spawn_blocking(move || {
@@ -294,7 +294,7 @@ impl SpecEditor {
             drop(lock);
             saved
         });
-        let is_saved = saved.await.map_err(|_| internal_refusal())??;
+        let is_saved = saved.await.map_err(|_| internal_error())??;
         if is_saved {
             self.text.clone_from(&self.shown);
             self.base = blake3::hash(self.text.as_bytes()).to_hex().to_string();

@@ -10,7 +10,7 @@ use rusqlite::{Connection, OptionalExtension, params, params_from_iter};
 use serde_json::{Map, Value as Json};
 
 use super::super::query::{READ_TIMEOUT, run_blocking};
-use super::super::reply::HttpRefusal;
+use super::super::reply::HttpError;
 use super::super::rows::{ChunkWriter, stream_body};
 use super::export::{ExportFormat, write_rows};
 use super::facet::{Facet, FacetCollector};
@@ -61,7 +61,7 @@ type PageRows = Vec<(String, Vec<Json>, Json)>;
 struct RowCount {
     rows: u64,
     /// Whether the view can have more rows than were counted.
-    is_cut: bool,
+    is_lower_bound: bool,
 }
 
 /// Content of a table's page.
@@ -84,7 +84,7 @@ pub(super) async fn show_table(
     Query(asked): Query<QueryPairs>,
 ) -> ShownPage {
     let running = find_spec(&state, &name)?.run.is_some();
-    let (_, active_spec) = state.active_spec(Some(&name))?;
+    let (_, active_spec) = state.find_active_spec(Some(&name))?;
     let view = TableView::parse(&asked);
     let (client_guard, interrupt) = state.context.clients.begin_work();
     let permit = state.acquire_read_permit().await?;
@@ -145,11 +145,11 @@ pub(super) async fn export_table(
     let format = asked.iter().find(|(name, _)| name == "format").map_or("", |(_, value)| value);
     let Some(format) = ExportFormat::from_name(format) else {
         return Err(
-            HttpRefusal::bad_request("the format is unknown", "use csv, json or parquet").into()
+            HttpError::bad_request("the format is unknown", "use csv, json or parquet").into()
         );
     };
-    format.check()?;
-    let (_, active_spec) = state.active_spec(Some(&name))?;
+    format.check_available()?;
+    let (_, active_spec) = state.find_active_spec(Some(&name))?;
     let view = TableView::parse(&asked).with_change(|_| ());
     let (client_guard, interrupt) = state.context.clients.begin_work();
     let permit = state.acquire_query_permit().await?;
@@ -172,14 +172,14 @@ pub(super) async fn export_table(
         };
         let ended = write(&mut writer);
         drop(permit);
-        writer.close(ended.map_err(HttpRefusal::from));
+        writer.close(ended.map_err(HttpError::from));
     });
     match chunks.recv().await {
         Some(Ok(first)) => {
             Ok((format.headers(&file), stream_body(first, chunks, client_guard)).into_response())
         }
-        Some(Err(refusal)) => Err(refusal.into()),
-        None => Err(HttpRefusal::server_busy("the download ended early").into()),
+        Some(Err(error)) => Err(error.into()),
+        None => Err(HttpError::server_busy("the download ended early").into()),
     }
 }
 
@@ -268,14 +268,14 @@ fn read_page(
     let (mut rows, count, facets) = read().map_err(|e| database.to_store_error(&e))?;
     // A database on a server provides completions only for a single cell.
     let origins = read_origins(connection, &table.expansion, &rows).unwrap_or_default();
-    let is_cut = rows.len() > PAGE_ROWS;
+    let has_more = rows.len() > PAGE_ROWS;
     rows.truncate(PAGE_ROWS);
     let more = match &view.cursor {
         Some(Cursor { backwards: true, .. }) => {
             rows.reverse();
-            (is_cut, true)
+            (has_more, true)
         }
-        cursor => (cursor.is_some(), is_cut),
+        cursor => (cursor.is_some(), has_more),
     };
     Ok(TablePage { table, rows, more, count, facets, origins })
 }
@@ -314,18 +314,20 @@ fn read_counts(
     if view.cursor.is_none() && page.len() <= PAGE_ROWS {
         page.iter().for_each(|(key, cells)| collector.add_row(key, cells));
         let facets = if page.is_empty() { Vec::new() } else { collector.into_facets() };
-        return Ok((RowCount { rows: page.len() as u64, is_cut: false }, facets));
+        return Ok((RowCount { rows: page.len() as u64, is_lower_bound: false }, facets));
     }
     let rows = view.rows_sql(&table.expansion, &table.columns);
     let count_rows = || -> rusqlite::Result<RowCount> {
         let sql = format!("SELECT count(*) FROM (SELECT 1 {} LIMIT {})", rows.sql, MAX_COUNTED + 1);
         let count = connection.query_row(&sql, params_from_iter(&rows.params), |r| r.get(0))?;
-        Ok(RowCount { rows: MAX_COUNTED.min(count), is_cut: count > MAX_COUNTED })
+        Ok(RowCount { rows: MAX_COUNTED.min(count), is_lower_bound: count > MAX_COUNTED })
     };
     let is_chosen = !view.facets.is_empty();
     // Without a filter, rows are counted without reading them.
     let first = if is_chosen || view.is_filtered() { None } else { Some(count_rows()?) };
-    if columns.is_empty() || first.is_some_and(|count| count.is_cut || count.rows > MAX_FACETED) {
+    if columns.is_empty()
+        || first.is_some_and(|count| count.is_lower_bound || count.rows > MAX_FACETED)
+    {
         return Ok((first.map_or_else(count_rows, Ok)?, Vec::new()));
     }
     let limit = if is_chosen { String::new() } else { format!(" LIMIT {}", MAX_COUNTED + 1) };
@@ -338,10 +340,13 @@ fn read_counts(
             collector.add_row(row.get_ref(0)?.as_str()?, row.get_ref(1)?.as_str()?);
         }
     }
-    let is_cut = !is_chosen && count > MAX_COUNTED;
+    let is_lower_bound = !is_chosen && count > MAX_COUNTED;
     let facets =
         if is_chosen || count <= MAX_FACETED { collector.into_facets() } else { Vec::new() };
-    Ok((RowCount { rows: if is_cut { MAX_COUNTED } else { count }, is_cut }, facets))
+    Ok((
+        RowCount { rows: if is_lower_bound { MAX_COUNTED } else { count }, is_lower_bound },
+        facets,
+    ))
 }
 
 /// Returns the columns whose facets are shown: those of the URL, or the first ones with a value
@@ -486,9 +491,9 @@ fn render_page_links(
             }
             @if page.more.1 { @if let Some(to) = at(page.rows.last(), false) { a.button rel="next" href=(to) { "Next →" } } }
             span.quiet {
-                @if page.count.is_cut { "more than " (format_thousands(page.count.rows)) " rows" } @else { (format_count(page.count.rows, "row")) }
+                @if page.count.is_lower_bound { "more than " (format_thousands(page.count.rows)) " rows" } @else { (format_count(page.count.rows, "row")) }
             }
-            @if page.count.rows > 0 { span { "Download " @for (n, format) in ExportFormat::available().enumerate() {
+            @if page.count.rows > 0 { span { "Download " @for (n, format) in ExportFormat::list_available().enumerate() {
                 @if n > 0 { " · " } a href=(export(format.name())) { (format.label()) }
             } } }
         }

@@ -21,8 +21,8 @@ use tempfile::{TempDir, TempPath};
 use tokio::sync::{Mutex, mpsc, watch};
 
 use super::super::query::run_blocking;
-use super::super::reply::HttpRefusal;
-use super::spec_edit::{CHECK_TIMEOUT, SpecEditor, read_only_refusal};
+use super::super::reply::HttpError;
+use super::spec_edit::{CHECK_TIMEOUT, SpecEditor, read_only_error};
 use super::{ErrorPage, HttpState, Page, ShownPage, render_failure, render_page, spec_path};
 use crate::daemon::event::DaemonEvent;
 use crate::daemon::job::guard_failure;
@@ -71,7 +71,7 @@ pub(super) async fn receive_upload(
 ) -> Result<Response, ErrorPage> {
     match create_spec(&state, request).await {
         Ok((name, notes)) => Ok(show_new_spec(&state, &name, &notes).await?.into_response()),
-        Err(HttpRefusal { status, failure }) => {
+        Err(HttpError { status, failure }) => {
             let page = render_upload(&state, &render_failure(&failure));
             Ok((status, page).into_response())
         }
@@ -82,31 +82,30 @@ pub(super) async fn receive_upload(
 async fn create_spec(
     state: &HttpState,
     request: Request,
-) -> Result<(String, Vec<String>), HttpRefusal> {
+) -> Result<(String, Vec<String>), HttpError> {
     let settings = &state.context.settings;
     if !settings.edit {
-        return Err(read_only_refusal());
+        return Err(read_only_error());
     }
     let folder = settings.specs.clone();
     if folder.is_file() {
         let hint = "start the daemon with the folder of your specs";
-        return Err(HttpRefusal::bad_request("the daemon watches a single spec", hint));
+        return Err(HttpError::bad_request("the daemon watches a single spec", hint));
     }
     let length = request.headers().get(header::CONTENT_LENGTH);
     let length = length.and_then(|v| v.to_str().ok()?.parse().ok()).unwrap_or(0);
     check_size(length, settings.max_upload)?;
     let permit = Arc::clone(&state.upload_permits).try_acquire_owned();
-    let permit =
-        permit.map_err(|_| HttpRefusal::server_busy("too many uploads are in progress"))?;
+    let permit = permit.map_err(|_| HttpError::server_busy("too many uploads are in progress"))?;
     let new_folder = folder.clone();
     let temp = tokio::task::spawn_blocking(move || create_temp_dir(&new_folder, length)).await;
-    let temp = temp.map_err(|_| internal_refusal())??;
+    let temp = temp.map_err(|_| internal_error())??;
     let form = Multipart::from_request(request, &()).await.map_err(|e| {
-        HttpRefusal::bad_request(e.body_text(), "choose a file on the page, and send it again")
+        HttpError::bad_request(e.body_text(), "choose a file on the page, and send it again")
     })?;
     let receiving = receive_file(form, &temp, settings.max_upload);
     let received = tokio::time::timeout(UPLOAD_TIMEOUT, receiving).await;
-    let uploaded = received.map_err(|_| timeout_refusal())??;
+    let uploaded = received.map_err(|_| timeout_error())??;
     let (client_guard, interrupt) = state.context.clients.begin_work();
     let edits = Arc::clone(&state.edits);
     let create = move || uploaded.create_spec(&temp, &folder, &edits, interrupt);
@@ -117,7 +116,7 @@ async fn create_spec(
 
 /// Creates the directory of an upload, if the disk has space for `length` bytes of upload. Deletes
 /// the directories that a killed daemon has left.
-fn create_temp_dir(folder: &Path, length: u64) -> Result<TempDir, HttpRefusal> {
+fn create_temp_dir(folder: &Path, length: u64) -> Result<TempDir, HttpError> {
     let failed = |e: io::Error| write_failure(folder, &e);
     std::fs::create_dir_all(folder).map_err(failed)?;
     for entry in std::fs::read_dir(folder).map_err(failed)?.flatten() {
@@ -135,7 +134,7 @@ fn create_temp_dir(folder: &Path, length: u64) -> Result<TempDir, HttpRefusal> {
 }
 
 /// Fails if `bytes` more bytes would leave less than [`MIN_FREE_BYTES`] of free disk space.
-fn check_free_space(folder: &Path, bytes: u64) -> Result<(), HttpRefusal> {
+fn check_free_space(folder: &Path, bytes: u64) -> Result<(), HttpError> {
     let found = rustix::fs::statvfs(folder).map_err(|e| write_failure(folder, &e.into()))?;
     let free = found.f_bavail.saturating_mul(found.f_frsize);
     if free >= bytes.saturating_add(MIN_FREE_BYTES) {
@@ -147,26 +146,26 @@ fn check_free_space(folder: &Path, bytes: u64) -> Result<(), HttpRefusal> {
         free / MEGABYTE,
         (bytes + MIN_FREE_BYTES).div_ceil(MEGABYTE)
     );
-    Err(HttpRefusal::new(StatusCode::INSUFFICIENT_STORAGE, message, "free some space on the disk"))
+    Err(HttpError::new(StatusCode::INSUFFICIENT_STORAGE, message, "free some space on the disk"))
 }
 
-fn check_size(bytes: u64, max_bytes: u64) -> Result<(), HttpRefusal> {
+fn check_size(bytes: u64, max_bytes: u64) -> Result<(), HttpError> {
     if bytes <= max_bytes {
         return Ok(());
     }
     let message = format!("the upload is larger than {} MB", max_bytes / MEGABYTE);
     let hint = "copy the file into the folder of the specs, run `hqdl init` there, or start the daemon with a larger --max-upload";
-    Err(HttpRefusal::new(StatusCode::PAYLOAD_TOO_LARGE, message, hint))
+    Err(HttpError::new(StatusCode::PAYLOAD_TOO_LARGE, message, hint))
 }
 
 /// Fails if a file that begins with `head` is a CSV file of more than [`MAX_CSV_BYTES`].
-fn check_csv_size(head: &[u8], bytes: u64) -> Result<(), HttpRefusal> {
+fn check_csv_size(head: &[u8], bytes: u64) -> Result<(), HttpError> {
     if bytes <= MAX_CSV_BYTES || head.starts_with(SQLITE_MAGIC) {
         return Ok(());
     }
     let message = format!("the CSV file is larger than {} MB", MAX_CSV_BYTES / MEGABYTE);
     let hint = "import it into a SQLite database and upload that, or copy the file into the folder of the specs and run `hqdl init` there";
-    Err(HttpRefusal::new(StatusCode::PAYLOAD_TOO_LARGE, message, hint))
+    Err(HttpError::new(StatusCode::PAYLOAD_TOO_LARGE, message, hint))
 }
 
 fn write_failure(path: &Path, e: &io::Error) -> Failure {
@@ -174,22 +173,22 @@ fn write_failure(path: &Path, e: &io::Error) -> Failure {
     Failure::wrong_input(message, "check the folder of the specs and its permissions")
 }
 
-fn internal_refusal() -> HttpRefusal {
-    HttpRefusal::bad_request("this is a bug in hqdl", "")
+fn internal_error() -> HttpError {
+    HttpError::bad_request("this is a bug in hqdl", "")
 }
 
-fn timeout_refusal() -> HttpRefusal {
+fn timeout_error() -> HttpError {
     let message = "the upload did not arrive in time".to_owned();
-    HttpRefusal::new(StatusCode::REQUEST_TIMEOUT, message, "send it again")
+    HttpError::new(StatusCode::REQUEST_TIMEOUT, message, "send it again")
 }
 
-fn incomplete_refusal(error: &MultipartError) -> HttpRefusal {
+fn incomplete_error(error: &MultipartError) -> HttpError {
     let message = format!("the upload is incomplete: {}", error.body_text());
-    HttpRefusal::bad_request(message, "send it again")
+    HttpError::bad_request(message, "send it again")
 }
 
 /// A file that has arrived.
-struct Uploaded {
+struct UploadedFile {
     /// Name of the file on the user's machine, without its folder.
     file_name: String,
     /// Name of the new spec.
@@ -203,9 +202,9 @@ async fn receive_file(
     mut form: Multipart,
     temp: &TempDir,
     max_bytes: u64,
-) -> Result<Uploaded, HttpRefusal> {
+) -> Result<UploadedFile, HttpError> {
     let mut wanted_name = String::new();
-    while let Some(mut field) = form.next_field().await.map_err(|e| incomplete_refusal(&e))? {
+    while let Some(mut field) = form.next_field().await.map_err(|e| incomplete_error(&e))? {
         if field.name() != Some("file") {
             wanted_name = read_short_field(&mut field).await?;
             continue;
@@ -214,28 +213,28 @@ async fn receive_file(
         // Browsers send the bare name, but other clients may send a path.
         let file_name = file_name.rsplit(['/', '\\']).next().unwrap_or_default().to_owned();
         let stem = file_name.rsplit_once('.').map_or(file_name.as_str(), |(stem, _)| stem);
-        let name = make_spec_name(if wanted_name.is_empty() { stem } else { &wanted_name });
+        let name = sanitize_spec_name(if wanted_name.is_empty() { stem } else { &wanted_name });
         let path = temp.path().join("upload");
         let file = File::create_new(&path).map_err(|e| write_failure(&path, &e))?;
         let is_sqlite = store_file(&mut field, file, temp.path(), max_bytes).await?;
-        return Ok(Uploaded { file_name, name, path, is_sqlite });
+        return Ok(UploadedFile { file_name, name, path, is_sqlite });
     }
-    Err(HttpRefusal::bad_request("the form has no file", "choose a CSV file or a SQLite database"))
+    Err(HttpError::bad_request("the form has no file", "choose a CSV file or a SQLite database"))
 }
 
-async fn next_chunk(field: &mut Field<'_>) -> Result<Option<Bytes>, HttpRefusal> {
+async fn next_chunk(field: &mut Field<'_>) -> Result<Option<Bytes>, HttpError> {
     let chunk = tokio::time::timeout(CHUNK_TIMEOUT, field.chunk()).await;
-    chunk.map_err(|_| timeout_refusal())?.map_err(|e| incomplete_refusal(&e))
+    chunk.map_err(|_| timeout_error())?.map_err(|e| incomplete_error(&e))
 }
 
 /// Reads a text field.
-async fn read_short_field(field: &mut Field<'_>) -> Result<String, HttpRefusal> {
+async fn read_short_field(field: &mut Field<'_>) -> Result<String, HttpError> {
     let mut bytes = Vec::new();
     while let Some(chunk) = next_chunk(field).await? {
         bytes.extend_from_slice(&chunk);
         if bytes.len() > 4 * MAX_NAME {
             let hint = format!("enter at most {MAX_NAME} characters");
-            return Err(HttpRefusal::bad_request("the name is too long", &hint));
+            return Err(HttpError::bad_request("the name is too long", &hint));
         }
     }
     Ok(String::from_utf8_lossy(&bytes).trim().to_owned())
@@ -247,7 +246,7 @@ async fn store_file(
     file: File,
     folder: &Path,
     max_bytes: u64,
-) -> Result<bool, HttpRefusal> {
+) -> Result<bool, HttpError> {
     let (chunks, received) = mpsc::channel(MAX_CHUNKS_AHEAD);
     let folder = folder.to_owned();
     let writing =
@@ -262,14 +261,14 @@ async fn store_file(
                 }
             }
             Ok(None) => break,
-            Err(refusal) => {
-                arrived = Err(refusal);
+            Err(error) => {
+                arrived = Err(error);
                 break;
             }
         }
     }
     drop(chunks);
-    let is_sqlite = writing.await.map_err(|_| internal_refusal())??;
+    let is_sqlite = writing.await.map_err(|_| internal_error())??;
     arrived.map(|()| is_sqlite)
 }
 
@@ -278,7 +277,7 @@ fn write_chunks(
     mut file: File,
     folder: &Path,
     max_bytes: u64,
-) -> Result<bool, HttpRefusal> {
+) -> Result<bool, HttpError> {
     let (mut bytes, mut checked) = (0, 0);
     let mut head = Vec::new();
     while let Some(chunk) = chunks.blocking_recv() {
@@ -300,7 +299,7 @@ fn write_chunks(
 
 /// Returns a name for a spec and its files: letters, digits, `-` and `_`, so that it cannot leave
 /// the folder and is not hidden.
-fn make_spec_name(text: &str) -> String {
+fn sanitize_spec_name(text: &str) -> String {
     let plain = |c: char| if c.is_alphanumeric() || c == '_' { c } else { '-' };
     let name: String = text.chars().map(plain).take(MAX_NAME).collect();
     match name.trim_matches('-') {
@@ -309,7 +308,7 @@ fn make_spec_name(text: &str) -> String {
     }
 }
 
-impl Uploaded {
+impl UploadedFile {
     /// Creates the spec and moves it with its database into `folder`. Returns the spec's name, its
     /// file, and notes for the user. Locks `edits` only while it moves the files, because the
     /// import can take minutes.
@@ -319,7 +318,7 @@ impl Uploaded {
         folder: &Path,
         edits: &Mutex<()>,
         interrupt: watch::Receiver<bool>,
-    ) -> Result<(String, PathBuf, Vec<String>), HttpRefusal> {
+    ) -> Result<(String, PathBuf, Vec<String>), HttpError> {
         check_name_is_free(folder, &self.name)?;
         let (database, mut notes) = self.create_database(temp)?;
         let generated = self.draft_spec(&database, interrupt)?;
@@ -334,14 +333,14 @@ impl Uploaded {
         let _lock = edits.blocking_lock();
         // Another upload may have taken the name in the meantime.
         check_name_is_free(folder, &self.name)?;
-        let place = |from: PathBuf, end: &str| -> Result<PathBuf, HttpRefusal> {
+        let place = |from: PathBuf, end: &str| -> Result<PathBuf, HttpError> {
             let to = folder.join(format!("{}.{end}", self.name));
             let placed =
                 TempPath::try_from_path(from).and_then(|from| Ok(from.persist_noclobber(&to)?));
             match placed {
                 Ok(()) => Ok(to),
                 Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
-                    Err(name_taken_refusal(&self.name, &to))
+                    Err(name_taken_error(&self.name, &to))
                 }
                 Err(e) => Err(write_failure(&to, &e).into()),
             }
@@ -355,7 +354,7 @@ impl Uploaded {
     }
 
     /// Returns the path of the database: the upload itself, or the import of the CSV file.
-    fn create_database(&self, temp: &TempDir) -> Result<(PathBuf, Vec<String>), HttpRefusal> {
+    fn create_database(&self, temp: &TempDir) -> Result<(PathBuf, Vec<String>), HttpError> {
         if self.is_sqlite {
             return Ok((self.path.clone(), Vec::new()));
         }
@@ -364,7 +363,7 @@ impl Uploaded {
         if !extension.is_some_and(|e| e == "csv" || e == "tsv" || e == "txt") {
             let message = format!("{} is neither a CSV file nor a SQLite database", self.file_name);
             let hint = "export a spreadsheet as CSV first";
-            return Err(HttpRefusal::bad_request(message, hint));
+            return Err(HttpError::bad_request(message, hint));
         }
         // The import derives the table's name from the file's name.
         let csv = temp.path().join(format!("{}.csv", self.name));
@@ -374,9 +373,9 @@ impl Uploaded {
             && head == *b"PK\x03\x04";
         if is_zip {
             let message = format!("{} is a spreadsheet or an archive", self.file_name);
-            return Err(HttpRefusal::bad_request(message, "export the spreadsheet as CSV first"));
+            return Err(HttpError::bad_request(message, "export the spreadsheet as CSV first"));
         }
-        // The size of the upload was not known before, if it arrived in chunks.
+        // An upload that arrives in chunks does not announce its size.
         let bytes = csv.metadata().map_err(|e| write_failure(&csv, &e))?.len();
         check_free_space(temp.path(), bytes)?;
         let imported = csv_import::create_database(&csv, std::slice::from_ref(&csv));
@@ -386,7 +385,7 @@ impl Uploaded {
                 CsvImportError::File { message, .. } => format!("{}: {message}", self.file_name),
                 other => other.to_string(),
             };
-            HttpRefusal::bad_request(message, &e.hint())
+            HttpError::bad_request(message, &e.hint())
         })?;
         let copy = csv.display().to_string();
         Ok((database, notes.iter().map(|note| note.replace(&copy, &self.file_name)).collect()))
@@ -414,10 +413,10 @@ impl Uploaded {
 
 /// Fails if the folder has a file of a spec with this name. A journal or the overrides of a deleted
 /// spec would otherwise apply to the new one.
-fn check_name_is_free(folder: &Path, name: &str) -> Result<(), HttpRefusal> {
+fn check_name_is_free(folder: &Path, name: &str) -> Result<(), HttpError> {
     let entries = std::fs::read_dir(folder).map_err(|e| {
         let message = format!("cannot read {}: {}", folder.display(), describe_io_error(&e));
-        HttpRefusal::bad_request(message, "check the folder of the specs and its permissions")
+        HttpError::bad_request(message, "check the folder of the specs and its permissions")
     })?;
     let prefix = format!("{}.", name.to_lowercase());
     let is_taken = |path: &PathBuf| {
@@ -425,21 +424,21 @@ fn check_name_is_free(folder: &Path, name: &str) -> Result<(), HttpRefusal> {
         file_name.starts_with(&prefix)
     };
     match entries.flatten().map(|entry| entry.path()).find(is_taken) {
-        Some(path) => Err(name_taken_refusal(name, &path)),
+        Some(path) => Err(name_taken_error(name, &path)),
         None => Ok(()),
     }
 }
 
-fn name_taken_refusal(name: &str, path: &Path) -> HttpRefusal {
+fn name_taken_error(name: &str, path: &Path) -> HttpError {
     let message = format!("{} exists already, and an upload never replaces a file", path.display());
     let hint = format!("enter another name than `{name}`");
-    HttpRefusal::new(StatusCode::CONFLICT, message, &hint)
+    HttpError::new(StatusCode::CONFLICT, message, &hint)
 }
 
 /// Waits until the daemon has read a new spec, and shows it in the editor.
 async fn show_new_spec(state: &HttpState, name: &str, notes: &[String]) -> Result<Page, ErrorPage> {
     let mut status = state.context.status.clone();
-    let is_read = status.wait_for(|status| status.spec(name).is_some());
+    let is_read = status.wait_for(|status| status.find_spec(name).is_some());
     // If the daemon is slow, the editor reports the unknown spec.
     let _ = tokio::time::timeout(READ_TIMEOUT, is_read).await;
     let editor = SpecEditor::open(state, name)?;

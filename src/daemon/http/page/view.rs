@@ -341,7 +341,7 @@ mod tests {
     use super::super::record_cell::register_cell_functions;
     use super::{TableView, ViewColumn};
 
-    fn columns() -> Vec<ViewColumn> {
+    fn create_columns() -> Vec<ViewColumn> {
         let column = |name: &str, key_part| ViewColumn {
             name: name.to_owned(),
             key_part,
@@ -351,7 +351,7 @@ mod tests {
         vec![column("n", Some(0)), column("it's", None), column("tags", None)]
     }
 
-    fn database() -> Connection {
+    fn create_database() -> Connection {
         let connection = Connection::open_in_memory().unwrap();
         connection
             .execute_batch(
@@ -370,10 +370,14 @@ mod tests {
     }
 
     /// Returns the key numbers of a page.
-    fn page(connection: &Connection, pairs: &[(&str, &str)], limit: usize) -> Vec<String> {
+    fn read_page_keys(
+        connection: &Connection,
+        pairs: &[(&str, &str)],
+        limit: usize,
+    ) -> Vec<String> {
         let pairs: Vec<(String, String)> =
             pairs.iter().map(|(n, v)| ((*n).to_owned(), (*v).to_owned())).collect();
-        let sql = TableView::parse(&pairs).page_sql("e", &columns(), limit);
+        let sql = TableView::parse(&pairs).page_sql("e", &create_columns(), limit);
         let mut statement = connection.prepare(&sql.sql).unwrap();
         let rows = statement.query_map(params_from_iter(sql.params), |row| row.get(0)).unwrap();
         rows.map(|key: rusqlite::Result<String>| key.unwrap()).collect()
@@ -381,7 +385,7 @@ mod tests {
 
     #[test]
     fn filters_select_rows() {
-        let connection = database();
+        let connection = create_database();
         for (pairs, keys) in [
             (&[("f", "it's|is|9")][..], "[2] [4]"),
             (&[("f", "tags|is|b")], "[1] [2]"),
@@ -397,14 +401,14 @@ mod tests {
             (&[("state", "error")], "[4]"),
             (&[("f", "gone|is|x"), ("f", "it's|bogus|x"), ("f", "bad")], "[1] [2] [3] [4] [5]"),
         ] {
-            assert_eq!(page(&connection, pairs, 9).join(" "), keys, "{pairs:?}");
+            assert_eq!(read_page_keys(&connection, pairs, 9).join(" "), keys, "{pairs:?}");
         }
     }
 
     /// Walks every order in pages of two rows, forwards and backwards, and expects each row once.
     #[test]
     fn pages_follow_each_other() {
-        let connection = database();
+        let connection = create_database();
         for (sort, all) in [
             ("", "[1] [2] [3] [4] [5]"),
             ("it's", "[2] [4] [1] [3] [5]"),
@@ -414,14 +418,15 @@ mod tests {
             let mut walked: Vec<String> = Vec::new();
             loop {
                 let at = walked.last().cloned().unwrap_or_default();
-                let next = page(&connection, &[("sort", sort), ("after", &at)], 2);
+                let next = read_page_keys(&connection, &[("sort", sort), ("after", &at)], 2);
                 if next.is_empty() {
                     break;
                 }
                 walked.extend(next);
             }
             assert_eq!(walked.join(" "), all, "{sort}");
-            let mut before = page(&connection, &[("sort", sort), ("before", &walked[4])], 9);
+            let mut before =
+                read_page_keys(&connection, &[("sort", sort), ("before", &walked[4])], 9);
             before.reverse();
             assert_eq!(before, walked[..4], "{sort}");
         }

@@ -365,7 +365,7 @@ impl QueryRun<'_> {
             asked_at: hqdl_database::current_timestamp(),
             ..completion
         };
-        let batch = CommitUnit { completion, settles: reservation, ..CommitUnit::default() };
+        let batch = CommitUnit { completion, reservation, ..CommitUnit::default() };
         self.request.facts.commit_unit(batch).await?;
         self.run
             .events

@@ -170,7 +170,7 @@ impl<'a> QueryRun<'a> {
             }
             let entities: Vec<Entity> =
                 chunk.iter().map(|of| targets[of[0].target()].entity_at(of[0].entity())).collect();
-            let found = self.request.facts.get_many(&entities.iter().collect::<Vec<_>>())?;
+            let found = self.request.facts.get_records(&entities.iter().collect::<Vec<_>>())?;
             for (demands, found) in chunk.iter().zip(found) {
                 for d in *demands {
                     targets[d.target()].read_answer(d.entity(), d.column(), found.as_ref(), counts);

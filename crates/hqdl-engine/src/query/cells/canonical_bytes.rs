@@ -61,7 +61,7 @@ mod tests {
     use super::{decode_values, write_canonical_bytes};
     use hqdl_values::value::Value;
 
-    fn bytes(values: &[ValueRef<'_>]) -> Vec<u8> {
+    fn encode_values(values: &[ValueRef<'_>]) -> Vec<u8> {
         let mut bytes = Vec::new();
         write_canonical_bytes(values, &mut bytes);
         bytes
@@ -77,9 +77,9 @@ mod tests {
             ValueRef::Text(b""),
         ];
         let read: Vec<Value> = values.iter().map(|v| Value::from_sqlite(*v).unwrap()).collect();
-        assert_eq!(decode_values(&bytes(&values)).unwrap(), read);
+        assert_eq!(decode_values(&encode_values(&values)).unwrap(), read);
         for unreadable in [ValueRef::Blob(b"x"), ValueRef::Text(&[0xff])] {
-            assert!(decode_values(&bytes(&[ValueRef::Integer(1), unreadable])).is_none());
+            assert!(decode_values(&encode_values(&[ValueRef::Integer(1), unreadable])).is_none());
         }
     }
 }

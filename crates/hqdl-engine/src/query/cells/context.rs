@@ -30,12 +30,12 @@ pub struct Contexts {
     /// Entities of the contexts seen so far, cached because a call in a condition is evaluated with
     /// the same context for every row.
     entities: HashMap<ContextId, usize>,
-    truncations: BTreeMap<usize, Truncated>,
+    truncations: BTreeMap<usize, TruncationCounts>,
 }
 
 /// Counts for a call's truncated contexts: the contexts, the rows that fit, and all rows.
 #[derive(Debug, Clone, Copy, Default)]
-struct Truncated {
+struct TruncationCounts {
     contexts: u64,
     used: u64,
     rows: u64,
@@ -76,7 +76,7 @@ impl Contexts {
     }
 
     /// Stores the entity for these contexts.
-    pub fn remember_entity(&mut self, id: ContextId, entity: usize) {
+    pub fn store_entity(&mut self, id: ContextId, entity: usize) {
         self.entities.insert(id, entity);
     }
 
@@ -166,8 +166,8 @@ impl Contexts {
     /// that the model saw.
     #[must_use]
     pub fn list_truncation_notes(&self) -> Vec<(usize, String)> {
-        let note = |(call, truncated): (&usize, &Truncated)| {
-            let Truncated { contexts, used, rows } = truncated;
+        let note = |(call, truncated): (&usize, &TruncationCounts)| {
+            let TruncationCounts { contexts, used, rows } = truncated;
             let of = match contexts {
                 1 => "its context".to_owned(),
                 more => format!("{more} contexts"),

@@ -6,7 +6,7 @@ use rusqlite::types::ValueRef;
 use serde_json::Value as Json;
 
 use hqdl_spec::Expansion;
-use hqdl_values::value::{Unreadable, Value};
+use hqdl_values::value::{UnreadableValue, Value};
 
 /// Name of the expansion whose entities are documents.
 pub const DOCUMENTS_EXPANSION: &str = "documents";
@@ -30,8 +30,8 @@ impl Document {
     /// value. Returns `None` for NULL, and for a value without any text.
     ///
     /// # Errors
-    /// Returns [`Unreadable`] for blobs and for text that is not UTF-8.
-    pub fn from_value(value: ValueRef<'_>) -> Result<Option<Self>, Unreadable> {
+    /// Returns [`UnreadableValue`] for blobs and for text that is not UTF-8.
+    pub fn from_value(value: ValueRef<'_>) -> Result<Option<Self>, UnreadableValue> {
         let texts: Vec<String> = match Value::from_sqlite(value)? {
             Value::Text(text) => match parse_array(&text) {
                 Some(elements) => elements.iter().map(Value::from_json).collect(),

@@ -163,29 +163,29 @@ mod tests {
     use hqdl_values::Row;
     use hqdl_values::value::Value;
 
-    fn bytes(values: &[ValueRef<'_>]) -> Vec<u8> {
+    fn encode_values(values: &[ValueRef<'_>]) -> Vec<u8> {
         let mut bytes = Vec::new();
         write_canonical_bytes(values, &mut bytes);
         bytes
     }
 
-    fn store(key: &[&str]) -> EntityStore {
+    fn create_store(key: &[&str]) -> EntityStore {
         let key = key.iter().map(|name| (*name).to_owned()).collect();
         EntityStore::new(Arc::new(Expansion::new_ad_hoc("values", key)))
     }
 
     #[test]
     fn spellings_of_an_entity_share_its_number() {
-        let mut entities = store(&["value"]);
+        let mut entities = create_store(&["value"]);
         let spellings = [
             ValueRef::Integer(1),
             ValueRef::Real(1.0),
             ValueRef::Text(b"1"),
             ValueRef::Text(b" 1 "),
         ];
-        let other = entities.add_values(&bytes(&[ValueRef::Text(b"two")])).unwrap();
+        let other = entities.add_values(&encode_values(&[ValueRef::Text(b"two")])).unwrap();
         for spelling in spellings {
-            let spelling = bytes(&[spelling]);
+            let spelling = encode_values(&[spelling]);
             assert_eq!(entities.find(&spelling), None);
             assert_eq!(entities.add_values(&spelling), Some(1));
             assert_eq!(entities.find(&spelling), Some(1));
@@ -199,7 +199,7 @@ mod tests {
 
     #[test]
     fn row_with_additional_values_is_stored() {
-        let mut entities = store(&["rows"]);
+        let mut entities = create_store(&["rows"]);
         let row = Row {
             key: vec![Value::Text("digest".to_owned())],
             context: vec![Value::Text("[[1]]".to_owned())],

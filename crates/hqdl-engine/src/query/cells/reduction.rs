@@ -85,7 +85,7 @@ pub struct Reductions {
 
 impl Reductions {
     /// Returns the parts of a document, in order.
-    pub fn parts(
+    pub fn get_or_split_parts(
         &mut self,
         digest: [u8; 32],
         document: &Document,
@@ -180,7 +180,7 @@ mod tests {
         ranges.into_iter().map(|range| &texts[range]).collect()
     }
 
-    fn sorted_texts(numbers: impl Iterator<Item = u32>) -> Vec<String> {
+    fn sort_texts(numbers: impl Iterator<Item = u32>) -> Vec<String> {
         let mut texts: Vec<String> = numbers.map(|n| format!("text {n}")).collect();
         texts.sort();
         texts
@@ -188,7 +188,7 @@ mod tests {
 
     #[test]
     fn parts_fit_and_cover_the_sequence() {
-        let texts = sorted_texts(0..20_000);
+        let texts = sort_texts(0..20_000);
         let parts = split_texts(&texts);
         assert!(parts.iter().all(|part| (1..=100).contains(&part.len())));
         assert!(parts.len() < 20_000 / 40, "{} parts", parts.len());
@@ -197,10 +197,10 @@ mod tests {
 
     #[test]
     fn another_text_changes_at_most_two_parts() {
-        let before = sorted_texts(0..20_000);
+        let before = sort_texts(0..20_000);
         let parts = split_texts(&before);
         for n in 20_000..20_050 {
-            let after = sorted_texts((0..20_000).chain([n]));
+            let after = sort_texts((0..20_000).chain([n]));
             let new = split_texts(&after);
             let changed = new.iter().filter(|part| !parts.contains(part)).count();
             assert!(changed <= 2, "text {n} changes {changed} parts");

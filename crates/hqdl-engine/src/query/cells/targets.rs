@@ -411,7 +411,9 @@ impl TargetExpansion {
     #[must_use]
     pub fn entity_at(&self, entity: usize) -> Entity {
         let key = self.entities.entity(entity);
-        self.contexts.as_ref().map_or_else(|| key.clone(), |contexts| contexts.fact_entity(&key))
+        self.contexts
+            .as_ref()
+            .map_or_else(|| key.clone(), |contexts| contexts.build_fact_entity(&key))
     }
 
     /// Returns true if a known cell has an answer that cannot be read.

@@ -99,7 +99,7 @@ struct BlockAudit {
     unanswered: u64,
 }
 
-/// Probability that more pairs were lost than the bound of a [`BlockAudit`] says.
+/// Probability that the number of lost pairs exceeds the bound of a [`BlockAudit`].
 const AUDIT_ALPHA: f64 = 0.05;
 
 impl BlockAudit {
@@ -318,21 +318,21 @@ fn split_trigrams(text: &str) -> Trigrams {
 mod tests {
     use super::*;
 
-    fn pair(a: &str, b: &str) -> (String, String) {
+    fn to_pair(a: &str, b: &str) -> (String, String) {
         (a.to_owned(), b.to_owned())
     }
 
     #[test]
     fn clusters_do_not_depend_on_the_order_of_the_pairs() {
-        let same = vec![pair("c", "d"), pair("a", "c"), pair("x", "y")];
-        let different = vec![pair("a", "d"), pair("a", "x")];
+        let same = vec![to_pair("c", "d"), to_pair("a", "c"), to_pair("x", "y")];
+        let different = vec![to_pair("a", "d"), to_pair("a", "x")];
         let build = |same: Vec<_>, different: Vec<_>| {
             build_clusters(CollectedPairs { same, different, unanswered: 1, ..Default::default() })
         };
         let clusters = build(same.clone(), different.clone());
         let canonical = [("c", "a"), ("d", "a"), ("y", "x")];
-        assert_eq!(clusters.canonical, canonical.map(|(a, b)| pair(a, b)).into_iter().collect());
-        assert_eq!((clusters.pairs, clusters.conflicts.clone()), (6, vec![pair("a", "d")]));
+        assert_eq!(clusters.canonical, canonical.map(|(a, b)| to_pair(a, b)).into_iter().collect());
+        assert_eq!((clusters.pairs, clusters.conflicts.clone()), (6, vec![to_pair("a", "d")]));
         let reversed =
             build(same.into_iter().rev().collect(), different.into_iter().rev().collect());
         assert_eq!(reversed.canonical, clusters.canonical);

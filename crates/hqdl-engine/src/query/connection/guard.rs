@@ -23,12 +23,12 @@ use crate::query::connection::sqlite_message::{
     ENDS_TOO_EARLY, SqliteMessage, extract_unknown_name, restore_ingredient_names,
 };
 use crate::query::connection::statement::{
-    ONLY_READS, find_clause_span, find_first_word_span, find_token_span, name_span,
+    ONLY_READS, find_clause_span, find_first_word_span, find_name_span, find_token_span,
 };
 use crate::query::connection::{best, dedup, math, search, try_cast};
 use crate::query::request::error::QueryError;
 use crate::query::result::query_result::RowSink;
-use hqdl_database::{Database, StoreError, sqlite_message};
+use hqdl_database::{Database, StoreError, describe_sqlite_error};
 use hqdl_model::generate::StopReason;
 
 /// Number of `SQLite` VM instructions between two checks of the time limit: tens of microseconds.
@@ -371,7 +371,7 @@ impl GuardedConnection {
                 "select a part of it with `substr`",
             ),
             _ => {
-                let message = restore_ingredient_names(&sqlite_message(error));
+                let message = restore_ingredient_names(&describe_sqlite_error(error));
                 // `SQLite` reports the name of an unknown table, but not its offset.
                 let span = span.or_else(|| {
                     let end = sql.trim_end().len();
@@ -379,7 +379,7 @@ impl GuardedConnection {
                     is_at_end
                         .then_some(end..end)
                         .or_else(|| find_clause_span(sql, &message))
-                        .or_else(|| name_span(sql, extract_unknown_name(&message)))
+                        .or_else(|| find_name_span(sql, extract_unknown_name(&message)))
                 });
                 let (span_in_sql, database) = (span.as_ref(), &self.database);
                 let explained =

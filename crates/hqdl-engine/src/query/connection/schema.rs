@@ -138,14 +138,14 @@ impl KnownSchema {
             views,
         };
         let definitions = read_view_definitions(connection).map_err(failed)?;
-        known.read_views(&definitions);
+        known.record_view_properties(&definitions);
         known.views =
             definitions.into_iter().filter_map(|(name, view)| Some((name, view?))).collect();
         Ok(known)
     }
 
     /// Records the properties of views: limits, random functions, joins and collations.
-    fn read_views(&mut self, views: &[(String, Option<ViewDefinition>)]) {
+    fn record_view_properties(&mut self, views: &[(String, Option<ViewDefinition>)]) {
         let views_where = |of: &dyn Fn(&Query) -> bool| find_views_with_property(views, of);
         self.limit_views = views_where(&has_limit);
         self.random_views = views_where(&calls_random_function);

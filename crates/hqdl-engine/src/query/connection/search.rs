@@ -79,7 +79,7 @@ impl Aggregate<SearchedValues, String> for SearchAggregate {
         if state.by_words
             && let Some(text) = &state.text
         {
-            let by_words = self.word_similarities(&state.values, text)?;
+            let by_words = self.compute_word_similarities(&state.values, text)?;
             add_reciprocal_ranks(
                 &mut scores,
                 by_words.into_iter().map(|s| Some(s).filter(|s| *s > 0.0)),
@@ -98,7 +98,7 @@ impl Aggregate<SearchedValues, String> for SearchAggregate {
 
 impl SearchAggregate {
     /// Returns the similarity of each value to a text, based on their words.
-    fn word_similarities(
+    fn compute_word_similarities(
         &self,
         values: &BTreeMap<String, (Json, Option<f64>)>,
         text: &str,

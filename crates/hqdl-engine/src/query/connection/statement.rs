@@ -84,7 +84,7 @@ pub(in crate::query) fn find_first_word_span(sql: &str) -> Option<Range<usize>> 
 }
 
 /// Returns the span of the first token that is this name, quoted or not.
-pub(in crate::query) fn name_span(sql: &str, name: &str) -> Option<Range<usize>> {
+pub(in crate::query) fn find_name_span(sql: &str, name: &str) -> Option<Range<usize>> {
     find_name_spans(sql, name).next()
 }
 

@@ -15,7 +15,7 @@ use crate::query::plan::engine::Engine;
 use crate::query::request::error::QueryError;
 use crate::query::route::calls::JoinCall;
 use crate::query::run::join;
-use hqdl_model::plan::{ColumnPlan, CostEstimator, ExpansionPlan, Plan, reasoning_tokens};
+use hqdl_model::plan::{ColumnPlan, CostEstimator, ExpansionPlan, Plan, estimate_reasoning_tokens};
 use hqdl_sql::blendsql::emit::bound::Batching;
 use hqdl_values::tokens::Tokenizer;
 use hqdl_values::usage::Usage;
@@ -40,7 +40,7 @@ impl Engine<'_, '_> {
         batching: Batching,
         comparisons: ComparedTexts,
     ) -> Result<(u64, Usage), QueryError> {
-        let reasoning = reasoning_tokens(self.request.facts.history(), self.request.spec)?;
+        let reasoning = estimate_reasoning_tokens(self.request.facts.history(), self.request.spec)?;
         let mut bound = UsageBound {
             reasoning,
             comparisons: RefCell::new(comparisons),
@@ -186,7 +186,7 @@ impl Engine<'_, '_> {
         };
         let models = self.request.choose_models(&target.expansion);
         let choice = &models.choices()[target.requirements.first_model(demand.column())];
-        let rates = choice.price.map(|price| price.highest_rates(u64::MAX));
+        let rates = choice.price.map(|price| price.find_highest_rates(u64::MAX));
         let audio_factor = rates.filter(|rates| rates.input > 0.0);
         let audio_factor = audio_factor.map_or(1.0, |rates| rates.audio_input / rates.input);
         let weigh = |entity: usize| {

@@ -15,7 +15,7 @@ use crate::query::plan::engine::Engine;
 use crate::query::plan::prepare::ReadQuery;
 use crate::query::request::Request;
 use crate::query::request::error::QueryError;
-use crate::query::result::query_result::{Meta, Pass, Unbounded};
+use crate::query::result::query_result::{Meta, Pass, UnboundedCall};
 use crate::query::result::row_buffer::RowBuffer;
 use crate::query::route::model_router::WOULD_ASK;
 use crate::query::run::limit_pushdown::{CandidateOutcome, CandidateReader, is_stop_reading_error};
@@ -40,7 +40,7 @@ pub fn explain(request: &Request<'_>, query: ReadQuery) -> Result<Meta, QueryErr
         let mut meta = engine.build_meta(Usage::default(), began);
         meta.plan = stored_plan.plan;
         let why = "published tables answer every call".to_owned();
-        meta.plan.rules.push(Ruled { rule: STORED_COLUMNS, fired: true, why });
+        meta.plan.rules.push(Ruled { rule: STORED_COLUMNS, is_applied: true, why });
         return Ok(meta);
     }
     let rewritten = engine.rewrite_query(true);
@@ -59,11 +59,14 @@ pub fn explain(request: &Request<'_>, query: ReadQuery) -> Result<Meta, QueryErr
     meta.unbounded.splice(0..0, bound.unbounded);
     let first = meta.routes.iter().filter(|r| r.why.starts_with(WOULD_ASK));
     let why = "the model is asked first whether a column answers it";
-    let first = first.map(|r| Unbounded { call: r.call.clone(), why: why.to_owned() });
+    let first = first.map(|r| UnboundedCall { call: r.call.clone(), why: why.to_owned() });
     meta.unbounded.extend(first.collect::<Vec<_>>());
     meta.plan = rewritten.plan;
-    let stored =
-        Ruled { rule: STORED_COLUMNS, fired: false, why: engine.no_stored_plan_reason.to_owned() };
+    let stored = Ruled {
+        rule: STORED_COLUMNS,
+        is_applied: false,
+        why: engine.no_stored_plan_reason.to_owned(),
+    };
     meta.plan.rules.push(stored);
     Ok(meta)
 }
@@ -86,7 +89,7 @@ pub fn explain_nested(
 /// Upper bound on the demands of a query.
 struct DemandBound {
     demands: Vec<Demand>,
-    unbounded: Vec<Unbounded>,
+    unbounded: Vec<UnboundedCall>,
     batching: Batching,
 }
 
@@ -110,8 +113,8 @@ impl Engine<'_, '_> {
         }
         self.start_probe_pass(rewritten);
         let call = |n: usize| self.calls.routes.get(n).map_or(String::new(), |r| r.call.clone());
-        let mut unbounded: Vec<Unbounded> = (bound.unknown.iter())
-            .map(|(n, why)| Unbounded { call: call(*n), why: (*why).to_owned() })
+        let mut unbounded: Vec<UnboundedCall> = (bound.unknown.iter())
+            .map(|(n, why)| UnboundedCall { call: call(*n), why: (*why).to_owned() })
             .collect();
         for probe in &bound.probes {
             match self.run_probe(&probe.sql) {
@@ -119,7 +122,7 @@ impl Engine<'_, '_> {
                 // context that is too long, concerns the user's query.
                 Err(QueryError::Sql(problem)) if problem.span.is_none() => {
                     let why = format!("its rows cannot be counted: {}", problem.message);
-                    let of = |n: &usize| Unbounded { call: call(*n), why: why.clone() };
+                    let of = |n: &usize| UnboundedCall { call: call(*n), why: why.clone() };
                     unbounded.extend(probe.calls.iter().map(of));
                 }
                 result => result?,

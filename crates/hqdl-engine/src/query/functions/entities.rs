@@ -6,7 +6,7 @@ use rusqlite::types::ValueRef;
 use crate::query::cells::canonical_bytes::write_canonical_bytes;
 use crate::query::cells::documents::Document;
 use crate::query::functions::call_runtime::{CallRuntime, function_error};
-use hqdl_spec::media::{MediaKind, explain_undeclared, kind_of_blob, kind_of_data_url};
+use hqdl_spec::media::{MediaKind, explain_undeclared, find_blob_kind, find_data_url_kind};
 use hqdl_values::Row;
 use hqdl_values::value::Value;
 
@@ -38,7 +38,7 @@ impl CallRuntime {
             return Ok(None);
         }
         for (name, value) in expansion.key.names().iter().zip(values) {
-            if let Some(kind) = media_kind(*value).filter(|_| !expansion.is_media(name)) {
+            if let Some(kind) = find_media_kind(*value).filter(|_| !expansion.is_media(name)) {
                 return Err(function_error(&explain_undeclared(kind)));
             }
         }
@@ -70,7 +70,7 @@ impl CallRuntime {
         write_canonical_bytes(&named_values, &mut canonical_bytes);
         let entity = self.data.targets[target].intern_values(&canonical_bytes);
         if entity.is_none() {
-            self.record_unreadable((target, column), &canonical_bytes);
+            self.record_unreadable_value((target, column), &canonical_bytes);
         }
         self.canonical_buffer = canonical_bytes;
         Ok(entity)
@@ -101,12 +101,12 @@ impl CallRuntime {
         digest: &[u8; 32],
         value: ValueRef<'_>,
     ) -> rusqlite::Result<Option<Document>> {
-        if let Some(kind) = media_kind(value) {
+        if let Some(kind) = find_media_kind(value) {
             return Err(function_error(&explain_undeclared(kind)));
         }
         let document = Document::from_value(value);
         if document.is_err() {
-            self.record_unreadable((target, 0), digest);
+            self.record_unreadable_value((target, 0), digest);
         }
         Ok(document.unwrap_or_default())
     }
@@ -134,7 +134,7 @@ impl CallRuntime {
         let canonical_bytes = key[0].to_string().into_bytes();
         let entity = self.data.targets[target]
             .intern_entity(&canonical_bytes, || Row { key, context: contexts });
-        self.data.contexts.remember_entity(id, entity);
+        self.data.contexts.store_entity(id, entity);
         Ok(entity)
     }
 }
@@ -170,10 +170,10 @@ pub(in crate::query) fn hash_value(value: ValueRef<'_>) -> [u8; 32] {
 }
 
 /// Returns the kind of medium of a value that cannot be represented as text.
-fn media_kind(value: ValueRef<'_>) -> Option<&'static MediaKind> {
+fn find_media_kind(value: ValueRef<'_>) -> Option<&'static MediaKind> {
     match value {
-        ValueRef::Blob(bytes) => kind_of_blob(bytes),
-        ValueRef::Text(text) => kind_of_data_url(text),
+        ValueRef::Blob(bytes) => find_blob_kind(bytes),
+        ValueRef::Text(text) => find_data_url_kind(text),
         _ => None,
     }
 }

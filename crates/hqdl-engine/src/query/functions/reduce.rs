@@ -50,7 +50,7 @@ impl CallRuntime {
         if self.data.contexts.fits_document(&document) {
             return Ok(self.register_result_cell(reduction, column, digest, document));
         }
-        let parts = self.data.reductions.parts(digest, &document, &self.data.contexts);
+        let parts = self.data.reductions.get_or_split_parts(digest, &document, &self.data.contexts);
         let mut answers = Vec::with_capacity(parts.len());
         for part in parts.iter() {
             answers.push(self.find_or_demand_part_answer(reduction, part)?);

@@ -48,7 +48,7 @@ pub fn register_functions(
                 register(function, |runtime, values| Ok(runtime.open_frame(values, true)))
             }
             Function::CloseSubquery => register(function, CallRuntime::close_subquery),
-            Function::HoldValues => {
+            Function::StoreCallValues => {
                 register(function, |runtime, values| Ok(runtime.store_call_values(values)))
             }
             Function::NumberRow => register(function, CallRuntime::number_row),
@@ -67,8 +67,8 @@ pub fn register_functions(
             Function::Limit => {
                 register(function, |runtime, values| Ok(runtime.evaluate_limit(values)))
             }
-            Function::RememberPending => {
-                register(function, |runtime, values| Ok(runtime.remember_pending(values)))
+            Function::RecordPending => {
+                register(function, |runtime, values| Ok(runtime.record_pending(values)))
             }
             Function::All => {
                 register(function, |_, values| Ok(Sql::Integer(evaluate_kleene(values, 0))))

@@ -40,9 +40,9 @@ pub(in crate::query) fn validate_query(
     connection
         .create_scalar_function(OPAQUE_FUNCTION, -1, flags, |_| Ok(Null))
         .map_err(|error| guard.query_error(&error, ""))?;
-    let replacement = Replacement { text, parsed, list_flags: mark_list_calls(parsed) };
+    let replacer = CallReplacer { text, parsed, list_flags: mark_list_calls(parsed) };
     let with_functions =
-        replacement.replace_with_functions(0..text.len(), &list_outermost_calls(parsed));
+        replacer.replace_with_functions(0..text.len(), &list_outermost_calls(parsed));
     let prepared = connection.prepare(&with_functions).map(drop);
     let notes = match prepared {
         Ok(()) => describe_quoted_texts(&with_functions, connection),
@@ -56,7 +56,7 @@ pub(in crate::query) fn validate_query(
     drop(guard.query_error(&error, &with_functions));
     // NULLs padded to the same length keep every offset. If only a call's arguments are wrong, this
     // statement is valid, and preparing the rewritten query reports the error.
-    let nulls = replacement.replace_with_nulls();
+    let nulls = replacer.replace_with_nulls();
     connection.prepare(&nulls).map(drop).map_err(|error| guard.query_error(&error, &nulls))?;
     Ok(notes)
 }
@@ -76,13 +76,13 @@ fn mark_list_calls(parsed: &ParsedQuery) -> Vec<bool> {
 }
 
 /// Replaces the calls of a query.
-struct Replacement<'q> {
+struct CallReplacer<'q> {
     text: &'q str,
     parsed: &'q ParsedQuery,
     list_flags: Vec<bool>,
 }
 
-impl Replacement<'_> {
+impl CallReplacer<'_> {
     /// Returns the query with each call replaced with a NULL of the same length.
     fn replace_with_nulls(&self) -> String {
         let mut nulls = String::with_capacity(self.text.len());

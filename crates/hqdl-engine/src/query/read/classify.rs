@@ -34,7 +34,7 @@ pub(in crate::query) fn classify_literals(
     if !request.classify && !by_spec {
         return edits;
     }
-    let lists = Lists { request, guard };
+    let lists = ValueListFinder { request, guard };
     let resolver = Resolver { schema, cte_calls: &[] };
     let queries = source.parsed.options.iter().chain([&source.parsed.query]);
     for query in queries {
@@ -155,12 +155,12 @@ fn parse_text_literal(text: &str) -> Option<String> {
 }
 
 /// Finds the value lists of columns.
-struct Lists<'l> {
+struct ValueListFinder<'l> {
     request: &'l Request<'l>,
     guard: &'l GuardedConnection,
 }
 
-impl Lists<'_> {
+impl ValueListFinder<'_> {
     /// Returns the values of a column if there are only a few and `classify` applies to the column.
     fn find_values(&self, origin: &ColumnOrigin, array: bool) -> Option<Vec<String>> {
         let same = |a: &str, b: &str| a.eq_ignore_ascii_case(b);

@@ -58,7 +58,7 @@ impl MacroNode<'_> {
             None => QUESTION.to_owned(),
         };
         let block = self.build_block_condition(threshold, block, exact, has_embeddings)?;
-        let audited = self.audited_pair_limit(audit, block.as_deref())?;
+        let audited = self.parse_audited_pair_limit(audit, block.as_deref())?;
         let values = match self.parse_value_source(of.unwrap_or(value))? {
             ValueSource::Query(query, _) => EditText::concat([
                 "(WITH hq_spellings(hq_value) AS ".into(),
@@ -115,7 +115,7 @@ impl MacroNode<'_> {
     }
 
     /// Returns the number of excluded pairs that an audit asks about; `None` without an audit.
-    fn audited_pair_limit(
+    fn parse_audited_pair_limit(
         &self,
         audit: Option<&WrittenArgument>,
         block: Option<&str>,

@@ -62,7 +62,7 @@ impl<'t> MacroNode<'t> {
             arguments.push((name, literal));
         }
         let question = function.write_question(&own.name, &arguments);
-        let head = self.function_call_head(own, function, &question, !values.is_empty());
+        let head = self.build_function_call_head(own, function, &question, !values.is_empty());
         // The arguments of the join itself keep their keywords.
         values.extend(others.iter().map(|other| {
             let start = other.keyword.map_or(other.span().start, |keyword| keyword.start);
@@ -117,7 +117,7 @@ impl<'t> MacroNode<'t> {
     }
 
     /// Returns the beginning of the call that replaces the function.
-    fn function_call_head(
+    fn build_function_call_head(
         &self,
         own: &IngredientTable,
         function: &FunctionIngredient,
@@ -130,7 +130,7 @@ impl<'t> MacroNode<'t> {
             let model = hqdl_values::sql::quote_text(model);
             return format!("LLMJoin(join_criteria={question}, model={model}, ");
         }
-        let mut head = self.typed_call_head(own, &question);
+        let mut head = self.build_typed_call_head(own, &question);
         if matches!(function.kind, FunctionKind::Values) && !has_values {
             // The key of a call that depends on no row.
             head.push_str("1, ");
@@ -246,7 +246,7 @@ impl<'s> AliasExpander<'s> {
         self.count += 1;
         let sql = (writer.0)(arguments)?;
         let chain = [chain, &[name]].concat();
-        let text = Edits::default().write(&sql).map_err(|e| SqlError::from(e).to_string())?;
+        let text = Edits::default().apply_to(&sql).map_err(|e| SqlError::from(e).to_string())?;
         let expanded = self.expand_text(text, &chain).map_err(|error| error.to_string())?;
         let sql = expanded.map_or(sql, |expanded| expanded.sql);
         self.length += sql.len();

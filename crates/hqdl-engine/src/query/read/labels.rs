@@ -68,7 +68,7 @@ impl MacroNode<'_> {
                 text.ok_or_else(|| self.missing_argument_error("a text as its question"))
             })
             .transpose()?;
-        let mut asked = label_question(question.as_deref(), is_many).to_owned();
+        let mut asked = choose_label_question(question.as_deref(), is_many).to_owned();
         match self.parse_labels(options)? {
             Some(mut labels) => {
                 labels.extend(other_label.map(|name| Label {
@@ -110,7 +110,7 @@ impl MacroNode<'_> {
         let labels: Vec<Label> = labels.iter().map(new_label).collect();
         let list = WrittenArgument { keyword: None, tokens: label_tokens.to_vec(), end: 0 };
         self.check_labels(&labels, &list)?;
-        let mut asked = label_question(question, is_many).to_owned();
+        let mut asked = choose_label_question(question, is_many).to_owned();
         asked.push_str(&describe_labels(&labels));
         let return_type = if is_many { "return_type='list[str]', " } else { "" };
         let literals: Vec<&str> = labels.iter().map(|label| label.literal.as_str()).collect();
@@ -322,7 +322,7 @@ fn split_items(tokens: &[Token]) -> Vec<&[Token]> {
 }
 
 /// Returns the question of a classification, or the default question.
-fn label_question(question: Option<&str>, is_many: bool) -> &str {
+fn choose_label_question(question: Option<&str>, is_many: bool) -> &str {
     question.unwrap_or(if is_many { "Which labels fit {}?" } else { "Which label fits {}?" })
 }
 

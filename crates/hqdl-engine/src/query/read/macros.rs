@@ -371,7 +371,7 @@ impl MacroNode<'_> {
                 None => self.rewrite_spec_ingredient(own),
             },
             Macro::Describe(question, kind) => {
-                Ok(self.replace_head(&self.description_head(question, kind)))
+                Ok(self.replace_head(&self.build_description_head(question, kind)))
             }
             Macro::Image => {
                 let image = if self.has_media_keyword() { "" } else { "image=true, " };
@@ -437,7 +437,7 @@ impl MacroNode<'_> {
 
     /// Returns the text that replaces the name and the `(` of `{{ImageCaption(t.photo)}}`. The
     /// written arguments become arguments of `LLMMap`.
-    fn description_head(&self, question: &str, kind: &str) -> String {
+    fn build_description_head(&self, question: &str, kind: &str) -> String {
         let mut call = "LLMMap(".to_owned();
         if !self.has_keyword("question") {
             call.push_str(&format!("question={}, ", sql::quote_text(question)));

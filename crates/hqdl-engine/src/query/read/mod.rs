@@ -121,7 +121,7 @@ fn parse_and_run_query<T>(
     source.edits.extend(expanded);
     source.edits.extend(classified);
     let names = macros::MacroNames::from_source(&source);
-    let written = source.write(syntax).map_err(QueryError::from);
+    let written = source.apply_edits(syntax).map_err(QueryError::from);
     let result = written.and_then(|(normalized, parsed)| {
         let query = ReadQuery { normalized, parsed, guard, schema };
         run(request, one_row::rewrite_one_row_questions(request, query)?)

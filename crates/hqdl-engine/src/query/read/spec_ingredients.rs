@@ -181,12 +181,12 @@ impl<'t> MacroNode<'t> {
     /// Returns the beginning of the call that replaces an ingredient of the spec: the name, the `(`
     /// and the arguments that the spec sets.
     fn build_spec_ingredient_head(&self, own: &IngredientTable, question: &str) -> String {
-        self.typed_call_head(own, &sql::quote_text(question))
+        self.build_typed_call_head(own, &sql::quote_text(question))
     }
 
     /// Returns the beginning of a call of `LLMMap` or `LLMQA` with the question, which is SQL, and
     /// the arguments that the ingredient sets.
-    pub(super) fn typed_call_head(&self, own: &IngredientTable, question: &str) -> String {
+    pub(super) fn build_typed_call_head(&self, own: &IngredientTable, question: &str) -> String {
         let ingredient = match own.of {
             AskedOf::Values => "LLMMap",
             AskedOf::Rows => "LLMQA",

@@ -84,9 +84,9 @@ pub fn bind_params(
             ));
         };
         used[n] = true;
-        statement
-            .raw_bind_parameter(position, &params[n].1)
-            .map_err(|e| QueryError::in_sql(hqdl_database::sqlite_message(&e), None, "", ""))?;
+        statement.raw_bind_parameter(position, &params[n].1).map_err(|e| {
+            QueryError::in_sql(hqdl_database::describe_sqlite_error(&e), None, "", "")
+        })?;
     }
     Ok(used)
 }

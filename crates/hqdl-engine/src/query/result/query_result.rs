@@ -101,7 +101,7 @@ pub struct Meta {
     pub notes: Vec<String>,
     /// Calls of an explained query whose values cannot be counted in advance. `values_asked` does
     /// not include them.
-    pub unbounded: Vec<Unbounded>,
+    pub unbounded: Vec<UnboundedCall>,
     /// Plan of an explained query: its SELECTs, with the optimization rules.
     pub plan: DemandPlan,
     /// SQL that was run.
@@ -113,7 +113,7 @@ pub struct Meta {
 
 /// A call whose number of values has no upper bound.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Unbounded {
+pub struct UnboundedCall {
     /// Text of the call in the query.
     pub call: String,
     /// Reason why there is no bound.
@@ -158,7 +158,8 @@ impl Meta {
 
     fn plan_to_json(&self) -> Json {
         let rules = |all: &[RuleOutcome]| -> Vec<Json> {
-            let rule = |r: &RuleOutcome| json!({ "rule": r.rule, "fired": r.fired, "why": r.why });
+            let rule =
+                |r: &RuleOutcome| json!({ "rule": r.rule, "fired": r.is_applied, "why": r.why });
             all.iter().map(rule).collect()
         };
         let call = |n: &usize| self.routes.get(*n).map(|r| r.call.clone());
@@ -183,7 +184,7 @@ impl Meta {
     #[must_use]
     pub fn explained_to_json(&self) -> Json {
         let mut json = self.to_json();
-        let unbounded = |u: &Unbounded| json!({ "call": u.call, "why": u.why });
+        let unbounded = |u: &UnboundedCall| json!({ "call": u.call, "why": u.why });
         if let Some(object) = json.as_object_mut() {
             let all: Vec<Json> = self.unbounded.iter().map(unbounded).collect();
             object.insert("unbounded".to_owned(), all.into());

@@ -36,20 +36,20 @@ impl Calls {
             _ => None,
         });
         column.origin = self.kinds.describe_origins(&usage.keys);
-        let target = self.add_target(
+        let target = self.find_or_add_target(
             self.models[n].clone(),
             DOCUMENTS_EXPANSION,
             names.to_vec(),
             vec![DOCUMENT_CONTEXT.to_owned()],
         );
-        let at = self.add_column(target, column);
+        let at = self.find_or_add_column(target, column);
         self.record_question(target, at, usage);
         let prefers_integer = usage.stated_type.is_none() && data_type == Type::Real;
         // A computed text may combine all rows of a group.
         let computed = own_usage.keys.first().is_none_or(|key| key.origin.is_none());
         let reduction = (computed && call.ingredient.needs_all_rows()).then(|| {
             let combining = build_combining_question(question);
-            let mut add = |column| self.add_column(target, column);
+            let mut add = |column| self.find_or_add_column(target, column);
             ReductionColumns {
                 part: add(column_of(question, Type::Text, false)),
                 combined: add(column_of(&combining, Type::Text, false)),

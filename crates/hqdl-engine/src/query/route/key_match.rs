@@ -59,7 +59,7 @@ pub(in crate::query) fn match_key(
     for (n, part) in parts.iter().enumerate() {
         let column = |lineage| KeyColumn { part: n, lineage, names: names(n, lineage) };
         columns
-            .extend(concatenation_items(part).into_iter().filter(|i| !is_literal(i)).map(column));
+            .extend(split_concatenation(part).into_iter().filter(|i| !is_literal(i)).map(column));
     }
     let mut found: Vec<usize> = Vec::new();
     // Number of labels that refer to exactly one column.
@@ -68,7 +68,7 @@ pub(in crate::query) fn match_key(
         // Text between the previous column and the next one.
         let mut text = String::new();
         let mut is_first = true;
-        for item in concatenation_items(value) {
+        for item in split_concatenation(value) {
             if let Lineage::Literal(literal) = item {
                 text.push_str(&parse_literal_text(literal)?);
                 continue;
@@ -107,13 +107,13 @@ pub(in crate::query) fn match_key(
 
 /// Returns the operands of a concatenation, without casts to text. Returns any other expression as
 /// the only item.
-fn concatenation_items(lineage: &Lineage) -> Vec<&Lineage> {
+fn split_concatenation(lineage: &Lineage) -> Vec<&Lineage> {
     match lineage {
         Lineage::Operation(op, parts) if op == "||" || op == "concat" => {
-            parts.iter().flat_map(|part| concatenation_items(part)).collect()
+            parts.iter().flat_map(|part| split_concatenation(part)).collect()
         }
         Lineage::Operation(op, parts) if op.eq_ignore_ascii_case("cast text") => {
-            parts.iter().flat_map(|part| concatenation_items(part)).collect()
+            parts.iter().flat_map(|part| split_concatenation(part)).collect()
         }
         other => vec![other],
     }

@@ -41,19 +41,17 @@ impl Kinds {
                 .collect();
             for key in expansion.key.names() {
                 let columns: Vec<String> =
-                    tables.iter().map(|table| qualified_name(table, key)).collect();
+                    tables.iter().map(|table| qualify_name(table, key)).collect();
                 pairs.extend(columns.windows(2).map(|two| (two[1].clone(), two[0].clone())));
                 let described = columns.into_iter().map(|name| (name, expansion.about.clone()));
                 about.extend(described.filter(|(_, about)| !about.trim().is_empty()));
             }
             let columns = expansion.columns.iter().filter(|column| !column.about.trim().is_empty());
-            about.extend(
-                columns.map(|c| (qualified_name(&expansion.name, &c.name), c.about.clone())),
-            );
+            about
+                .extend(columns.map(|c| (qualify_name(&expansion.name, &c.name), c.about.clone())));
         }
         for kind in &spec.kinds {
-            let names: Vec<String> =
-                kind.iter().map(|(table, c)| qualified_name(table, c)).collect();
+            let names: Vec<String> = kind.iter().map(|(table, c)| qualify_name(table, c)).collect();
             let others = names.iter().skip(1).map(|name| (name.clone(), names[0].clone()));
             pairs.extend(others);
         }
@@ -75,18 +73,18 @@ impl Kinds {
         if let [kinds] = kinds.as_slice() {
             also.extend(kinds.iter().skip(1).map(|kind| vec![kind.clone()]));
         }
-        let plain = &column.meaning;
-        column.also =
+        let plain = &column.identity;
+        column.other_identities =
             also.into_iter().map(|kinds| ColumnIdentity { kinds, ..plain.clone() }).collect();
-        column.meaning.kinds = own;
-        column.fingerprint = column.meaning.fingerprint();
+        column.identity.kinds = own;
+        column.fingerprint = column.identity.fingerprint();
     }
 
     /// Returns the names of the columns that share the kind of a call's value. The first column
     /// names the kind.
     fn find_kind_columns(&self, key: &Key) -> Vec<String> {
-        let Some(origin) = base_column(key) else { return Vec::new() };
-        let name = qualified_name(&origin.table, &origin.column);
+        let Some(origin) = find_base_column(key) else { return Vec::new() };
+        let name = qualify_name(&origin.table, &origin.column);
         self.shared.get(&name).cloned().unwrap_or_else(|| vec![name])
     }
 
@@ -94,7 +92,7 @@ impl Kinds {
     /// expressions over columns. Returns `None` if an origin is unknown.
     pub fn describe_origins(&self, keys: &[Key]) -> Option<String> {
         let describe = |key: &Key| {
-            let Some(origin) = base_column(key) else {
+            let Some(origin) = find_base_column(key) else {
                 let is_short = key.text.chars().nth(LONGEST_EXPRESSION).is_none();
                 return (key.lineage.is_some() && is_short).then(|| key.text.clone());
             };
@@ -112,17 +110,17 @@ impl Kinds {
 /// Sets the kind of the values that a column asks about.
 pub(in crate::query) fn set_kind(column: &mut Column, kind: &str) {
     column.origin = Some(kind.to_owned());
-    column.also = vec![column.meaning.clone()];
-    column.meaning.kinds = vec![kind.to_lowercase()];
-    column.fingerprint = column.meaning.fingerprint();
+    column.other_identities = vec![column.identity.clone()];
+    column.identity.kinds = vec![kind.to_lowercase()];
+    column.fingerprint = column.identity.fingerprint();
 }
 
 /// Returns the database column that a value comes from.
-fn base_column(key: &Key) -> Option<&ColumnOrigin> {
+fn find_base_column(key: &Key) -> Option<&ColumnOrigin> {
     key.base.as_ref().or(key.origin.as_ref())
 }
 
-fn qualified_name(table: &str, column: &str) -> String {
+fn qualify_name(table: &str, column: &str) -> String {
     format!("{table}.{column}").to_lowercase()
 }
 

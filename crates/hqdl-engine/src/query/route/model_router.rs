@@ -177,7 +177,7 @@ impl<'b, 'a> ModelRouter<'b, 'a> {
             }
         }
         let record = facts.get(&targets[0].entity_at(entity))?.unwrap_or_default();
-        let fact = record.facts.iter().find(|f| Some(f.meaning) == identity);
+        let fact = record.facts.iter().find(|f| Some(f.identity_id) == identity);
         let completion = fact.map(|f| f.completion).unwrap_or_default();
         Ok(BindingReply::Answers(LiteralAnswers { values, completion }))
     }

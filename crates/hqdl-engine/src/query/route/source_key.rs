@@ -53,7 +53,7 @@ impl KeyRelation {
     }
 
     /// Returns the output column for a column of a table instance.
-    fn output_column(&self, instance: usize, column: &str) -> Option<String> {
+    fn find_output_column(&self, instance: usize, column: &str) -> Option<String> {
         match self {
             Self::Table(_) => Some(format!("hq_of.{}", quote_name(column))),
             Self::Select { names, .. } => {
@@ -184,7 +184,7 @@ impl<'k> CallKey<'k> {
         Ok(())
     }
 
-    fn available_column(&self, of: usize, column: &str) -> Option<&'k AvailableColumn> {
+    fn find_available_column(&self, of: usize, column: &str) -> Option<&'k AvailableColumn> {
         let is = |r: &&AvailableColumn| r.instance == of && r.column.eq_ignore_ascii_case(column);
         self.usage.available_columns.iter().find(is)
     }
@@ -195,7 +195,7 @@ impl<'k> CallKey<'k> {
         let own_value = self.values.iter().find(|(_, lineage)| lineage.is_same(part));
         own_value.map(|(text, _)| (*text).to_owned()).or_else(|| {
             part.to_sql(&|of, column| {
-                self.available_column(of, column).map(AvailableColumn::to_sql)
+                self.find_available_column(of, column).map(AvailableColumn::to_sql)
             })
         })
     }
@@ -229,7 +229,7 @@ impl<'k> CallKey<'k> {
         let stored = match (&source.relation, self.evaluator.instance_map.values().next()) {
             (KeyRelation::Table(table), Some(of)) if source.is_table && is_first => {
                 find_published_join(self.expansion, table, &|column| {
-                    self.available_column(*of, column)
+                    self.find_available_column(*of, column)
                 })
             }
             _ => None,
@@ -302,8 +302,9 @@ struct SourceEvaluator<'s> {
 impl SourceEvaluator<'_> {
     /// Returns the parts of the key as SQL over the source's rows.
     fn build_key_expressions(&self) -> Vec<String> {
-        let column =
-            |instance: usize, column: &str| self.source.relation.output_column(instance, column);
+        let column = |instance: usize, column: &str| {
+            self.source.relation.find_output_column(instance, column)
+        };
         self.source.parts.iter().filter_map(|p| p.to_sql(&column)).collect()
     }
 
@@ -312,7 +313,7 @@ impl SourceEvaluator<'_> {
     fn translate_values(&self, all: &[&Lineage]) -> Option<Vec<String>> {
         let column = |of: usize, column: &str| {
             let (instance, _) = self.instance_map.iter().find(|(_, known)| **known == of)?;
-            self.source.relation.output_column(*instance, column)
+            self.source.relation.find_output_column(*instance, column)
         };
         all.iter().map(|l| l.to_sql(&column)).collect()
     }

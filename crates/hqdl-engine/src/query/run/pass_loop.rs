@@ -105,7 +105,7 @@ struct PassLoop<'e, 'r, 'a> {
     sampler: SelectivitySampler,
     statement: Statement,
     /// Offsets of the subqueries that were already tried and are not run separately again.
-    tried: Vec<usize>,
+    tried_subqueries: Vec<usize>,
     evaluation: EnabledRules,
     /// Whether the conditions have been reordered since the last request.
     is_reordered: bool,
@@ -117,7 +117,7 @@ impl<'e, 'r, 'a> PassLoop<'e, 'r, 'a> {
             sampler: engine.new_sampler(),
             engine,
             statement: Statement::Query,
-            tried: Vec::new(),
+            tried_subqueries: Vec::new(),
             evaluation: EnabledRules::LimitPushdown,
             is_reordered: false,
         }
@@ -227,7 +227,7 @@ impl<'e, 'r, 'a> PassLoop<'e, 'r, 'a> {
         }
     }
 
-    /// Takes a step and records the preceding pass. Returns the rows if the pass was final.
+    /// Executes a step and records the preceding pass. Returns the rows if the pass was final.
     fn execute_step(
         &mut self,
         step: PassStep<'_>,
@@ -246,7 +246,7 @@ impl<'e, 'r, 'a> PassLoop<'e, 'r, 'a> {
             PassStep::SkipSample => self.sampler.advance_sample(),
             PassStep::EnterSubquery(at) => {
                 self.statement = Statement::Subquery(at);
-                self.tried.push(at);
+                self.tried_subqueries.push(at);
                 self.is_reordered = false;
                 self.sampler = self.engine.new_sampler();
             }
@@ -282,7 +282,8 @@ impl<'e, 'r, 'a> PassLoop<'e, 'r, 'a> {
         let runtime = lock_runtime(&self.engine.runtime);
         let is_pending =
             |call: &usize| runtime.pass.pending_by_call.get(*call).is_some_and(|n| *n > 0);
-        let mut inner = rewritten.subquery_limits().iter().filter(|s| !self.tried.contains(&s.at));
+        let mut inner =
+            rewritten.subquery_limits().iter().filter(|s| !self.tried_subqueries.contains(&s.at));
         inner.find(|inner| inner.calls.iter().any(is_pending)).map(|inner| inner.at)
     }
 

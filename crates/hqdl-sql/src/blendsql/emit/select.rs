@@ -18,7 +18,7 @@ impl Emitter<'_> {
         core: &SelectCore,
         parts: &mut Vec<(Span, String)>,
     ) {
-        let Some(select) = self.plan.select(core.span.start) else { return };
+        let Some(select) = self.plan.find_select(core.span.start) else { return };
         core.from.iter().for_each(|item| self.write_source(item, select, parts));
         let mut text = match &select.truth {
             Some(truth) => self.write_truth(truth),
@@ -113,7 +113,7 @@ impl Emitter<'_> {
         let order = query.order.iter().map(|o| &o.expr);
         let first = parts.len();
         columns.for_each(|expr| self.push_new_value(expr, parts));
-        let guard = self.plan.select(core.span.start).and_then(|s| s.value_guard.as_ref());
+        let guard = self.plan.find_select(core.span.start).and_then(|s| s.value_guard.as_ref());
         if let Some(ValueGuard { number, last }) = guard {
             for (_, text) in &mut parts[first..] {
                 *text = sql::value_of_first_rows_sql(&self.text[number.clone()], *last, text);

@@ -201,11 +201,11 @@ pub(super) fn truth_value_sql(holds: &str, fails: &str) -> String {
 /// Returns SQL that delays the evaluation of `truth` until whole rows with these columns are
 /// available.
 pub(super) fn after_row_barrier_sql(columns: &[ScopeColumn], truth: &str) -> String {
-    let columns: Vec<String> = columns.iter().map(qualified_name).collect();
+    let columns: Vec<String> = columns.iter().map(qualify_name).collect();
     guard_truth_sql(&Function::RowBarrier.call_sql(&columns), truth)
 }
 
-fn qualified_name(column: &ScopeColumn) -> String {
+fn qualify_name(column: &ScopeColumn) -> String {
     let name = quote_name(&column.column);
     column.table.as_ref().map_or_else(|| name.clone(), |t| format!("{}.{name}", quote_name(t)))
 }
@@ -260,7 +260,7 @@ pub(super) fn store_values_sql(truth: &str, shared_calls: &[usize], values: Vec<
     let mut arguments = vec![pending_mark_sql(), shared_calls.len().to_string()];
     arguments.extend(shared_calls.iter().map(usize::to_string));
     arguments.extend(values);
-    let hold = Function::HoldValues.call_sql(&arguments);
+    let hold = Function::StoreCallValues.call_sql(&arguments);
     if truth == "1" { hold } else { and_then_sql(truth, &hold) }
 }
 
@@ -284,8 +284,8 @@ pub(super) fn limit_value_sql(value: &str) -> String {
 
 /// Returns SQL that yields a value and records for [`unless_pending_sql`] whether the value is
 /// pending.
-pub(super) fn remember_pending_sql(value: &str) -> String {
-    Function::RememberPending.call_sql(&[&pending_mark_sql(), value])
+pub(super) fn record_pending_sql(value: &str) -> String {
+    Function::RecordPending.call_sql(&[&pending_mark_sql(), value])
 }
 
 /// Returns SQL that evaluates a value only if the last remembered value is not pending.

@@ -52,7 +52,7 @@ impl<'q> Emitter<'q> {
     /// decide the result.
     fn wrap_exists(&mut self, query: &Query, text: String) -> String {
         let Body::Core(core) = &query.body else { return text };
-        let select = self.plan.select(core.span.start);
+        let select = self.plan.find_select(core.span.start);
         let Some(rows) = select.and_then(|s| s.decisive.as_ref()) else {
             return text;
         };
@@ -109,7 +109,7 @@ impl<'q> Emitter<'q> {
             {
                 let mut parts = Vec::new();
                 let text = self.write_value(operand);
-                parts.push((operand.span.clone(), sql::remember_pending_sql(&text)));
+                parts.push((operand.span.clone(), sql::record_pending_sql(&text)));
                 whens.iter().for_each(|(_, then)| self.push_value(then, &mut parts));
                 let text = self.write_value(otherwise);
                 parts.push((otherwise.span.clone(), sql::unless_pending_sql(&text)));
@@ -135,7 +135,7 @@ impl<'q> Emitter<'q> {
                 // Evaluate an argument only if all earlier arguments are NULL and not pending.
                 let mut texts = Vec::new();
                 for arg in args {
-                    let text = sql::remember_pending_sql(&self.write_value(arg));
+                    let text = sql::record_pending_sql(&self.write_value(arg));
                     let first = texts.is_empty();
                     texts.push(if first { text } else { sql::unless_pending_sql(&text) });
                 }

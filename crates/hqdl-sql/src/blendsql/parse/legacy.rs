@@ -207,7 +207,7 @@ impl QueryParser<'_> {
         if let Some(legacy) = self.legacy.as_mut() {
             legacy.surround_span(&source, before, &format!(" SELECT * FROM {name})"));
         }
-        let rows = select_all(&cte.name, source);
+        let rows = build_select_all(&cte.name, source);
         Ok(Box::new(Query { with: vec![cte], ..rows }))
     }
 
@@ -268,7 +268,7 @@ impl QueryParser<'_> {
 }
 
 /// Returns `SELECT * FROM name`.
-fn select_all(name: &str, span: Span) -> Query {
+fn build_select_all(name: &str, span: Span) -> Query {
     let column = ResultColumn {
         expr: None,
         star_table: None,

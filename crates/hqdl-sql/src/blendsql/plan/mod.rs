@@ -341,7 +341,7 @@ pub struct RuleOutcome {
     /// Name of the rule.
     pub rule: &'static str,
     /// Whether the rule was applied.
-    pub fired: bool,
+    pub is_applied: bool,
     /// Effect of the rule, or the precondition that is not met.
     pub why: String,
 }
@@ -349,7 +349,7 @@ pub struct RuleOutcome {
 impl DemandPlan {
     /// Returns the plan of the SELECT that starts at an offset.
     #[must_use]
-    pub fn select(&self, at: usize) -> Option<&SelectPlan> {
+    pub fn find_select(&self, at: usize) -> Option<&SelectPlan> {
         self.selects.iter().find(|s| s.at == at)
     }
 
@@ -368,8 +368,10 @@ impl DemandPlan {
     /// Records the outcome of a rule for the SELECT at an offset.
     pub(crate) fn record_outcome(&mut self, at: usize, rule: &'static str, outcome: RuleResult) {
         let outcome = match outcome {
-            RuleResult::Applied(why) => RuleOutcome { rule, fired: true, why },
-            RuleResult::Refused(why) => RuleOutcome { rule, fired: false, why: why.to_owned() },
+            RuleResult::Applied(why) => RuleOutcome { rule, is_applied: true, why },
+            RuleResult::Refused(why) => {
+                RuleOutcome { rule, is_applied: false, why: why.to_owned() }
+            }
             RuleResult::Irrelevant => return,
         };
         self.find_or_add_select(at).rules.push(outcome);
@@ -380,7 +382,7 @@ impl DemandPlan {
     pub(crate) fn sort_selects(&mut self) {
         self.selects.sort_by_key(|s| s.at);
         for select in &mut self.selects {
-            select.rules.sort_by_key(|r| !r.fired);
+            select.rules.sort_by_key(|r| !r.is_applied);
         }
     }
 }
@@ -398,7 +400,7 @@ impl SelectPlan {
 
 impl fmt::Display for RuleOutcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let answer = if self.fired { "yes" } else { "no" };
+        let answer = if self.is_applied { "yes" } else { "no" };
         write!(f, "{:<22} {answer:<3} {}", self.rule, self.why)
     }
 }

@@ -17,9 +17,9 @@ use crate::blendsql::{Call, Choices, ReturnType, Subject};
 use hqdl_values::Type;
 
 impl FlowAnalysis<'_> {
-    /// Follows a condition. Only its truth value matters.
+    /// Analyzes a condition. Only its truth value matters.
     pub(in crate::blendsql) fn analyze_condition(&mut self, expr: &Expr, names: &SelectNames<'_>) {
-        let flow = self.follow_expr(expr, names);
+        let flow = self.analyze_expr(expr, names);
         for call in &flow.calls {
             self.usages.entry(*call).or_default().is_condition = true;
         }
@@ -85,9 +85,9 @@ impl FlowAnalysis<'_> {
         match &strip_expr_parens(expr).kind {
             ExprKind::Scalar(query) => self.analyze_subquery(query, names),
             ExprKind::Operation(ExprOperator::Row, parts) => {
-                parts.iter().map(|p| self.follow_expr(p, names)).collect()
+                parts.iter().map(|p| self.analyze_expr(p, names)).collect()
             }
-            _ => vec![self.follow_expr(expr, names)],
+            _ => vec![self.analyze_expr(expr, names)],
         }
     }
 
@@ -104,8 +104,8 @@ impl FlowAnalysis<'_> {
         }
     }
 
-    /// Follows an expression and returns its possible values.
-    pub(in crate::blendsql) fn follow_expr(
+    /// Analyzes an expression and returns its possible values.
+    pub(in crate::blendsql) fn analyze_expr(
         &mut self,
         expr: &Expr,
         names: &SelectNames<'_>,
@@ -130,12 +130,13 @@ impl FlowAnalysis<'_> {
                 }
             });
             let is_found = |here: &&SelectNames<'_>| found.iter().any(|f| std::ptr::eq(*f, *here));
-            self.reads_rows_of.push(names_id(names.ancestors().find(is_found).unwrap_or(names)));
+            self.reads_rows_of
+                .push(identify_names(names.ancestors().find(is_found).unwrap_or(names)));
         }
         let text = self.sql.get(expr.span.clone()).unwrap_or_default().trim();
         let is_term =
             |n: &&SelectNames<'_>| n.groups.as_ref().is_some_and(|g| g.is_group_term(text));
-        self.reads_rows_of.extend(names.ancestors().filter(is_term).map(names_id));
+        self.reads_rows_of.extend(names.ancestors().filter(is_term).map(identify_names));
     }
 
     /// Returns the flow of a name. If the column has several values per group, records this for the
@@ -143,7 +144,7 @@ impl FlowAnalysis<'_> {
     fn analyze_name(&mut self, table: Option<&str>, column: &str, names: &SelectNames<'_>) -> Flow {
         if let Some((select, of, field)) = names.find_with_select(table, column)
             && !self.enclosing_calls.is_empty()
-            && !self.reads_rows_of.contains(&names_id(select))
+            && !self.reads_rows_of.contains(&identify_names(select))
             && select.has_several_values(of, field)
         {
             let name_text = table.map_or_else(|| column.to_owned(), |t| format!("{t}.{column}"));
@@ -160,7 +161,7 @@ impl FlowAnalysis<'_> {
 
     fn analyze_expr_kind(&mut self, expr: &Expr, names: &SelectNames<'_>) -> Flow {
         match &expr.kind {
-            ExprKind::Paren(inner) => self.follow_expr(inner, names),
+            ExprKind::Paren(inner) => self.analyze_expr(inner, names),
             ExprKind::And(all) | ExprKind::Or(all) => {
                 all.iter().for_each(|e| self.analyze_condition(e, names));
                 Flow::truth()
@@ -182,20 +183,21 @@ impl FlowAnalysis<'_> {
             }
             ExprKind::Cast(inner, type_name) => self.analyze_cast(inner, type_name, names),
             ExprKind::Case { operand, whens, otherwise } => {
-                let operand = operand.as_ref().map(|o| self.follow_expr(o, names));
+                let operand = operand.as_ref().map(|o| self.analyze_expr(o, names));
                 let mut value = Flow::default();
                 for (when, then) in whens {
                     match &operand {
                         Some(operand) => {
-                            let when = self.follow_expr(when, names);
+                            let when = self.analyze_expr(when, names);
                             self.record_flow_comparison("=", operand, &when);
                         }
                         None => self.analyze_condition(when, names),
                     }
-                    value = value.union_with(self.follow_expr(then, names).without_affinity());
+                    value = value.union_with(self.analyze_expr(then, names).without_affinity());
                 }
                 if let Some(otherwise) = otherwise {
-                    value = value.union_with(self.follow_expr(otherwise, names).without_affinity());
+                    value =
+                        value.union_with(self.analyze_expr(otherwise, names).without_affinity());
                 }
                 value
             }
@@ -204,7 +206,7 @@ impl FlowAnalysis<'_> {
                     self.analyze_condition(filter, names);
                 }
                 window.iter().flat_map(|w| w.exprs()).for_each(|e| {
-                    self.follow_expr(e, names);
+                    self.analyze_expr(e, names);
                 });
                 self.analyze_function(name, window.is_some(), args, names)
             }
@@ -246,7 +248,7 @@ impl FlowAnalysis<'_> {
     }
 
     fn analyze_cast(&mut self, inner: &Expr, type_name: &str, names: &SelectNames<'_>) -> Flow {
-        let flow = self.follow_expr(inner, names);
+        let flow = self.analyze_expr(inner, names);
         let lower_name = type_name.to_ascii_lowercase();
         let contains_any = |parts: &[&str]| parts.iter().any(|part| lower_name.contains(part));
         let (stated_type, result) = if contains_any(&["bool"]) {
@@ -289,7 +291,7 @@ impl FlowAnalysis<'_> {
             && (matches!(name, "count" | "sum" | "avg" | "total" | "group_concat" | "string_agg")
                 || (matches!(name, "max" | "min") && args.len() == 1));
         self.aggregate_depth += usize::from(is_aggregate);
-        let flows: Vec<Flow> = args.iter().map(|a| self.follow_expr(a, names)).collect();
+        let flows: Vec<Flow> = args.iter().map(|a| self.analyze_expr(a, names)).collect();
         self.aggregate_depth -= usize::from(is_aggregate);
         let is_pure = !window && Lineage::is_pure(name);
         let lineage: Option<Vec<_>> = flows.iter().map(|f| f.lineage.clone()).collect();
@@ -360,7 +362,7 @@ impl FlowAnalysis<'_> {
         parts: &[Expr],
         names: &SelectNames<'_>,
     ) -> Flow {
-        let flows: Vec<Flow> = parts.iter().map(|p| self.follow_expr(p, names)).collect();
+        let flows: Vec<Flow> = parts.iter().map(|p| self.analyze_expr(p, names)).collect();
         let lineage: Option<Vec<_>> = flows.iter().map(|f| f.lineage.clone()).collect();
         let is_integer = |f: &Flow| f.integer && !f.number && f.calls.is_empty();
         match (operator, flows.as_slice()) {
@@ -406,7 +408,7 @@ impl FlowAnalysis<'_> {
     fn analyze_call(&mut self, n: usize, args: &[Expr], names: &SelectNames<'_>) -> Flow {
         let mut keys = Vec::new();
         self.enclosing_calls.push(n);
-        let flows: Vec<Flow> = args.iter().map(|arg| self.follow_expr(arg, names)).collect();
+        let flows: Vec<Flow> = args.iter().map(|arg| self.analyze_expr(arg, names)).collect();
         self.enclosing_calls.pop();
         for (arg, flow) in args.iter().zip(flows) {
             let name = match &strip_expr_parens(arg).kind {
@@ -512,7 +514,7 @@ fn find_options_column(call: &Call, names: &SelectNames<'_>) -> Option<OptionsCo
 }
 
 /// Returns an identifier for the names of a SELECT.
-fn names_id(names: &SelectNames<'_>) -> *const () {
+fn identify_names(names: &SelectNames<'_>) -> *const () {
     std::ptr::from_ref(names).cast()
 }
 

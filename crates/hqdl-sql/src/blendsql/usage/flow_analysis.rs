@@ -220,7 +220,7 @@ impl<'q> FlowAnalysis<'q> {
             Body::Values(exprs, width) => {
                 let mut columns: Vec<Flow> = Vec::new();
                 for (n, expr) in exprs.iter().enumerate() {
-                    let flow = self.follow_expr(expr, &names).without_affinity();
+                    let flow = self.analyze_expr(expr, &names).without_affinity();
                     match columns.get_mut(n % (*width).max(1)) {
                         Some(known) => *known = std::mem::take(known).union_with(flow),
                         None => columns.push(flow),
@@ -235,18 +235,18 @@ impl<'q> FlowAnalysis<'q> {
 
     fn analyze_order_and_limit(&mut self, query: &Query, names: &SelectNames<'_>) {
         for term in &query.order {
-            let mut flow = self.follow_expr(&term.expr, names);
+            let mut flow = self.analyze_expr(&term.expr, names);
             if let Body::Core(core) = &query.body
                 && let ResolvedTerm::Result(n) =
                     resolve_term(&term.expr, Clause::Order, core, self.sql)
                 && let Some(expr) = core.columns.get(n).and_then(|c| c.expr.as_ref())
             {
-                flow = self.follow_expr(expr, names);
+                flow = self.analyze_expr(expr, names);
             }
             self.record_order(&flow);
         }
         for expr in query.limit.iter().chain(&query.offset) {
-            let flow = self.follow_expr(expr, names);
+            let flow = self.analyze_expr(expr, names);
             self.record_comparison(&flow, &ComparedWith::Limit);
         }
     }
@@ -293,12 +293,12 @@ impl<'q> FlowAnalysis<'q> {
             self.analyze_condition(filter, &names);
         }
         for expr in &core.windows {
-            self.follow_expr(expr, &names);
+            self.analyze_expr(expr, &names);
         }
         fields
     }
 
-    /// Follows the GROUP BY terms, and returns the values that are unique within each group.
+    /// Analyzes the GROUP BY terms, and returns the values that are unique within each group.
     fn analyze_group_terms(
         &mut self,
         core: &SelectCore,
@@ -307,12 +307,12 @@ impl<'q> FlowAnalysis<'q> {
         let mut groups = GroupValues::default();
         let mut grouped = BTreeSet::new();
         for expr in &core.group {
-            let flow = self.follow_expr(expr, names);
+            let flow = self.analyze_expr(expr, names);
             let column = match flow.lineage.as_deref() {
                 None | Some(Lineage::Literal(_)) => self.find_referenced_column(core, expr),
                 Some(_) => None,
             };
-            let flow = column.map_or(flow, |expr| self.follow_expr(expr, names));
+            let flow = column.map_or(flow, |expr| self.analyze_expr(expr, names));
             let sql = self.sql;
             let term = strip_expr_parens(column.unwrap_or(expr));
             groups.terms.push(sql[term.span.clone()].trim());
@@ -364,7 +364,7 @@ impl<'q> FlowAnalysis<'q> {
         let mut fields: Option<Vec<FlowField>> = Some(Vec::new());
         for column in &core.columns {
             if let Some(expr) = &column.expr {
-                let flow = self.follow_expr(expr, names);
+                let flow = self.analyze_expr(expr, names);
                 let own = match &strip_expr_parens(expr).kind {
                     ExprKind::Column { column, .. } => Some(column.clone()),
                     _ => None,
@@ -529,11 +529,11 @@ impl<'q> FlowAnalysis<'q> {
         }
     }
 
-    /// Follows the join conditions of a table.
+    /// Analyzes the join conditions of a table.
     fn analyze_join(&mut self, item: &FromItem, names: &SelectNames<'_>) {
         match &item.source {
             FromSource::Function { args, .. } => args.iter().for_each(|a| {
-                self.follow_expr(a, names);
+                self.analyze_expr(a, names);
             }),
             FromSource::Join(items) => items.iter().for_each(|i| self.analyze_join(i, names)),
             FromSource::Table { .. } | FromSource::Query(_) => {}

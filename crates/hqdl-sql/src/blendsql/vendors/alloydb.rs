@@ -25,23 +25,27 @@ pub(super) const FUNCTIONS: Functions = Functions {
         }),
         ("ai.summarize", "ai.summarize(t.c)", |call| {
             let [prompt, _] = call.match_arguments(["prompt", "model_id"])?;
-            call.ask_about(prompt, "Summarize the text.", STR)
+            call.build_question_about(prompt, "Summarize the text.", STR)
         }),
         ("ai.analyze_sentiment", "ai.analyze_sentiment(t.c)", |call| {
             let [prompt, _] = call.match_arguments(["prompt", "model_id"])?;
-            call.ask_about(prompt, SENTIMENT, choose(&["positive", "negative", "neutral"]))
+            call.build_question_about(
+                prompt,
+                SENTIMENT,
+                choose(&["positive", "negative", "neutral"]),
+            )
         }),
         ("embedding", "embedding('model', t.c)", |call| {
             let [_, text] = call.match_arguments(["model_id", "content"])?;
-            call.ask_about(text, "", VendorIngredient::Embed)
+            call.build_question_about(text, "", VendorIngredient::Embed)
         }),
         ("google_ml.embedding", "google_ml.embedding('model', t.c)", |call| {
             let [_, text] = call.match_arguments(["model_id", "content"])?;
-            call.ask_about(text, "", VendorIngredient::Embed)
+            call.build_question_about(text, "", VendorIngredient::Embed)
         }),
         ("ai.agg_summarize", "ai.agg_summarize(t.c)", |call| {
             let [input] = call.match_arguments(["input"])?;
-            call.ask_about(input, SUMMARIZE_GROUP, VendorIngredient::Reduce)
+            call.build_question_about(input, SUMMARIZE_GROUP, VendorIngredient::Reduce)
         }),
     ],
     prefixes: &["ai.", "google_ml."],
@@ -55,5 +59,5 @@ fn read_ask(
     ingredient: VendorIngredient,
 ) -> Result<VendorQuestion, SqlError> {
     let [prompt, _] = call.match_arguments(["prompt", "model_id"])?;
-    call.ask_prompt(prompt, default, ingredient)
+    call.build_prompt_question(prompt, default, ingredient)
 }

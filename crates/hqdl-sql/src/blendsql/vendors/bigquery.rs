@@ -26,7 +26,7 @@ pub(super) const FUNCTIONS: Functions = Functions {
         ("ai.classify", "AI.CLASSIFY(t.c, categories => ['good', 'bad'])", |call| {
             let [input, categories, _, _] =
                 call.match_arguments(["input", "categories", "connection_id", "endpoint"])?;
-            call.classify(input, categories, "", false)
+            call.build_classification(input, categories, "", false)
         }),
         ("ai.similarity", "AI.SIMILARITY(t.c, 'late delivery', endpoint => 'model')", |call| {
             let [a, b, _, _, _] = call.match_arguments([
@@ -36,7 +36,7 @@ pub(super) const FUNCTIONS: Functions = Functions {
                 "endpoint",
                 "model",
             ])?;
-            call.compare(a, b)
+            call.build_similarity_question(a, b)
         }),
         ("ai.embed", "AI.EMBED(t.c, endpoint => 'model')", |call| {
             let [text, _, _, _, _] = call.match_arguments([
@@ -46,18 +46,18 @@ pub(super) const FUNCTIONS: Functions = Functions {
                 "model",
                 "task_type",
             ])?;
-            call.ask_about(text, "", VendorIngredient::Embed)
+            call.build_question_about(text, "", VendorIngredient::Embed)
         }),
         ("ai.agg", "AI.AGG(t.c, 'Summarize the texts.')", |call| {
             let [input, instruction, _, _] =
                 call.match_arguments(["input", "instruction", "connection_id", "endpoint"])?;
             match instruction {
-                Some(_) => call.ask_about(
+                Some(_) => call.build_question_about(
                     input,
                     &call.require_text(instruction, "an instruction")?,
                     VendorIngredient::Reduce,
                 ),
-                None => call.ask_about(input, SUMMARIZE_GROUP, VendorIngredient::Reduce),
+                None => call.build_question_about(input, SUMMARIZE_GROUP, VendorIngredient::Reduce),
             }
         }),
     ],
@@ -78,6 +78,6 @@ fn read_ask(
         "model_params",
         "output_schema",
     ])?;
-    call.refuse(schema, "output_schema")?;
-    call.ask_prompt(prompt, default, ingredient)
+    call.reject_argument(schema, "output_schema")?;
+    call.build_prompt_question(prompt, default, ingredient)
 }

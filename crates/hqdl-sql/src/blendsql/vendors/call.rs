@@ -132,7 +132,7 @@ impl<'q> FunctionCall<'q> {
     }
 
     /// Returns a required argument.
-    pub fn require(
+    pub fn require_argument(
         &self,
         argument: Option<FunctionArgument<'q>>,
         name: &str,
@@ -146,7 +146,7 @@ impl<'q> FunctionCall<'q> {
         argument: Option<FunctionArgument<'q>>,
         name: &str,
     ) -> Result<String, SqlError> {
-        let argument = self.require(argument, name)?;
+        let argument = self.require_argument(argument, name)?;
         self.read_text(argument.tokens, name)
     }
 
@@ -157,7 +157,7 @@ impl<'q> FunctionCall<'q> {
     }
 
     /// Fails if an optional argument is present.
-    pub fn refuse(
+    pub fn reject_argument(
         &self,
         argument: Option<FunctionArgument<'q>>,
         name: &str,
@@ -169,38 +169,38 @@ impl<'q> FunctionCall<'q> {
     }
 
     /// Asks the prompt in a required argument; `default` is the question of a prompt without text.
-    pub fn ask_prompt(
+    pub fn build_prompt_question(
         &self,
         argument: Option<FunctionArgument<'q>>,
         default: &str,
         ingredient: VendorIngredient,
     ) -> Result<VendorQuestion, SqlError> {
-        let argument = self.require(argument, "a prompt")?;
+        let argument = self.require_argument(argument, "a prompt")?;
         let prompt = VendorPrompt::parse(self.text, argument.tokens, 0)?;
         let (text, values) = prompt.into_question(default).ok_or_else(|| self.slot_error())?;
         Ok(VendorQuestion { ingredient, text, values })
     }
 
     /// Asks a question about the value of a required argument.
-    pub fn ask_about(
+    pub fn build_question_about(
         &self,
         argument: Option<FunctionArgument<'q>>,
         question: &str,
         ingredient: VendorIngredient,
     ) -> Result<VendorQuestion, SqlError> {
         self.reject_slot(question)?;
-        let values = vec![self.text.read_value(self.require(argument, "a text")?.tokens)?];
+        let values = vec![self.text.read_value(self.require_argument(argument, "a text")?.tokens)?];
         Ok(VendorQuestion { ingredient, text: question.to_owned(), values })
     }
 
     /// Returns the similarity of two required texts.
-    pub fn compare(
+    pub fn build_similarity_question(
         &self,
         a: Option<FunctionArgument<'q>>,
         b: Option<FunctionArgument<'q>>,
     ) -> Result<VendorQuestion, SqlError> {
-        let mut question = self.ask_about(a, "", VendorIngredient::Similarity)?;
-        let b = self.require(b, "a second text")?;
+        let mut question = self.build_question_about(a, "", VendorIngredient::Similarity)?;
+        let b = self.require_argument(b, "a second text")?;
         question.values.push(self.text.read_value(b.tokens)?);
         Ok(question)
     }

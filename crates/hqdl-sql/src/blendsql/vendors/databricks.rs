@@ -10,15 +10,15 @@ pub(super) const FUNCTIONS: Functions = Functions {
         ("ai_query", "ai_query('model', 'Translate this: ' || t.c)", read_query),
         ("ai_gen", "ai_gen('Translate this: ' || t.c)", |call| {
             let [prompt] = call.match_arguments(["prompt"])?;
-            call.ask_prompt(prompt, ANSWER, STR)
+            call.build_prompt_question(prompt, ANSWER, STR)
         }),
         ("ai_classify", "ai_classify(t.c, ARRAY('good', 'bad'))", |call| {
             let [content, labels] = call.match_arguments(["content", "labels"])?;
-            call.classify(content, labels, "", false)
+            call.build_classification(content, labels, "", false)
         }),
         ("ai_analyze_sentiment", "ai_analyze_sentiment(t.c)", |call| {
             let [content] = call.match_arguments(["content"])?;
-            call.ask_about(
+            call.build_question_about(
                 content,
                 SENTIMENT,
                 choose(&["positive", "negative", "neutral", "mixed"]),
@@ -28,21 +28,21 @@ pub(super) const FUNCTIONS: Functions = Functions {
         ("ai_translate", "ai_translate(t.c, 'en')", |call| {
             let [content, to] = call.match_arguments(["content", "to_lang"])?;
             let to = call.require_text(to, "the target language")?;
-            call.ask_about(content, &format!("Translate the text to {to}."), STR)
+            call.build_question_about(content, &format!("Translate the text to {to}."), STR)
         }),
         ("ai_fix_grammar", "ai_fix_grammar(t.c)", |call| {
             let [content] = call.match_arguments(["content"])?;
-            call.ask_about(content, "Correct the grammatical errors of the text.", STR)
+            call.build_question_about(content, "Correct the grammatical errors of the text.", STR)
         }),
         ("ai_similarity", "ai_similarity(t.c, 'late delivery')", |call| {
             let [a, b] = call.match_arguments(["expr1", "expr2"])?;
-            call.compare(a, b)
+            call.build_similarity_question(a, b)
         }),
         ("ai_mask", "ai_mask(t.c, ARRAY('name', 'address'))", |call| {
             let [content, labels] = call.match_arguments(["content", "labels"])?;
             let labels = call.require_texts(labels, "labels")?.join(", ");
             let question = format!("Replace each of these in the text with [MASKED]: {labels}.");
-            call.ask_about(content, &question, STR)
+            call.build_question_about(content, &question, STR)
         }),
     ],
     prefixes: &["ai_", "vector_search"],
@@ -68,7 +68,7 @@ fn read_query(call: &FunctionCall<'_>) -> Result<VendorQuestion, SqlError> {
             _ => return Err(call.error_at(&name, "hqdl has no equivalent of this returnType")),
         },
     };
-    call.ask_prompt(request, ANSWER, ingredient)
+    call.build_prompt_question(request, ANSWER, ingredient)
 }
 
 fn read_summarize(call: &FunctionCall<'_>) -> Result<VendorQuestion, SqlError> {
@@ -78,10 +78,14 @@ fn read_summarize(call: &FunctionCall<'_>) -> Result<VendorQuestion, SqlError> {
         Some(words) => call.text_of(&words),
     };
     if words == "0" {
-        return call.ask_about(content, "Summarize the text.", STR);
+        return call.build_question_about(content, "Summarize the text.", STR);
     }
     if words.parse::<u32>().is_err() {
         return Err(call.error_at_name("`ai_summarize` needs max_words as a number"));
     }
-    call.ask_about(content, &format!("Summarize the text in at most {words} words."), STR)
+    call.build_question_about(
+        content,
+        &format!("Summarize the text in at most {words} words."),
+        STR,
+    )
 }

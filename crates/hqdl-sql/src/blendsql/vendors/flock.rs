@@ -63,7 +63,7 @@ fn read_prompt(
 ) -> Result<(String, Vec<NamedValue>), SqlError> {
     let sql = call.text.sql;
     let [_, prompt] = call.match_arguments(["model", "prompt"])?;
-    let prompt = call.require(prompt, "a prompt")?;
+    let prompt = call.require_argument(prompt, "a prompt")?;
     let fields = parse_object(sql, prompt.tokens)
         .ok_or_else(|| call.error_at(&prompt, "the prompt must be an object"))?;
     call.reject_repeated_fields(&fields)?;

@@ -59,7 +59,7 @@ impl<'q> FunctionCall<'q> {
     /// Asks which label of a list fits a value. A label can have a description: an object with
     /// `label` and `description`, or a pair. If `is_many` is true, several labels can fit. An empty
     /// `question` is the default one.
-    pub fn classify(
+    pub fn build_classification(
         &self,
         value: Option<FunctionArgument<'q>>,
         labels: Option<FunctionArgument<'q>>,
@@ -67,7 +67,7 @@ impl<'q> FunctionCall<'q> {
         is_many: bool,
     ) -> Result<VendorQuestion, SqlError> {
         let label_tokens = labels.map(|labels| labels.tokens.to_vec()).unwrap_or_default();
-        self.require(value, "a text")?;
+        self.require_argument(value, "a text")?;
         let labels = self.require_labels(labels, "labels")?;
         // Descriptions become part of the question, next to their labels.
         if labels.iter().any(|(_, about)| about.is_some()) {
@@ -76,7 +76,7 @@ impl<'q> FunctionCall<'q> {
                 self.reject_slot(about.as_deref().unwrap_or_default())?;
             }
         }
-        self.ask_about(
+        self.build_question_about(
             value,
             question,
             VendorIngredient::Classify { labels, label_tokens, is_many },
@@ -88,7 +88,7 @@ impl<'q> FunctionCall<'q> {
         argument: Option<FunctionArgument<'q>>,
         name: &str,
     ) -> Result<Vec<(String, Option<String>)>, SqlError> {
-        let argument = self.require(argument, name)?;
+        let argument = self.require_argument(argument, name)?;
         let sql = self.text.sql;
         let elements = parse_list(sql, argument.tokens);
         let labels = elements

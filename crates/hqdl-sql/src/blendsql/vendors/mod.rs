@@ -1,4 +1,5 @@
-//! AI functions of other engines: a pass over the call of such a function finds what the call asks.
+//! AI functions of other engines: a pass over the call of such a function reads the call's
+//! question.
 //!
 //! The scanner reads the calls by their names (`read_question`). Each becomes a node of the tree
 //! with its [`VendorQuestion`], whose values are parts of the query. Like a macro, it is replaced
@@ -39,7 +40,7 @@ pub enum Vendor {
     AlloyDb,
 }
 
-/// Finds what a call asks.
+/// Reads the question of a call.
 type ReadCall = fn(&FunctionCall<'_>) -> Result<VendorQuestion, SqlError>;
 
 /// Question for a prompt that contains no text.
@@ -136,9 +137,9 @@ impl Vendor {
     }
 }
 
-/// Returns what the call of an engine's function asks. The function has the name `name`, whose words
-/// are separated by dots. `arguments` are the tokens between the parentheses, in which a call is a
-/// single token.
+/// Returns the question of a call to an engine's function. The function has the name `name`, whose
+/// words are separated by dots. `arguments` are the tokens between the parentheses, in which a call
+/// is a single token.
 ///
 /// # Errors
 /// Returns [`SqlError`] for a function without an equivalent, and for arguments that the ingredient

@@ -14,12 +14,12 @@ pub(super) const FUNCTIONS: Functions = Functions {
         ("ai_agg", "AI_AGG(t.c, 'Summarize the texts.')", read_aggregate),
         ("ai_summarize_agg", "AI_SUMMARIZE_AGG(t.c)", |call| {
             let [text] = call.match_arguments(["expr"])?;
-            call.ask_about(text, SUMMARIZE_GROUP, VendorIngredient::Reduce)
+            call.build_question_about(text, SUMMARIZE_GROUP, VendorIngredient::Reduce)
         }),
         ("ai_sentiment", "AI_SENTIMENT(t.c)", |call| {
             let [text, categories] = call.match_arguments(["text", "categories"])?;
-            call.refuse(categories, "categories")?;
-            call.ask_about(
+            call.reject_argument(categories, "categories")?;
+            call.build_question_about(
                 text,
                 SENTIMENT,
                 choose(&["positive", "negative", "neutral", "mixed", "unknown"]),
@@ -28,16 +28,16 @@ pub(super) const FUNCTIONS: Functions = Functions {
         ("ai_translate", "AI_TRANSLATE(t.c, 'de', 'en')", read_translate),
         ("ai_similarity", "AI_SIMILARITY(t.c, 'late delivery')", |call| {
             let [a, b, config] = call.match_arguments(["input1", "input2", "config_object"])?;
-            call.refuse(config, "config_object")?;
-            call.compare(a, b)
+            call.reject_argument(config, "config_object")?;
+            call.build_similarity_question(a, b)
         }),
         ("ai_embed", "AI_EMBED('model', t.c)", |call| {
             let [_, text] = call.match_arguments(["model", "input"])?;
-            call.ask_about(text, "", VendorIngredient::Embed)
+            call.build_question_about(text, "", VendorIngredient::Embed)
         }),
         ("vector_cosine_similarity", "VECTOR_COSINE_SIMILARITY(t.v, t.w)", |call| {
             let [a, b] = call.match_arguments(["vector", "vector2"])?;
-            call.compare(a, b)
+            call.build_similarity_question(a, b)
         }),
     ],
     prefixes: &["ai_", "snowflake.cortex."],
@@ -47,8 +47,10 @@ pub(super) const FUNCTIONS: Functions = Functions {
 fn read_filter(call: &FunctionCall<'_>) -> Result<VendorQuestion, SqlError> {
     let [predicate, input] = call.match_arguments(["predicate", "input"])?;
     match input {
-        Some(_) => call.ask_about(input, &call.require_text(predicate, "the predicate")?, BOOL),
-        None => call.ask_prompt(predicate, IS_TRUE, BOOL),
+        Some(_) => {
+            call.build_question_about(input, &call.require_text(predicate, "the predicate")?, BOOL)
+        }
+        None => call.build_prompt_question(predicate, IS_TRUE, BOOL),
     }
 }
 
@@ -80,19 +82,19 @@ fn read_classify(call: &FunctionCall<'_>) -> Result<VendorQuestion, SqlError> {
             }
         }
     }
-    call.classify(input, categories, &question, is_many)
+    call.build_classification(input, categories, &question, is_many)
 }
 
 fn read_complete(call: &FunctionCall<'_>) -> Result<VendorQuestion, SqlError> {
     let [_, prompt, _, format] =
         call.match_arguments(["model", "prompt", "model_parameters", "response_format"])?;
-    call.refuse(format, "response_format")?;
-    call.ask_prompt(prompt, ANSWER, STR)
+    call.reject_argument(format, "response_format")?;
+    call.build_prompt_question(prompt, ANSWER, STR)
 }
 
 fn read_aggregate(call: &FunctionCall<'_>) -> Result<VendorQuestion, SqlError> {
     let [value, task] = call.match_arguments(["expr", "task_description"])?;
-    call.ask_about(value, &call.require_text(task, "a task")?, VendorIngredient::Reduce)
+    call.build_question_about(value, &call.require_text(task, "a task")?, VendorIngredient::Reduce)
 }
 
 fn read_translate(call: &FunctionCall<'_>) -> Result<VendorQuestion, SqlError> {
@@ -100,5 +102,5 @@ fn read_translate(call: &FunctionCall<'_>) -> Result<VendorQuestion, SqlError> {
     let from = call.require_text(from, "the source language")?;
     let to = call.require_text(to, "the target language")?;
     let from = if from.is_empty() { String::new() } else { format!(" from {from}") };
-    call.ask_about(text, &format!("Translate the text{from} to {to}."), STR)
+    call.build_question_about(text, &format!("Translate the text{from} to {to}."), STR)
 }

@@ -27,17 +27,17 @@ pub(super) fn register(connection: &Connection) -> Result<()> {
         })
     };
     make("suql_append", 2, |v| {
-        Ok(array_value(parse_elements(v[0]).into_iter().chain([to_json(v[1])]).collect()))
+        Ok(array_to_sql(parse_elements(v[0]).into_iter().chain([to_json(v[1])]).collect()))
     })?;
     make("suql_prepend", 2, |v| {
-        Ok(array_value([to_json(v[0])].into_iter().chain(parse_elements(v[1])).collect()))
+        Ok(array_to_sql([to_json(v[0])].into_iter().chain(parse_elements(v[1])).collect()))
     })?;
     make("suql_remove", 2, |v| {
         if v[0] == ValueRef::Null {
             return Ok(Sql::Null);
         }
         let removed = to_json(v[1]);
-        Ok(array_value(
+        Ok(array_to_sql(
             parse_array_elements(v[0])
                 .into_iter()
                 .filter(|e| !elements_match(e, &removed))
@@ -65,14 +65,14 @@ pub(super) fn register(connection: &Connection) -> Result<()> {
         let null = null.first().filter(|null| **null != ValueRef::Null).map(|null| to_text(*null));
         let part =
             |part: String| if null.as_ref() == Some(&part) { Json::Null } else { part.into() };
-        Ok(array_value(parts.into_iter().map(part).collect()))
+        Ok(array_to_sql(parts.into_iter().map(part).collect()))
     })?;
     register_strict_function(connection, "suql_series", -1, |v| {
         Ok(Sql::Text(generate_series(v)?.to_string()))
     })
 }
 
-fn array_value(all: Vec<Json>) -> Sql {
+fn array_to_sql(all: Vec<Json>) -> Sql {
     Sql::Text(Json::from(all).to_string())
 }
 

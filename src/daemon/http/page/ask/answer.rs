@@ -9,8 +9,8 @@ use tokio::sync::watch;
 
 use super::super::query::RowsPreview;
 use crate::ask::{
-    self, AskError, AskPlan, AskQuestion, Asker, CostLimits, FailedQuery, MaxCost,
-    SqlGenerationLimit, Turn, Written,
+    self, AskError, AskPlan, AskQuestion, Asker, CostLimits, FailedQuery, MaxCost, PlanningOutcome,
+    SqlGenerationLimit, Turn,
 };
 use crate::daemon::active_spec::ActiveSpec;
 use crate::daemon::context::DaemonContext;
@@ -28,7 +28,7 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 /// Result of a submitted question or query.
 pub(in crate::daemon::http) enum AskResult {
     /// A query that waits for approval.
-    Planned(Box<Planned>),
+    Planned(Box<PlannedQuery>),
     /// The rows of a query.
     Answered(Box<AskAnswer>),
     /// The database cannot answer the question; contains the reason.
@@ -38,7 +38,7 @@ pub(in crate::daemon::http) enum AskResult {
 }
 
 /// A query that has not run yet, with its maximum cost.
-pub(in crate::daemon::http) struct Planned {
+pub(in crate::daemon::http) struct PlannedQuery {
     pub(super) plan: AskPlan,
     /// Queries that failed and were repaired.
     pub(super) repairs: Vec<FailedQuery>,
@@ -52,7 +52,7 @@ pub(in crate::daemon::http) struct Planned {
 
 /// The rows of a query.
 pub(in crate::daemon::http) struct AskAnswer {
-    pub(super) planned: Planned,
+    pub(super) planned: PlannedQuery,
     pub(super) rows: RowsPreview,
     pub(super) meta: Meta,
     /// Sentence about the tables that were searched.
@@ -164,27 +164,27 @@ impl AskJob {
             clippy::redundant_closure_for_method_calls,
             reason = "the method does not have the lifetime that the function needs"
         )]
-        let (written, repairs, usd) =
-            self.with_asker(rewrites, |asker| asker.write_likelier_query())?;
-        let plan = match written {
-            Written::Plan(mut plan) => {
+        let (outcome, repairs, usd) =
+            self.with_asker(rewrites, |asker| asker.plan_likelier_reading())?;
+        let plan = match outcome {
+            PlanningOutcome::Plan(mut plan) => {
                 self.set_plan_id(&mut plan)?;
                 *plan
             }
-            Written::Declined(reason) => return Ok(AskResult::Declined(reason)),
-            Written::Unreadable if self.active.spec.is_replay() => {
+            PlanningOutcome::Declined(reason) => return Ok(AskResult::Declined(reason)),
+            PlanningOutcome::Unreadable if self.active.spec.is_replay() => {
                 return Err(Failure::wrong_input(
                     "the recordings contain no query for this question",
                     "set a real model in [model], or ask the question of an [[example]]",
                 ));
             }
-            Written::Unreadable => {
+            PlanningOutcome::Unreadable => {
                 return Err(Failure::wrong_input(
                     "the model's reply contains no query",
                     "write the query again, or reword the question",
                 ));
             }
-            Written::Failed(failed) => {
+            PlanningOutcome::Failed(failed) => {
                 let message = format!("the model wrote no query that runs: {}", failed.error);
                 let failure =
                     Failure::wrong_input(message, "correct the query, or reword the question");
@@ -192,7 +192,7 @@ impl AskJob {
             }
         };
         let planned =
-            Planned { plan, repairs, note: None, is_relaxed: false, writing_usd: Some(usd) };
+            PlannedQuery { plan, repairs, note: None, is_relaxed: false, writing_usd: Some(usd) };
         if planned.plan.max_cost == MaxCost::Nothing && !is_server(&self.target) {
             return self.run_query(planned);
         }
@@ -205,11 +205,12 @@ impl AskJob {
         let (relaxed, repairs, usd) = self.with_asker(false, |asker| asker.relax(&before.plan))?;
         let Some(mut plan) = relaxed else {
             let note = Some("The model found no condition that can be relaxed.".to_owned());
-            return Ok(AskResult::Planned(Box::new(Planned { note, ..before })));
+            return Ok(AskResult::Planned(Box::new(PlannedQuery { note, ..before })));
         };
         self.set_plan_id(&mut plan)?;
         let note = Some(ask::describe_relaxation(&shown.sql, &plan.sql));
-        let planned = Planned { plan, repairs, note, is_relaxed: true, writing_usd: Some(usd) };
+        let planned =
+            PlannedQuery { plan, repairs, note, is_relaxed: true, writing_usd: Some(usd) };
         if planned.plan.max_cost == MaxCost::Nothing && !is_server(&self.target) {
             return self.run_query(planned);
         }
@@ -235,14 +236,14 @@ impl AskJob {
         };
         let mut asker = Asker::new(question).map_err(|error| self.to_failure(error))?;
         asker.continue_conversation(&self.earlier);
-        let written = write(&mut asker);
+        let outcome = write(&mut asker);
         let repairs = std::mem::take(&mut asker.repairs);
-        let usage = asker.finish(written.is_ok())?;
-        Ok((written.map_err(|error| self.to_failure(error))?, repairs, usage.cost_usd))
+        let usage = asker.finish(outcome.is_ok())?;
+        Ok((outcome.map_err(|error| self.to_failure(error))?, repairs, usage.cost_usd))
     }
 
     /// Checks a query and computes its maximum cost. Sends no request.
-    fn plan_query(&self, shown: &ShownQuery) -> Result<Planned, Failure> {
+    fn plan_query(&self, shown: &ShownQuery) -> Result<PlannedQuery, Failure> {
         let request = self.build_request(&shown.sql, shown.dialect);
         let planning_model = model::connect_for_planning(&self.active.spec)?;
         let limits = CostLimits { budget_usd: None, spec_usd: self.active.spec.limits.budget_usd };
@@ -251,7 +252,7 @@ impl AskJob {
         plan.assumptions.clone_from(&shown.assumptions);
         self.set_plan_id(&mut plan)?;
         let is_relaxed = shown.is_relaxed;
-        Ok(Planned { plan, repairs: Vec::new(), note: None, is_relaxed, writing_usd: None })
+        Ok(PlannedQuery { plan, repairs: Vec::new(), note: None, is_relaxed, writing_usd: None })
     }
 
     /// Sets the identity of a plan. The identity does not depend on how the query was created, or
@@ -278,10 +279,10 @@ impl AskJob {
         } else {
             return self.run_query(planned);
         };
-        Ok(AskResult::Planned(Box::new(Planned { note: Some(note), ..planned })))
+        Ok(AskResult::Planned(Box::new(PlannedQuery { note: Some(note), ..planned })))
     }
 
-    fn run_query(&self, planned: Planned) -> Result<AskResult, Failure> {
+    fn run_query(&self, planned: PlannedQuery) -> Result<AskResult, Failure> {
         let plan = &planned.plan;
         let limit = match plan.max_cost {
             MaxCost::Nothing => Some(0.0),
@@ -336,12 +337,12 @@ impl AskJob {
 }
 
 fn describe_search(target: &Path, active: &ActiveSpec, meta: &Meta) -> Result<String, Failure> {
-    let (cards, _) = ask::describe_tables(target, &active.spec, false)?;
-    Ok(ask::describe_search(&Database::open(target)?, &cards, meta))
+    let (descriptions, _) = ask::describe_tables(target, &active.spec, false)?;
+    Ok(ask::describe_search(&Database::open(target)?, &descriptions, meta))
 }
 
 /// Returns a sentence with the cost of writing a query, if this request wrote the query.
-pub(super) fn describe_writing_cost(planned: &Planned) -> Option<String> {
+pub(super) fn describe_writing_cost(planned: &PlannedQuery) -> Option<String> {
     let usd = planned.writing_usd?;
     let cost = if usd > 0.0 { format_usd(usd) } else { "nothing".to_owned() };
     let repairs = planned.repairs.len() as u64;

@@ -3,7 +3,7 @@
 //! the form, so that the page needs no script and no session.
 
 mod answer;
-mod presses;
+mod submissions;
 
 use std::sync::Arc;
 
@@ -14,12 +14,12 @@ use maud::{Markup, html};
 use serde::Deserialize;
 
 use self::answer::{
-    AskAction, AskAnswer, AskJob, AskResult, Planned, ShownQuery, describe_max_cost,
+    AskAction, AskAnswer, AskJob, AskResult, PlannedQuery, ShownQuery, describe_max_cost,
     describe_max_writing_cost, describe_writing_cost,
 };
-use self::presses::{Presses, create_page_id};
+use self::submissions::{Submissions, create_page_id};
 use super::super::query::find_target;
-use super::super::reply::HttpRefusal;
+use super::super::reply::HttpError;
 use super::query::{
     format_cost_notes, render_default_chart, render_routes_section, render_rows_table,
     render_schema_section, render_usage_section,
@@ -39,7 +39,7 @@ const MAX_TURNS: usize = 20;
 const MAX_EXAMPLES: usize = 6;
 
 /// Submitted forms of this page.
-pub(in crate::daemon::http) type AskPresses = Presses<AskResult>;
+pub(in crate::daemon::http) type AskSubmissions = Submissions<AskResult>;
 
 /// Fields of the page's forms.
 #[derive(Debug, Default, Clone, Deserialize)]
@@ -62,20 +62,20 @@ pub(super) struct AskForm {
     plan_id: String,
     writing_cost: String,
     /// Identifies the page, so that a form that is submitted twice is processed once.
-    press: String,
-    /// Key in `AskPresses` of the answer whose query the user wants to save as an example.
+    submission: String,
+    /// Key in `AskSubmissions` of the answer whose query the user wants to save as an example.
     answer: String,
     #[serde(rename = "do")]
     action: String,
 }
 
 impl AskForm {
-    fn read_turns(&self) -> Result<Vec<Turn>, HttpRefusal> {
+    fn read_turns(&self) -> Result<Vec<Turn>, HttpError> {
         if self.turns.is_empty() {
             return Ok(Vec::new());
         }
         let turns: Vec<Turn> = serde_json::from_str(&self.turns).map_err(|_| {
-            HttpRefusal::bad_request("the conversation is not readable", "start a new conversation")
+            HttpError::bad_request("the conversation is not readable", "start a new conversation")
         })?;
         let skipped = turns.len().saturating_sub(MAX_TURNS);
         Ok(turns.into_iter().skip(skipped).collect())
@@ -174,9 +174,9 @@ pub(super) async fn submit_ask(
         }
     };
     page.key = form.key();
-    let outcome = state.presses.run_once(&page.key, &state.context.clients, work).await;
+    let outcome = state.submissions.run_once(&page.key, &state.context.clients, work).await;
     let status = match outcome.as_deref() {
-        Some(AskResult::Failed { failure, .. }) => HttpRefusal::from(failure.clone()).status,
+        Some(AskResult::Failed { failure, .. }) => HttpError::from(failure.clone()).status,
         _ => StatusCode::OK,
     };
     Ok((status, page.render(outcome.as_deref())).into_response())
@@ -188,12 +188,12 @@ async fn add_answer_as_example(
     mut page: AskPage<'_>,
 ) -> Result<Response, ErrorPage> {
     let refuse = |message: &str, hint: &str| {
-        ErrorPage::from(HttpRefusal::new(StatusCode::FORBIDDEN, message.to_owned(), hint))
+        ErrorPage::from(HttpError::new(StatusCode::FORBIDDEN, message.to_owned(), hint))
     };
     if !page.can_edit {
         return Err(refuse("the page may not change specs", "start the daemon with --edit"));
     }
-    let outcome = state.presses.find_result(&page.form.answer);
+    let outcome = state.submissions.find_result(&page.form.answer);
     let Some(AskResult::Answered(answered)) = outcome.as_deref() else {
         return Err(refuse("the answer is no longer in memory", "ask the question again"));
     };
@@ -237,7 +237,7 @@ impl<'f> AskPage<'f> {
             name => Some(name.to_owned()),
         };
         let active = match &chosen {
-            Some(name) => Some(state.active_spec(Some(name))?.1),
+            Some(name) => Some(state.find_active_spec(Some(name))?.1),
             None => None,
         };
         let writing_cost = match &active {
@@ -245,7 +245,7 @@ impl<'f> AskPage<'f> {
             None => String::new(),
         };
         let spec = chosen.unwrap_or_default();
-        let schema = status.spec(&spec).map(|spec| render_schema_section(spec));
+        let schema = status.find_spec(&spec).map(|spec| render_schema_section(spec));
         Ok(Self {
             form,
             specs,
@@ -371,7 +371,7 @@ impl<'f> AskPage<'f> {
             input type="hidden" name="spec" value=(self.spec);
             input type="hidden" name="turns" value=(turns);
             input type="hidden" name="writing_cost" value=(self.writing_cost);
-            input type="hidden" name="press" value=(create_page_id());
+            input type="hidden" name="submission" value=(create_page_id());
         }
     }
 
@@ -441,7 +441,7 @@ impl<'f> AskPage<'f> {
     }
 
     /// Renders a query that waits for approval.
-    fn render_plan(&self, planned: &Planned) -> Markup {
+    fn render_plan(&self, planned: &PlannedQuery) -> Markup {
         let plan = &planned.plan;
         let price = describe_max_cost(&plan.max_cost);
         let meta = &plan.explained;
@@ -524,7 +524,7 @@ fn render_live_status() -> Markup {
     html! { button.cancel type="button" hidden { "Cancel" } span.status.quiet role="status" {} }
 }
 
-fn render_assumptions(planned: &Planned) -> Markup {
+fn render_assumptions(planned: &PlannedQuery) -> Markup {
     html! {
         @if let Some(assumptions) = &planned.plan.assumptions { p { strong { "Assumes: " } (assumptions) } }
         @if let Some(writing) = describe_writing_cost(planned) { p.small.quiet { (writing) } }

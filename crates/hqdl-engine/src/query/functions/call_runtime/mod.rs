@@ -359,7 +359,7 @@ impl CallRuntime {
 
     /// Records a value that cannot be shown to the model. A value is recorded once per target and
     /// column, or once per join.
-    pub(in crate::query) fn record_unreadable(
+    pub(in crate::query) fn record_unreadable_value(
         &mut self,
         asked_by: (usize, usize),
         canonical_bytes: &[u8],
@@ -397,7 +397,7 @@ impl CallRuntime {
         }
         let (Ok(left), Ok(right)) = (Value::from_sqlite(*left), Value::from_sqlite(*right)) else {
             l.extend(r);
-            self.record_unreadable((usize::MAX, join), &l);
+            self.record_unreadable_value((usize::MAX, join), &l);
             return Ok(Sql::Null);
         };
         let join_pairs = &mut self.data.joins[join];
@@ -474,8 +474,8 @@ impl CallRuntime {
         }
     }
 
-    /// Implements [`Function::RememberPending`].
-    pub(in crate::query) fn remember_pending(&mut self, values: &[ValueRef<'_>]) -> Sql {
+    /// Implements [`Function::RecordPending`].
+    pub(in crate::query) fn record_pending(&mut self, values: &[ValueRef<'_>]) -> Sql {
         self.pass.last_truth =
             if integer_argument(values, 0) == self.pending_mark() { 0 } else { 2 };
         values.get(1).map_or(Sql::Null, |v| to_owned_value(*v))

@@ -344,7 +344,7 @@ impl CallRuntime {
         true
     }
 
-    /// Implements [`Function::HoldValues`].
+    /// Implements [`Function::StoreCallValues`].
     pub(in crate::query) fn store_call_values(&mut self, values: &[ValueRef<'_>]) -> Sql {
         let is_known = integer_argument(values, 0) == self.pass.pending_count + 1;
         let silent_calls = usize::try_from(integer_argument(values, 1)).unwrap_or_default();

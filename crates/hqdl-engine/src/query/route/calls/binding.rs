@@ -157,7 +157,7 @@ pub(in crate::query) struct BoundColumn {
 impl BoundColumn {
     /// Returns the columns that the answer depends on: the bound column, and the other columns that
     /// the binding's SQL reads.
-    pub(in crate::query) fn read_columns<'e>(
+    pub(in crate::query) fn list_required_columns<'e>(
         &self,
         expansion: &'e Expansion,
     ) -> impl Iterator<Item = &'e Column> {

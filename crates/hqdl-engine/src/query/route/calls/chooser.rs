@@ -146,7 +146,7 @@ impl<'c> TargetChooser<'c, '_, '_> {
                 "add to the spec: [embeddings] model = \"text-embedding-3-small\"",
             ));
         };
-        let target = self.calls.add_embedding_target(&settings.model.name);
+        let target = self.calls.find_or_add_embedding_target(&settings.model.name);
         self.calls.call_targets[n] =
             CallTarget::Embedding { target, is_similarity: name == SimilarityFunction.name() };
         let usage = self.usage(n);

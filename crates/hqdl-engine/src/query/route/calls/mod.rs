@@ -71,7 +71,7 @@ pub struct Calls {
 /// Identity of a column: its fingerprint and the hash of its value list.
 type CallColumn = (Fingerprint, Option<ListHash>);
 
-fn column_identity(column: &Column) -> CallColumn {
+fn identify_column(column: &Column) -> CallColumn {
     (column.fingerprint.clone(), column.values.as_ref().map(|v| v.hash.clone()))
 }
 
@@ -178,7 +178,7 @@ impl Calls {
         let model = call.model.as_ref().map(|(name, _)| name)?;
         let expansion = &spec.expansions[bound.expansion];
         bound
-            .read_columns(expansion)
+            .list_required_columns(expansion)
             .any(|column| self.models[n].as_deref() != spec.find_column_model(expansion, column))
             .then(|| format!("its column uses another model than `{model}`"))
     }
@@ -246,8 +246,8 @@ impl Calls {
         let mut column =
             build_ad_hoc_column(&question, data_type, values, returns_list(call), &names);
         if list_name.is_some() {
-            "of each row".clone_into(&mut column.meaning.list);
-            column.fingerprint = column.meaning.fingerprint();
+            "of each row".clone_into(&mut column.identity.list);
+            column.fingerprint = column.identity.fingerprint();
             column.one_of = Some(names.len() - 1);
         }
         // Use a text that the answer is compared with as an example of the answer's format.
@@ -263,7 +263,7 @@ impl Calls {
         }
         let is_untyped = !row_list && is_untyped(call, usage, &column)
             || is_ordered_number(call, usage, &column);
-        let kinds = column.meaning.kinds.clone();
+        let kinds = column.identity.kinds.clone();
         let target = self.find_or_add_value_target(self.models[n].clone(), names, kinds);
         if let Some(name) = &call.media {
             let expansion = &mut self.expansions[target].expansion;
@@ -271,7 +271,7 @@ impl Calls {
             expansion.media = vec![MediaColumn { name: name.clone(), kind }];
             expansion.media_files = media_files.clone();
         }
-        let at = self.add_column(target, column);
+        let at = self.find_or_add_column(target, column);
         self.record_question(target, at, usage);
         let stated_type = call.return_type.or(usage.stated_type);
         let conversion = ValueConversion {
@@ -311,12 +311,13 @@ impl Calls {
         let is_untyped =
             is_untyped(call, usage, &column) || is_ordered_number(call, usage, &column);
         // Rows differ between questions, so each question about rows has its own expansion.
-        let question_key = (self.models[n].clone(), contexts.clone(), column_identity(&column));
+        let question_key = (self.models[n].clone(), contexts.clone(), identify_column(&column));
         let target = match self.question_targets.get(&question_key) {
             Some(target) => *target,
             None => {
-                let target = self.add_target(self.models[n].clone(), "question", key, contexts);
-                self.add_column(target, column);
+                let target =
+                    self.find_or_add_target(self.models[n].clone(), "question", key, contexts);
+                self.find_or_add_column(target, column);
                 self.question_targets.insert(question_key, target);
                 target
             }
@@ -394,7 +395,7 @@ impl Calls {
 
     /// Returns the position of the ad-hoc expansion with this model, name, key and context,
     /// creating it if necessary.
-    pub(in crate::query) fn add_target(
+    pub(in crate::query) fn find_or_add_target(
         &mut self,
         model: Option<String>,
         name: &str,
@@ -425,18 +426,26 @@ impl Calls {
 
     /// Returns the position of the expansion whose cells are embeddings of a model, creating it if
     /// necessary.
-    pub(in crate::query) fn add_embedding_target(&mut self, model: &str) -> usize {
+    pub(in crate::query) fn find_or_add_embedding_target(&mut self, model: &str) -> usize {
         let names = ["text".to_owned()];
-        let target = self.add_target(None, EMBEDDINGS_EXPANSION, names.to_vec(), Vec::new());
+        let target =
+            self.find_or_add_target(None, EMBEDDINGS_EXPANSION, names.to_vec(), Vec::new());
         let question = format!("embedding of `{model}`");
-        self.add_column(target, build_ad_hoc_column(&question, Type::Text, None, false, &names));
+        self.find_or_add_column(
+            target,
+            build_ad_hoc_column(&question, Type::Text, None, false, &names),
+        );
         target
     }
 
     /// Returns the position of the ad-hoc column with this question, creating it if necessary.
-    pub(in crate::query) fn add_column(&mut self, target: usize, mut column: Column) -> usize {
+    pub(in crate::query) fn find_or_add_column(
+        &mut self,
+        target: usize,
+        mut column: Column,
+    ) -> usize {
         let columns = &mut self.expansions[target].expansion.columns;
-        match self.column_positions.entry((target, column_identity(&column))) {
+        match self.column_positions.entry((target, identify_column(&column))) {
             Entry::Occupied(known) => {
                 // Calls that differ only in the pattern share an answer, and each call checks its
                 // own pattern.
@@ -522,7 +531,7 @@ impl PlannedExpansion {
 /// the call's medium.
 fn explain_media_mismatch(call: &Call, expansion: &Expansion) -> Option<String> {
     let name = call.media.as_ref()?;
-    let key = expansion.key.names().first().and_then(|key| expansion.media_column(key));
+    let key = expansion.key.names().first().and_then(|key| expansion.find_media_column(key));
     let is_shown =
         key.is_some_and(|key| key.kind.is_none_or(|kind| name == "media" || kind.name == name));
     (!is_shown).then(|| format!("its column is about the value, not the {name}"))

@@ -57,9 +57,9 @@ pub(in crate::query) fn find_published_columns(
             return Ok(None);
         }
         let published = published_versions.entry(stored.expansion).or_insert_with(|| {
-            let published = guard.database().published_state(request.spec, &expansion.name)?;
+            let published = guard.database().load_published_state(request.spec, &expansion.name)?;
             // Use position 0, because changes are checked for each column below.
-            let log_position = (request.facts.history().journal_id().ok()?, 0);
+            let log_position = (request.facts.history().load_journal_id().ok()?, 0);
             let model = request.choose_models(expansion).describe();
             let current = PublishedState::current(
                 request.spec,

@@ -295,14 +295,14 @@ impl ProbeBuilder<'_, '_> {
             let order = query.order.iter().map(|o| &o.expr);
             columns.chain(&core.group).chain(&core.windows).chain(order)
         };
-        let Some(open) = self.rows.build_open_from(core, around) else {
+        let Some(open) = self.rows.build_possible_from(core, around) else {
             let mut all: Vec<&Expr> = values().chain(&core.filter).chain(&core.having).collect();
             core.from.iter().for_each(|i| visit_join_conditions(i, 0, &mut |on, _| all.push(on)));
             all.into_iter().for_each(|e| self.mark_all_unbounded(e, ROWS_FROM_ANSWERS));
             self.mark_joins_by_name_unbounded(core);
             return;
         };
-        self.check_single_pass(query, core, &open);
+        self.update_single_pass(query, core, &open);
         let outer = core.from.iter().any(|i| i.join == JoinKind::Outer);
         let mut early: Vec<&Expr> = core.filter.iter().collect();
         core.from.iter().for_each(|i| visit_join_conditions(i, 0, &mut |on, _| early.push(on)));
@@ -400,7 +400,7 @@ impl ProbeBuilder<'_, '_> {
         at: EvalPosition<'_>,
     ) -> Option<String> {
         let text = sum_terms(parts)?;
-        let select = self.plan.select(core.span.start).filter(|_| at.exact_aggregates);
+        let select = self.plan.find_select(core.span.start).filter(|_| at.exact_aggregates);
         let Some(guard) = select.and_then(|s| s.value_guard.as_ref()) else { return Some(text) };
         let number = &self.rows.sql[guard.number.clone()];
         Some(sql::probe_of_first_rows_sql(number, guard.last, &text))
@@ -543,7 +543,7 @@ impl ProbeBuilder<'_, '_> {
     }
 
     /// Clears `is_single_pass` if a part of a SELECT waits for an answer of the same SELECT.
-    fn check_single_pass(&mut self, query: &Query, core: &SelectCore, open: &PossibleFrom<'_>) {
+    fn update_single_pass(&mut self, query: &Query, core: &SelectCore, open: &PossibleFrom<'_>) {
         let count = |e: &Expr| self.rows.analysis.count_predicates(e, &open.frame.scope);
         let mut filters: usize = core.filter.iter().map(count).sum();
         core.from

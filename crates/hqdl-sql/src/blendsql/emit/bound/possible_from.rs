@@ -27,7 +27,7 @@ impl PossibleRowsBuilder<'_> {
     /// Builds the FROM and WHERE clauses of a SELECT over possible rows. Returns `None` if answers
     /// affect a join by name, the arguments of a table function, or more than `MAX_OUTER_JOINS`
     /// outer joins.
-    pub fn build_open_from<'f>(
+    pub fn build_possible_from<'f>(
         &self,
         core: &SelectCore,
         around: &'f Frame<'f>,

@@ -277,7 +277,7 @@ impl PossibleRowsBuilder<'_> {
                 &mut |_| true,
             )
         };
-        let Some(open) = self.build_open_from(core, frame) else {
+        let Some(open) = self.build_possible_from(core, frame) else {
             return Self::build_null_row(named());
         };
         let grouped = self.is_grouped(query, core, &open.frame);

@@ -56,7 +56,7 @@ impl ProbeBuilder<'_, '_> {
             ExprKind::Function { name, args, filter: None, window: None, .. }
                 if matches!(name.as_str(), "coalesce" | "ifnull") =>
             {
-                self.check_single_pass_of_parts(expr);
+                self.update_single_pass_of_parts(expr);
                 self.probe_coalesce(args, at)
             }
             _ => {
@@ -70,7 +70,7 @@ impl ProbeBuilder<'_, '_> {
     /// the CASE.
     fn probe_case(&mut self, expr: &Expr, at: EvalPosition<'_>) -> Option<String> {
         let ExprKind::Case { operand, whens, otherwise } = &expr.kind else { return None };
-        self.check_single_pass_of_parts(expr);
+        self.update_single_pass_of_parts(expr);
         let certain = |me: &Self, e: &Expr| me.rows.is_certain(e, at.frame, at.exact_aggregates);
         let none = || "0".to_owned();
         if let Some(operand) = operand {
@@ -148,7 +148,7 @@ impl ProbeBuilder<'_, '_> {
 
     /// Clears `is_single_pass` if several parts of an expression have calls, because one part can
     /// wait for another.
-    fn check_single_pass_of_parts(&mut self, expr: &Expr) {
+    fn update_single_pass_of_parts(&mut self, expr: &Expr) {
         let (exprs, _) = expr.children();
         if exprs.into_iter().filter(|e| e.has_call()).count() > 1 {
             self.is_single_pass = false;

@@ -11,7 +11,7 @@ use tokio::sync::watch;
 use crate::daemon::clients::Clients;
 
 /// Maximum number of results to remember.
-const MAX_PRESSES: usize = 64;
+const MAX_SUBMISSIONS: usize = 64;
 /// Number of ticks without a waiting client after which the work is interrupted. A browser that
 /// sends a form twice closes the first connection before it opens the second.
 const ABANDON_TICKS: u32 = 3;
@@ -28,32 +28,32 @@ pub(super) fn create_page_id() -> String {
 }
 
 /// Result of the work; `None` while it runs.
-type PressResult<T> = watch::Receiver<Option<Arc<T>>>;
+type SubmissionResult<T> = watch::Receiver<Option<Arc<T>>>;
 
 /// A submitted form.
-struct Press<T> {
+struct Submission<T> {
     key: String,
-    result: PressResult<T>,
+    result: SubmissionResult<T>,
     /// Each waiting client holds a clone, so the reference count shows how many clients wait.
     presence: Arc<()>,
 }
 
 /// The latest submitted forms.
-pub(in crate::daemon::http) struct Presses<T>(Arc<Mutex<VecDeque<Press<T>>>>);
+pub(in crate::daemon::http) struct Submissions<T>(Arc<Mutex<VecDeque<Submission<T>>>>);
 
-impl<T> Clone for Presses<T> {
+impl<T> Clone for Submissions<T> {
     fn clone(&self) -> Self {
         Self(Arc::clone(&self.0))
     }
 }
 
-impl<T> Default for Presses<T> {
+impl<T> Default for Submissions<T> {
     fn default() -> Self {
         Self(Arc::default())
     }
 }
 
-impl<T: Send + Sync + 'static> Presses<T> {
+impl<T: Send + Sync + 'static> Submissions<T> {
     /// Returns the result of a form's work. The first request starts the work, and later requests
     /// wait for it. `start` receives a signal that interrupts the work if no client waits for it.
     /// Returns `None` if the work panicked.
@@ -67,7 +67,7 @@ impl<T: Send + Sync + 'static> Presses<T> {
         W: Future<Output = T> + Send + 'static,
     {
         let (mut result, _presence) = match self.find_submission(key) {
-            Some(press) => press,
+            Some(submission) => submission,
             None => self.start_work(key, clients, start),
         };
         let found = result.wait_for(Option::is_some).await.ok()?;
@@ -80,10 +80,10 @@ impl<T: Send + Sync + 'static> Presses<T> {
         result.borrow().clone()
     }
 
-    fn find_submission(&self, key: &str) -> Option<(PressResult<T>, Arc<()>)> {
-        let presses = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let press = presses.iter().find(|press| press.key == key)?;
-        Some((press.result.clone(), Arc::clone(&press.presence)))
+    fn find_submission(&self, key: &str) -> Option<(SubmissionResult<T>, Arc<()>)> {
+        let submissions = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let submission = submissions.iter().find(|submission| submission.key == key)?;
+        Some((submission.result.clone(), Arc::clone(&submission.presence)))
     }
 
     fn start_work<W>(
@@ -91,28 +91,32 @@ impl<T: Send + Sync + 'static> Presses<T> {
         key: &str,
         clients: &Clients,
         start: impl FnOnce(watch::Receiver<bool>) -> W,
-    ) -> (PressResult<T>, Arc<()>)
+    ) -> (SubmissionResult<T>, Arc<()>)
     where
         W: Future<Output = T> + Send + 'static,
     {
-        let mut presses = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(press) = presses.iter().find(|press| press.key == key) {
-            return (press.result.clone(), Arc::clone(&press.presence));
+        let mut submissions = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(submission) = submissions.iter().find(|submission| submission.key == key) {
+            return (submission.result.clone(), Arc::clone(&submission.presence));
         }
-        if presses.len() >= MAX_PRESSES
-            && let Some(oldest) = presses.iter().position(|press| press.result.borrow().is_some())
+        if submissions.len() >= MAX_SUBMISSIONS
+            && let Some(oldest) =
+                submissions.iter().position(|submission| submission.result.borrow().is_some())
         {
-            presses.remove(oldest);
+            submissions.remove(oldest);
         }
         let (send, result) = watch::channel(None);
         let presence = Arc::new(());
-        let press =
-            Press { key: key.to_owned(), result: result.clone(), presence: Arc::clone(&presence) };
-        presses.push_back(press);
-        drop(presses);
+        let submission = Submission {
+            key: key.to_owned(),
+            result: result.clone(),
+            presence: Arc::clone(&presence),
+        };
+        submissions.push_back(submission);
+        drop(submissions);
         let (guard, interrupt) = clients.begin_work();
         let work = start(interrupt);
-        let (presses, key) = (self.clone(), key.to_owned());
+        let (submissions, key) = (self.clone(), key.to_owned());
         let waiting = Arc::clone(&presence);
         tokio::spawn(async move {
             let mut work = std::pin::pin!(work);
@@ -131,8 +135,8 @@ impl<T: Send + Sync + 'static> Presses<T> {
             };
             if guard.is_none() {
                 // If the form is submitted again, it must not get the result of interrupted work.
-                let mut presses = presses.0.lock().unwrap_or_else(PoisonError::into_inner);
-                presses.retain(|press| press.key != key);
+                let mut submissions = submissions.0.lock().unwrap_or_else(PoisonError::into_inner);
+                submissions.retain(|submission| submission.key != key);
             }
             send.send_replace(Some(Arc::new(done)));
         });
@@ -146,44 +150,45 @@ mod tests {
     use std::sync::atomic::{AtomicU32, Ordering};
     use std::time::Duration;
 
-    use super::{ABANDON_TICKS, MAX_PRESSES, Presses, TICK};
+    use super::{ABANDON_TICKS, MAX_SUBMISSIONS, Submissions, TICK};
     use crate::daemon::clients::Clients;
 
     #[tokio::test]
     async fn a_form_sent_twice_is_processed_once() {
-        let (presses, clients) = (Presses::<u32>::default(), Clients::default());
+        let (submissions, clients) = (Submissions::<u32>::default(), Clients::default());
         let count = Arc::new(AtomicU32::new(0));
         let join = |key: &'static str| {
-            let (presses, clients, count) = (presses.clone(), clients.clone(), Arc::clone(&count));
+            let (submissions, clients, count) =
+                (submissions.clone(), clients.clone(), Arc::clone(&count));
             async move {
                 let work = |_| async move {
                     tokio::time::sleep(Duration::from_millis(20)).await;
                     count.fetch_add(1, Ordering::Relaxed) + 1
                 };
-                *presses.run_once(key, &clients, work).await.unwrap()
+                *submissions.run_once(key, &clients, work).await.unwrap()
             }
         };
         let (one, two) = tokio::join!(join("a"), join("a"));
         assert_eq!((one, two, join("a").await), (1, 1, 1));
         assert_eq!(join("b").await, 2);
-        assert_eq!(presses.find_result("b").as_deref(), Some(&2));
-        for n in 0..2 * MAX_PRESSES {
-            presses.run_once(&n.to_string(), &clients, |_| async { 0 }).await.unwrap();
+        assert_eq!(submissions.find_result("b").as_deref(), Some(&2));
+        for n in 0..2 * MAX_SUBMISSIONS {
+            submissions.run_once(&n.to_string(), &clients, |_| async { 0 }).await.unwrap();
         }
-        assert_eq!(presses.find_result("b"), None);
+        assert_eq!(submissions.find_result("b"), None);
     }
 
     #[tokio::test]
     async fn work_without_a_waiting_client_is_interrupted_and_forgotten() {
-        let (presses, clients) = (Presses::<bool>::default(), Clients::default());
+        let (submissions, clients) = (Submissions::<bool>::default(), Clients::default());
         let work = |mut interrupt: tokio::sync::watch::Receiver<bool>| async move {
             interrupt.wait_for(|i| *i).await.is_ok()
         };
         let patience = 4 * ABANDON_TICKS * TICK;
-        let left = tokio::time::timeout(patience, presses.run_once("a", &clients, work));
+        let left = tokio::time::timeout(patience, submissions.run_once("a", &clients, work));
         assert!(left.await.is_err(), "a client that waits is not left alone");
         tokio::time::sleep(patience).await;
         assert_eq!(clients.count(), 0);
-        assert_eq!(presses.find_result("a"), None);
+        assert_eq!(submissions.find_result("a"), None);
     }
 }

@@ -1,9 +1,8 @@
-//! Recognizes the aggregate queries that can have an interval, and rejects all others with a
-//! reason.
+//! Analyzes the aggregate queries that can have an interval, and rejects all others with a reason.
 
 use std::collections::BTreeSet;
 
-use super::refusal::interval_refusal;
+use super::rejection::reject_interval;
 use super::tables::FromTables;
 use crate::query::QueryError;
 use hqdl_database::Database;
@@ -29,7 +28,7 @@ pub struct AggregateQuery {
     pub condition: Vec<String>,
     pub groups: Vec<Group>,
     /// Sums and counts that make up the aggregates.
-    pub leaves: Vec<RowAggregate>,
+    pub row_aggregates: Vec<RowAggregate>,
     /// Aggregates of the result.
     pub outputs: Vec<Output>,
 }
@@ -52,14 +51,14 @@ pub struct RowAggregate {
     pub population: Vec<String>,
     /// Further conditions on expanded columns.
     pub condition: Vec<String>,
-    /// Numbers that the leaf adds up.
-    pub value: LeafValue,
+    /// Numbers that the aggregate adds up.
+    pub value: SummedValue,
 }
 
-/// Number that a row contributes to a leaf.
+/// Number that a row contributes to an aggregate.
 #[derive(Debug, Clone, PartialEq)]
-pub enum LeafValue {
-    /// The number 1, so that the leaf counts rows.
+pub enum SummedValue {
+    /// The number 1, so that the aggregate counts rows.
     One,
     /// An expression over ordinary columns.
     Ordinary(String),
@@ -76,14 +75,14 @@ pub struct Output {
     pub term: AggregateTerm,
 }
 
-/// A scaled leaf, or a scaled ratio of two leaves.
+/// A scaled aggregate, or a scaled ratio of two aggregates.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct AggregateTerm {
     /// Scale factor.
     pub scale: f64,
-    /// Index of the leaf in the numerator.
+    /// Index of the aggregate in the numerator.
     pub numerator: usize,
-    /// Index of the leaf in the denominator; `None` if the aggregate is not a ratio.
+    /// Index of the aggregate in the denominator; `None` if the aggregate is not a ratio.
     pub denominator: Option<usize>,
 }
 
@@ -102,60 +101,60 @@ struct Part {
 ///
 /// # Errors
 /// [`QueryError::Sql`] with the reason if the query cannot have an interval.
-pub fn recognize_shape(
+pub fn analyze_query(
     spec: &Spec,
     database: &Database,
     sql: &str,
     query: &Query,
 ) -> Result<AggregateQuery, QueryError> {
     if let Some(cte) = query.with.first() {
-        return interval_refusal(&cte.query.span, "the query has a common table expression");
+        return reject_interval(&cte.query.span, "the query has a common table expression");
     }
     let core = match &query.body {
         Body::Core(core) => core,
         Body::Compound(operator, ..) => {
-            return interval_refusal(&query.span, format!("the query has {}", operator.as_sql()));
+            return reject_interval(&query.span, format!("the query has {}", operator.as_sql()));
         }
-        Body::Values(..) => return interval_refusal(&query.span, "the query is VALUES"),
+        Body::Values(..) => return reject_interval(&query.span, "the query is VALUES"),
     };
     if let Some(limit) = query.limit.as_ref().or(query.offset.as_ref()) {
-        return interval_refusal(&limit.span, "LIMIT selects rows by the values of the aggregates");
+        return reject_interval(&limit.span, "LIMIT selects rows by the values of the aggregates");
     }
     if core.distinct {
-        return interval_refusal(&core.span, "DISTINCT merges rows of the result");
+        return reject_interval(&core.span, "DISTINCT merges rows of the result");
     }
     if let Some(having) = &core.having {
-        return interval_refusal(
+        return reject_interval(
             &having.span,
             "HAVING selects rows by the values of the aggregates",
         );
     }
     if let Some(window) = core.windows.first() {
-        return interval_refusal(&window.span, "the query has a window");
+        return reject_interval(&window.span, "the query has a window");
     }
     let tables = FromTables::resolve(spec, database, sql, core)?;
-    let mut recognizer =
-        Recognizer { spec, sql, tables, columns: BTreeSet::new(), leaves: Vec::new() };
-    let shape = recognizer.recognize(core, &query.order)?;
-    if shape.columns.is_empty() {
-        return interval_refusal(
+    let mut analyzer =
+        QueryAnalyzer { spec, sql, tables, columns: BTreeSet::new(), row_aggregates: Vec::new() };
+    let aggregate_query = analyzer.analyze(core, &query.order)?;
+    if aggregate_query.columns.is_empty() {
+        return reject_interval(
             &core.span,
             "the query reads no column of an expansion by its name; a view or a copy of one is not supported",
         );
     }
-    Ok(shape)
+    Ok(aggregate_query)
 }
 
-struct Recognizer<'a> {
+struct QueryAnalyzer<'a> {
     spec: &'a Spec,
     sql: &'a str,
     tables: FromTables<'a>,
     columns: BTreeSet<usize>,
-    leaves: Vec<RowAggregate>,
+    row_aggregates: Vec<RowAggregate>,
 }
 
-impl Recognizer<'_> {
-    fn recognize(
+impl QueryAnalyzer<'_> {
+    fn analyze(
         &mut self,
         core: &SelectCore,
         order: &[OrderTerm],
@@ -168,7 +167,7 @@ impl Recognizer<'_> {
         for expr in &core.group {
             let result = self.find_group_result(expr, &core.columns)?;
             let Some(grouped) = core.columns[result].expr.as_ref() else {
-                return interval_refusal(&expr.span, "GROUP BY refers to *");
+                return reject_interval(&expr.span, "GROUP BY refers to *");
             };
             let is_expanded = self.reads_expanded_column(grouped)?;
             groups.push(Group { sql: self.text(grouped).to_owned(), is_expanded, result });
@@ -176,7 +175,7 @@ impl Recognizer<'_> {
         for term in order {
             let result = self.find_group_result(&term.expr, &core.columns).ok();
             if !result.is_some_and(|r| groups.iter().any(|g| g.result == r)) {
-                return interval_refusal(
+                return reject_interval(
                     &term.expr.span,
                     "ORDER BY sorts by something other than a group",
                 );
@@ -188,11 +187,11 @@ impl Recognizer<'_> {
                 continue;
             }
             let Some(expr) = &column.expr else {
-                return interval_refusal(&column.span, "the result has *");
+                return reject_interval(&column.span, "the result has *");
             };
             let part = self.parse_part(expr)?;
             let Some(numerator) = part.numerator else {
-                return interval_refusal(
+                return reject_interval(
                     &expr.span,
                     "a result column is neither a group nor an aggregate",
                 );
@@ -202,7 +201,7 @@ impl Recognizer<'_> {
             outputs.push(Output { result, term });
         }
         if outputs.is_empty() {
-            return interval_refusal(&core.span, "the query has no aggregate");
+            return reject_interval(&core.span, "the query has no aggregate");
         }
         let (expansion, columns) = self.tables.check_columns(&self.columns, &core.span)?;
         Ok(AggregateQuery {
@@ -213,7 +212,7 @@ impl Recognizer<'_> {
             population,
             condition,
             groups,
-            leaves: std::mem::take(&mut self.leaves),
+            row_aggregates: std::mem::take(&mut self.row_aggregates),
             outputs,
         })
     }
@@ -259,21 +258,21 @@ impl Recognizer<'_> {
                 self.columns.insert(found);
                 return Ok(true);
             }
-            ExprKind::Call(..) => return interval_refusal(&expr.span, "the query asks a model"),
+            ExprKind::Call(..) => return reject_interval(&expr.span, "the query asks a model"),
             ExprKind::Scalar(_) | ExprKind::In { query: Some(_), .. } => {
-                return interval_refusal(&expr.span, "the query has a subquery");
+                return reject_interval(&expr.span, "the query has a subquery");
             }
             ExprKind::Function { window: Some(_), .. } => {
-                return interval_refusal(&expr.span, "the query has a window function");
+                return reject_interval(&expr.span, "the query has a window function");
             }
             ExprKind::Function { name, .. } if is_random_function(name) => {
-                return interval_refusal(
+                return reject_interval(
                     &expr.span,
                     format!("{name}() is not the same for each row"),
                 );
             }
             ExprKind::Operation(ExprOperator::Unknown, _) if self.text(expr).starts_with('?') => {
-                return interval_refusal(&expr.span, "a parameter has no name; write :name");
+                return reject_interval(&expr.span, "a parameter has no name; write :name");
             }
             _ => {}
         }
@@ -303,7 +302,7 @@ impl Recognizer<'_> {
         };
         match columns.iter().position(names) {
             Some(result) => Ok(result),
-            None => interval_refusal(&expr.span, "a group is not a column of the result"),
+            None => reject_interval(&expr.span, "a group is not a column of the result"),
         }
     }
 
@@ -332,7 +331,7 @@ impl Recognizer<'_> {
                     let is_real = self.text(expr).parse::<i64>().is_err();
                     Ok(Part { scale, numerator: None, denominator: None, is_real })
                 }
-                Err(_) => interval_refusal(
+                Err(_) => reject_interval(
                     &expr.span,
                     "a result column is neither a group nor an aggregate",
                 ),
@@ -340,7 +339,7 @@ impl Recognizer<'_> {
             ExprKind::Cast(inner, kind) => {
                 let kind = kind.to_ascii_uppercase();
                 if !["REAL", "FLOA", "DOUB"].iter().any(|word| kind.contains(word)) {
-                    return interval_refusal(
+                    return reject_interval(
                         &expr.span,
                         "CAST changes an aggregate, other than to REAL",
                     );
@@ -349,57 +348,55 @@ impl Recognizer<'_> {
             }
             ExprKind::Operation(ExprOperator::Prefix("-"), operands) => {
                 let [operand] = operands.as_slice() else {
-                    return interval_refusal(&expr.span, "the operator is unknown");
+                    return reject_interval(&expr.span, "the operator is unknown");
                 };
                 let part = self.parse_part(operand)?;
                 Ok(Part { scale: -part.scale, ..part })
             }
             ExprKind::Operation(ExprOperator::Infix(operator), operands) => {
                 let [left, right] = operands.as_slice() else {
-                    return interval_refusal(&expr.span, "the operator is unknown");
+                    return reject_interval(&expr.span, "the operator is unknown");
                 };
                 let (left, right) = (self.parse_part(left)?, self.parse_part(right)?);
                 combine_parts(&expr.span, operator, left, right)
             }
             ExprKind::Function { .. } => self.parse_aggregate(expr),
-            ExprKind::Call(..) => interval_refusal(&expr.span, "the query asks a model"),
+            ExprKind::Call(..) => reject_interval(&expr.span, "the query asks a model"),
             ExprKind::Scalar(_) | ExprKind::Exists(_) => {
-                interval_refusal(&expr.span, "the query has a subquery")
+                reject_interval(&expr.span, "the query has a subquery")
             }
-            _ => {
-                interval_refusal(&expr.span, "a result column is neither a group nor an aggregate")
-            }
+            _ => reject_interval(&expr.span, "a result column is neither a group nor an aggregate"),
         }
     }
 
     fn parse_aggregate(&mut self, expr: &Expr) -> Result<Part, QueryError> {
         let ExprKind::Function { name, window, filter, args, .. } = &expr.kind else {
-            return interval_refusal(
+            return reject_interval(
                 &expr.span,
                 "a result column is neither a group nor an aggregate",
             );
         };
         if window.is_some() {
-            return interval_refusal(&expr.span, "the query has a window function");
+            return reject_interval(&expr.span, "the query has a window function");
         }
         if !["count", "sum", "total", "avg"].contains(&name.as_str()) {
-            return interval_refusal(&expr.span, format!("{name}() is not COUNT, SUM or AVG"));
+            return reject_interval(&expr.span, format!("{name}() is not COUNT, SUM or AVG"));
         }
         let before = args.first().map_or(expr.span.start, |arg| arg.span.start);
         let head = self.sql.get(expr.span.start..before).unwrap_or_default();
         if head.to_ascii_lowercase().contains("distinct") {
-            return interval_refusal(&expr.span, "DISTINCT counts values, not rows");
+            return reject_interval(&expr.span, "DISTINCT counts values, not rows");
         }
-        let mut leaf =
-            RowAggregate { population: Vec::new(), condition: Vec::new(), value: LeafValue::One };
+        let mut aggregate =
+            RowAggregate { population: Vec::new(), condition: Vec::new(), value: SummedValue::One };
         if let Some(filter) = filter {
-            self.split_condition(filter, &mut leaf.population, &mut leaf.condition)?;
+            self.split_condition(filter, &mut aggregate.population, &mut aggregate.condition)?;
         }
         let arg = match (name.as_str(), args.as_slice()) {
-            ("count", []) => return Ok(self.add_leaf(leaf, false)),
+            ("count", []) => return Ok(self.add_row_aggregate(aggregate, false)),
             (_, [arg]) => arg,
             _ => {
-                return interval_refusal(
+                return reject_interval(
                     &expr.span,
                     format!("{name}() has an order or several arguments"),
                 );
@@ -408,29 +405,30 @@ impl Recognizer<'_> {
         let text = self.text(arg).to_owned();
         let is_expanded = self.reads_expanded_column(arg)?;
         let is_known = format!("(({text}\n) IS NOT NULL)");
-        if is_expanded { &mut leaf.condition } else { &mut leaf.population }.push(is_known);
+        if is_expanded { &mut aggregate.condition } else { &mut aggregate.population }
+            .push(is_known);
         if name == "count" {
-            return Ok(self.add_leaf(leaf, false));
+            return Ok(self.add_row_aggregate(aggregate, false));
         }
-        let mut sum = leaf.clone();
+        let mut sum = aggregate.clone();
         if !is_expanded {
-            sum.value = LeafValue::Ordinary(text);
+            sum.value = SummedValue::Ordinary(text);
         } else if is_condition(arg) {
             sum.condition.push(format!("({text}\n)"));
         } else {
-            sum.value = LeafValue::Expanded(text, self.find_range(arg)?);
+            sum.value = SummedValue::Expanded(text, self.find_range(arg)?);
         }
-        let part = self.add_leaf(sum, name != "sum");
+        let part = self.add_row_aggregate(sum, name != "sum");
         if name != "avg" {
             return Ok(part);
         }
-        let count = self.add_leaf(leaf, true);
+        let count = self.add_row_aggregate(aggregate, true);
         Ok(Part { denominator: count.numerator, ..part })
     }
 
-    fn add_leaf(&mut self, leaf: RowAggregate, is_real: bool) -> Part {
-        self.leaves.push(leaf);
-        let numerator = Some(self.leaves.len() - 1);
+    fn add_row_aggregate(&mut self, aggregate: RowAggregate, is_real: bool) -> Part {
+        self.row_aggregates.push(aggregate);
+        let numerator = Some(self.row_aggregates.len() - 1);
         Part { scale: 1.0, numerator, denominator: None, is_real }
     }
 
@@ -440,15 +438,15 @@ impl Recognizer<'_> {
             ExprKind::Paren(inner) => self.find_range(inner),
             ExprKind::Column { table, column } => {
                 let found = self.tables.find_expanded_column(table.as_deref(), column);
-                match found.and_then(|n| FromTables::expanded_column(self.spec, n).range) {
+                match found.and_then(|n| FromTables::get_expanded_column(self.spec, n).range) {
                     Some(range) => Ok(range),
-                    None => interval_refusal(
+                    None => reject_interval(
                         &arg.span,
                         format!("`{column}` needs `range = [lo, hi]` in the spec"),
                     ),
                 }
             }
-            _ => interval_refusal(
+            _ => reject_interval(
                 &arg.span,
                 "the aggregate is over an expression of a model-filled number",
             ),
@@ -463,10 +461,10 @@ fn combine_parts(span: &Span, operator: &str, left: Part, right: Part) -> Result
         ("*", _, None) => Ok(Part { scale: left.scale * right.scale, is_real, ..left }),
         ("*", None, _) => Ok(Part { scale: left.scale * right.scale, is_real, ..right }),
         ("/", Some(_), _) if !is_real => {
-            interval_refusal(span, "the division is between whole numbers; multiply by 1.0 first")
+            reject_interval(span, "the division is between whole numbers; multiply by 1.0 first")
         }
         ("/", Some(_), _) if right.scale == 0.0 => {
-            interval_refusal(span, "the aggregate is divided by 0")
+            reject_interval(span, "the aggregate is divided by 0")
         }
         ("/", Some(_), None) => Ok(Part { scale: left.scale / right.scale, is_real, ..left }),
         ("/", Some(_), Some(denominator))
@@ -475,7 +473,7 @@ fn combine_parts(span: &Span, operator: &str, left: Part, right: Part) -> Result
             let scale = left.scale / right.scale;
             Ok(Part { scale, denominator: Some(denominator), is_real, ..left })
         }
-        _ => interval_refusal(span, "the arithmetic is more than a ratio of two aggregates"),
+        _ => reject_interval(span, "the arithmetic is more than a ratio of two aggregates"),
     }
 }
 

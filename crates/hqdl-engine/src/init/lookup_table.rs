@@ -19,7 +19,7 @@ const GENERIC_NAMES: [&str; 7] = ["name", "title", "value", "label", "text", "de
 
 /// A lookup table.
 #[derive(Debug)]
-pub struct List {
+pub struct LookupTable {
     /// Name of the table.
     pub table: String,
     /// Words of the table's name, in the singular.
@@ -32,9 +32,9 @@ pub struct List {
     has_blank: bool,
 }
 
-impl List {
-    /// Returns the table as a value list, if it is one: a few distinct texts, with at most an id
-    /// column beside them.
+impl LookupTable {
+    /// Returns the table as a value list, if it is one: a few distinct texts, and at most an id
+    /// column.
     pub fn from_table(db: &Database, table: &SampledTable) -> Option<Self> {
         if table.columns.len() > 2 || !(2..=MAX_VALUES).contains(&table.rows) {
             return None;

@@ -4,7 +4,7 @@ use crate::query::QueryError;
 use hqdl_sql::blendsql::tree::Span;
 
 /// Returns the error for a query that cannot have an interval.
-pub(super) fn interval_refusal<T>(span: &Span, reason: impl AsRef<str>) -> Result<T, QueryError> {
+pub(super) fn reject_interval<T>(span: &Span, reason: impl AsRef<str>) -> Result<T, QueryError> {
     let message = format!("no interval: {}", reason.as_ref());
     Err(QueryError::in_sql(message, Some(span.clone()), "", HELP))
 }
