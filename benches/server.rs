@@ -54,6 +54,7 @@ fn write(facts: &Facts) -> Vec<Entity> {
         list: "none".to_owned(),
         kinds: Vec::new(),
         requires_evidence: false,
+        candidates: Vec::new(),
     };
     let meanings: Vec<u32> = (0..COLUMNS)
         .map(|n| history.intern_column_identity(&meaning(n)).expect("a meaning"))
