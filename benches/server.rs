@@ -54,6 +54,7 @@ fn write(facts: &Facts) -> Vec<Entity> {
         list: "none".to_owned(),
         kinds: Vec::new(),
         requires_evidence: false,
+        candidates: Vec::new(),
     };
     let identity_ids: Vec<u32> = (0..COLUMNS)
         .map(|n| history.intern_column_identity(&identity(n)).expect("an identity"))

@@ -334,6 +334,29 @@ def test_functions_need_no_price() -> None:
         column("SELECT {{LLMMap('upper', t.a)}} FROM t", budget=1.0)
 
 
+def test_a_budget_needs_the_prices_of_the_spec(heroes: Path, endpoint: Any) -> None:
+    price = "price = { input = 1.0, output = 2.0 }\n"
+    text = heroes.read_text()
+    assert price in text
+    calls: list[str] = []
+
+    @hqdl.ingredient(version="1")
+    def size(text: str) -> int:
+        calls.append(text)
+        return len(text)
+
+    sql = "SELECT {{size(hero.name)}} FROM hero ORDER BY name"
+    heroes.write_text(text.replace(price, ""))
+    # As for other queries: without a price, hqdl could not keep the budget.
+    with pytest.raises(hqdl.Error, match="has no price"):
+        hqdl.open(heroes).query(sql, budget=1.0)
+    assert not calls
+    assert [row[0] for row in hqdl.open(heroes).query(sql)] == [3, 2, 3]
+    heroes.write_text(text)
+    assert [row[0] for row in hqdl.open(heroes).query(sql, budget=0.0)] == [3, 2, 3]
+    assert endpoint.requests == 0
+
+
 def test_a_function_may_run_a_query_but_not_itself(heroes: Path) -> None:
     session = hqdl.open(heroes)
 

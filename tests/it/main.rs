@@ -54,6 +54,7 @@ mod images;
 mod increments;
 mod ingredients;
 mod init_kinds;
+mod join_pairs;
 mod key_parts;
 mod kills;
 #[cfg(unix)]

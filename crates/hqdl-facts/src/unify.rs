@@ -94,6 +94,7 @@ pub fn build_unify_expansion(
         list: "closed".to_owned(),
         kinds: Vec::new(),
         requires_evidence: false,
+        candidates: Vec::new(),
     };
     Expansion {
         about: format!(

@@ -57,6 +57,7 @@ impl SearchSettings {
             list: "none".to_owned(),
             kinds: Vec::new(),
             requires_evidence: false,
+            candidates: Vec::new(),
         };
         Expansion {
             rows_per_request: 1,

@@ -165,7 +165,7 @@ pub fn quote_json(text: &str) -> String {
 ///
 /// The identity does not include limits, price, shots, format, rows per request or the order of
 /// entries. It also does not include the *content* of the value list, which is compared by
-/// [`ListHash`].
+/// [`ListHash`], except for the candidates of a join.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ColumnIdentity {
@@ -189,6 +189,10 @@ pub struct ColumnIdentity {
     /// Whether a value counts only if a passage supports it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub requires_evidence: bool,
+    /// Candidates of a join that the question shows, sorted. They state which pairs an answer
+    /// covers. Empty for all other columns.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub candidates: Vec<String>,
 }
 
 impl ColumnIdentity {

@@ -200,6 +200,7 @@ fn build_column(key: &[String], name: &str, about: String, instructions: &str) -
         list: "none".to_owned(),
         kinds: Vec::new(),
         requires_evidence: false,
+        candidates: Vec::new(),
     };
     Column::new_ad_hoc(Type::Text, instructions.to_owned(), None, identity)
 }

@@ -378,6 +378,7 @@ impl Suggestion {
             about: self.column.about.clone(),
             kinds: Vec::new(),
             requires_evidence: false,
+            candidates: Vec::new(),
             ..self.live_question.identity.clone()
         };
         if identity.fingerprint() == self.live_question.identity.fingerprint() {

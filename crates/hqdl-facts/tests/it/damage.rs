@@ -29,6 +29,7 @@ fn identity(column: &str) -> ColumnIdentity {
         list: "none".to_owned(),
         kinds: Vec::new(),
         requires_evidence: false,
+        candidates: Vec::new(),
     }
 }
 

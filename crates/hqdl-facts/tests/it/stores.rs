@@ -119,6 +119,7 @@ fn identity() -> ColumnIdentity {
         list: "none".to_owned(),
         kinds: Vec::new(),
         requires_evidence: false,
+        candidates: Vec::new(),
     }
 }
 

@@ -45,6 +45,7 @@ fn column(kind: Type, options: Option<&[&str]>, many: bool) -> Column {
         list: "none".to_owned(),
         kinds: Vec::new(),
         requires_evidence: false,
+        candidates: Vec::new(),
     };
     Column::new_ad_hoc(kind, meaning.about.clone(), values, meaning)
 }

@@ -31,6 +31,7 @@ pub fn column(name: &str, kind: Type, about: &str, options: &[&str], many: bool)
         list: "none".to_owned(),
         kinds: Vec::new(),
         requires_evidence: false,
+        candidates: Vec::new(),
     };
     Column::new_ad_hoc(kind, about.to_owned(), values, meaning)
 }

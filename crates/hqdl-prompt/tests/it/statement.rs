@@ -21,6 +21,7 @@ fn read(content: &str, finish: FinishReason) -> Option<Json> {
         list: "none".to_owned(),
         kinds: Vec::new(),
         requires_evidence: false,
+        candidates: Vec::new(),
     };
     let expansion = Expansion {
         context: vec!["database".to_owned()],

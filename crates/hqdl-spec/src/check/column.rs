@@ -51,6 +51,7 @@ impl SpecCheck<'_> {
             .to_owned(),
             kinds: Vec::new(),
             requires_evidence: e.evidence.as_ref().is_some_and(|evidence| evidence.require),
+            candidates: Vec::new(),
         };
         let bindings = c
             .questions

@@ -577,6 +577,7 @@ fn a_list_that_keeps_its_items_has_each_at_its_position() {
         list: "none".to_owned(),
         kinds: Vec::new(),
         requires_evidence: false,
+        candidates: Vec::new(),
     };
     let column = Column::new_ad_hoc(Type::Integer, "which?".to_owned(), None, meaning);
     let set = Checker::new(&column);
@@ -619,6 +620,7 @@ fn an_invalid_answer_is_explained() {
             list: "none".to_owned(),
             kinds: Vec::new(),
             requires_evidence: false,
+            candidates: Vec::new(),
         };
         Checker::new(&Column::new_ad_hoc(kind, "which?".to_owned(), None, meaning))
     };

@@ -155,7 +155,7 @@ impl Counts {
     }
 
     /// Counts an answer if its state means that the cell has no value.
-    fn count_answer(&mut self, answer: &Answer) {
+    pub(in crate::query) fn count_answer(&mut self, answer: &Answer) {
         self.count_cell_if_without_value(answer.state);
         let is_counted = matches!(answer.state, State::Invalid | State::NotInList);
         if is_counted && self.invalid_example.is_none() {

@@ -14,7 +14,7 @@ use crate::query::functions::call_runtime::lock_runtime;
 use crate::query::plan::engine::Engine;
 use crate::query::request::error::QueryError;
 use crate::query::route::calls::JoinCall;
-use crate::query::run::join;
+use crate::query::run::join::{JoinQuestions, PartnerQuestions};
 use hqdl_model::plan::{ColumnPlan, CostEstimator, ExpansionPlan, Plan, estimate_reasoning_tokens};
 use hqdl_sql::blendsql::emit::bound::Batching;
 use hqdl_values::tokens::Tokenizer;
@@ -78,14 +78,15 @@ impl Engine<'_, '_> {
         batching: Batching,
         bound: &mut UsageBound,
     ) -> Result<(), QueryError> {
-        let lookups = lock_runtime(&self.runtime).data.joins[n].take_lookups();
         let request = self.request;
         let before = bound.value_count;
         let mut counts = lock_runtime(&self.runtime).data.counts.clone();
         let mut largest = Usage::default();
-        for (list, lookups) in join::group_by_list(n, join, &lookups, &self.runtime, request) {
-            let mut asked =
-                join::PartnerQuestions::new(join, list, &lookups, request, &mut counts)?;
+        let lookups = lock_runtime(&self.runtime).data.joins[n].take_lookups();
+        let runtime = &self.runtime;
+        let questions = JoinQuestions::collect((n, join), lookups, runtime, request, &mut counts)?;
+        for (list, lookups) in questions.by_list {
+            let mut asked = PartnerQuestions::new(join, list, &lookups, request, &mut counts)?;
             let [target] = asked.targets;
             if !asked.demands.is_empty() {
                 asked.demands.sort_unstable();
@@ -97,8 +98,7 @@ impl Engine<'_, '_> {
             }
         }
         lock_runtime(&self.runtime).data.counts.reused = counts.reused;
-        let pairs: u64 = lookups.iter().map(|(_, _, rights)| rights.len() as u64).sum();
-        let remaining = pairs.saturating_sub(bound.value_count - before);
+        let remaining = questions.unknown_count.saturating_sub(bound.value_count - before);
         if batching == Batching::Never && largest.requests > 0 {
             bound.add_usage(&largest, remaining);
             bound.value_count += remaining;

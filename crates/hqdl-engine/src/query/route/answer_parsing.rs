@@ -266,6 +266,7 @@ pub(in crate::query) fn build_ad_hoc_column(
         list: if values.is_some() { "closed" } else { "none" }.to_owned(),
         kinds: Vec::new(),
         requires_evidence: false,
+        candidates: Vec::new(),
     };
     Column {
         keeps_items: list,

@@ -237,6 +237,7 @@ fn build_routing_expansion(expansion: &Expansion, columns_hash: &str) -> Expansi
             list: "none".to_owned(),
             kinds: Vec::new(),
             requires_evidence: false,
+            candidates: Vec::new(),
         };
         Column::new_ad_hoc(Type::Text, description.to_owned(), None, identity)
     };

@@ -1,10 +1,10 @@
 //! Joins whose matches the model decides: finds the partners of each left value among the right
-//! values. Each left value is sent with the whole list, in as many requests as necessary. If the
-//! query sets `narrow=N`, the model sees only the N most similar values, and a note reports how
-//! many values the list had.
+//! values. Each left value is sent with the list of its candidates that no earlier answer covers, in
+//! as many requests as necessary. If the query sets `narrow=N`, the model sees only the N most
+//! similar values, and a note reports how many values the list had.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use rusqlite::types::Value as Sql;
@@ -16,9 +16,12 @@ use crate::query::functions::call_runtime::{JoinLookup, JoinPairs, SharedRuntime
 use crate::query::request::Request;
 use crate::query::request::error::QueryError;
 use crate::query::route::calls::JoinCall;
-use hqdl_spec::{Column, Expansion, Task, Type, ValueList};
+use crate::query::run::known_pairs::{AskedLists, KnownPairs, PARTNERS_COLUMN};
+use hqdl_facts::{ClaimKey, Record};
+use hqdl_model::generate::StopReason;
+use hqdl_spec::{Column, Expansion, Reuse, Task, Type, ValueList};
 use hqdl_values::Row;
-use hqdl_values::key::{ColumnIdentity, ListHash};
+use hqdl_values::key::{ColumnIdentity, Entity, KeyColumns, ListHash};
 use hqdl_values::value::Value;
 
 /// Lists with at most this many values are never split, regardless of their size in bytes.
@@ -26,8 +29,179 @@ const MAX_UNSPLIT: usize = 200;
 /// Maximum number of values in a request for a longer list, and maximum size of these values in
 /// bytes. Endpoints reject larger response schemas.
 const MAX_LIST: (usize, usize) = (999, 14_999);
+/// Number of left values whose facts are read at once, and approximate number that are claimed at
+/// once.
+const CHUNK: usize = 1000;
 
-/// Asks about all pairs of a join that a pass demanded. Returns the number of values asked for.
+/// Questions about the demanded pairs of a join.
+#[derive(Default)]
+pub(in crate::query) struct JoinQuestions {
+    /// Left values to ask about, by the list of candidates that the model sees.
+    pub by_list: BTreeMap<Vec<String>, Vec<JoinLookup>>,
+    /// Number of demanded pairs that no earlier answer covers.
+    pub unknown_count: u64,
+    /// Pairs that need no question: known pairs, and pairs that `narrow` excludes. For each left
+    /// value, the right values and whether they match.
+    decided: Vec<(Vec<u8>, Vec<(Vec<u8>, bool)>)>,
+}
+
+impl JoinQuestions {
+    /// Returns the questions about those of a join's demanded pairs that are not known.
+    ///
+    /// # Errors
+    /// Returns [`QueryError`] if the facts cannot be read.
+    pub fn collect(
+        (number, join): (usize, &JoinCall),
+        lookups: Vec<JoinLookup>,
+        runtime: &SharedRuntime,
+        request: &Request<'_>,
+        counts: &mut Counts,
+    ) -> Result<Self, QueryError> {
+        let mut collector = QuestionCollector {
+            join,
+            request,
+            counts,
+            asked_lists: std::mem::take(&mut lock_runtime(runtime).data.joins[number].asked_lists),
+            narrowed_from: 0,
+            questions: Self::default(),
+        };
+        let result = collector.add_lookups(lookups);
+        let pairs = &mut lock_runtime(runtime).data.joins[number];
+        pairs.asked_lists = collector.asked_lists;
+        pairs.narrowed_from = pairs.narrowed_from.max(collector.narrowed_from);
+        result.map(|()| collector.questions)
+    }
+
+    /// Like [`Self::collect`], and stores the pairs that need no question in the query's state.
+    ///
+    /// # Errors
+    /// Returns [`QueryError`] if the facts cannot be read.
+    pub fn answer_known_pairs(
+        (number, join): (usize, &JoinCall),
+        lookups: Vec<JoinLookup>,
+        runtime: &SharedRuntime,
+        request: &Request<'_>,
+    ) -> Result<Self, QueryError> {
+        let mut counts = Counts::default();
+        let mut questions = Self::collect((number, join), lookups, runtime, request, &mut counts)?;
+        let mut runtime = lock_runtime(runtime);
+        runtime.data.counts.add(&counts);
+        let pairs = &mut runtime.data.joins[number];
+        for (left, rights) in std::mem::take(&mut questions.decided) {
+            pairs.answers.entry(left).or_default().extend(rights);
+        }
+        Ok(questions)
+    }
+}
+
+/// A demanded left value. Several spellings can denote one entity (`Oslo` and `Oslo `).
+struct LeftValue {
+    value: Value,
+    entity: Entity,
+    /// Canonical bytes of each spelling, with its candidates and their texts.
+    spellings: Vec<(Vec<u8>, Vec<(String, (Value, Vec<u8>))>)>,
+}
+
+/// Collects the questions about demanded pairs.
+struct QuestionCollector<'c, 'r> {
+    join: &'c JoinCall,
+    request: &'c Request<'r>,
+    counts: &'c mut Counts,
+    asked_lists: AskedLists,
+    narrowed_from: usize,
+    questions: JoinQuestions,
+}
+
+impl QuestionCollector<'_, '_> {
+    fn add_lookups(&mut self, lookups: Vec<JoinLookup>) -> Result<(), QueryError> {
+        let facts = self.request.facts.sync();
+        self.asked_lists.update(self.join, self.request)?;
+        let left_values = group_by_entity(self.join, lookups);
+        for chunk in left_values.chunks(CHUNK) {
+            let entities: Vec<&Entity> = chunk.iter().map(|left| &left.entity).collect();
+            for (left, record) in chunk.iter().zip(facts.get_many(&entities)?) {
+                self.add_left_value(left, &record.unwrap_or_default())?;
+            }
+        }
+        Ok(())
+    }
+
+    fn add_left_value(&mut self, left: &LeftValue, record: &Record) -> Result<(), QueryError> {
+        let candidates = left.spellings.iter().flat_map(|(_, candidates)| candidates);
+        let texts: BTreeSet<&String> = candidates.map(|(text, _)| text).collect();
+        let mut shown: Vec<String> = texts.into_iter().cloned().collect();
+        if let Some(narrow) = self.join.narrow.filter(|n| *n < shown.len()) {
+            self.narrowed_from = self.narrowed_from.max(shown.len());
+            shown = select_most_similar(&left.value.to_string(), shown, narrow);
+        }
+        let limits = &self.request.spec.limits;
+        let max_bytes = usize::try_from(limits.context_tokens).unwrap_or(usize::MAX);
+        let mut known = self.asked_lists.find_known_pairs(self.join, record, self.request)?;
+        if self.asked_lists.has_earlier_lists() {
+            for list in split_list(shown.clone(), max_bytes) {
+                let (join, request) = (self.join, self.request);
+                self.asked_lists.add_earlier_answer(join, record, &list, request, &mut known)?;
+            }
+        }
+        shown.retain(|text| known.get(text).is_none());
+        self.add_decided_pairs(left, &shown, &known);
+        if shown.is_empty() {
+            return Ok(());
+        }
+        for list in split_list(shown, max_bytes) {
+            for (canonical_bytes, candidates) in &left.spellings {
+                let is_listed = |text: &String| list.binary_search(text).is_ok();
+                let listed = candidates.iter().filter(|(text, _)| is_listed(text));
+                let rights: Vec<_> = listed.map(|(_, right)| right.clone()).collect();
+                if !rights.is_empty() {
+                    let lookup = (left.value.clone(), canonical_bytes.clone(), rights);
+                    self.questions.by_list.entry(list.clone()).or_default().push(lookup);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds the pairs of a left value that need no question, where `asked` are the candidates that
+    /// need one.
+    fn add_decided_pairs(&mut self, left: &LeftValue, asked: &[String], known: &KnownPairs) {
+        let mut used = BTreeSet::new();
+        for (canonical_bytes, candidates) in &left.spellings {
+            let mut decided = Vec::new();
+            for (text, (_, right)) in candidates {
+                let pair = known.get(text);
+                self.questions.unknown_count += u64::from(pair.is_none());
+                used.extend(pair.map(|(_, identity_id)| identity_id));
+                if asked.binary_search(text).is_err() {
+                    // A pair that `narrow` excludes is no match.
+                    decided.push((right.clone(), pair.is_some_and(|(matches, _)| matches)));
+                }
+            }
+            self.questions.decided.push((canonical_bytes.clone(), decided));
+        }
+        self.asked_lists.count_reused(&left.entity, known, used, self.counts);
+    }
+}
+
+/// Groups the demanded left values by entity, so that no pair is in two lists.
+fn group_by_entity(join: &JoinCall, lookups: Vec<JoinLookup>) -> Vec<LeftValue> {
+    let key = KeyColumns::new(vec![join.left_name.clone()]);
+    let mut positions: HashMap<Entity, usize> = HashMap::new();
+    let mut left_values: Vec<LeftValue> = Vec::new();
+    for (value, canonical_bytes, rights) in lookups {
+        let entity = key.build_entity(std::slice::from_ref(&value));
+        let candidates = rights.into_iter().map(|right| (format_candidate(&right.0), right));
+        let spelling = (canonical_bytes, candidates.collect());
+        let position = *positions.entry(entity.clone()).or_insert(left_values.len());
+        match left_values.get_mut(position) {
+            Some(left) => left.spellings.push(spelling),
+            None => left_values.push(LeftValue { value, entity, spellings: vec![spelling] }),
+        }
+    }
+    left_values
+}
+
+/// Asks about the unknown pairs of a join. Returns the number of values asked for.
 ///
 /// # Errors
 /// Returns [`QueryError`] if an error stops the run.
@@ -35,65 +209,143 @@ pub fn ask_about_pairs(
     number: usize,
     join: &JoinCall,
     runtime: &SharedRuntime,
+    questions: JoinQuestions,
     query_run: &QueryRun<'_>,
     request: &Request<'_>,
 ) -> Result<u64, QueryError> {
-    let lookups = lock_runtime(runtime).data.joins[number].take_lookups();
-    let by_list = group_by_list(number, join, &lookups, runtime, request);
-    for (_, canonical_bytes, rights) in lookups {
-        // A value that the model does not see counts as no match.
-        let mut runtime = lock_runtime(runtime);
-        let known = runtime.data.joins[number].answers.entry(canonical_bytes).or_default();
-        known.extend(rights.into_iter().map(|(_, canonical_bytes)| (canonical_bytes, false)));
+    let mut asker = PairAsker::new((number, join), runtime, query_run, request);
+    let mut by_list = questions.by_list;
+    loop {
+        for lookups in by_list.into_values() {
+            for chunk in lookups.chunks(asker.chunk_size) {
+                asker.ask_unless_claimed(chunk)?;
+            }
+        }
+        let Some(key) = asker.awaited.take() else { break };
+        asker.wait_for_release(&key)?;
+        let postponed = std::mem::take(&mut asker.postponed);
+        by_list =
+            JoinQuestions::answer_known_pairs((number, join), postponed, runtime, request)?.by_list;
     }
-    let mut counts = Counts::default();
-    for (list, lookups) in by_list {
-        let mut partners = PartnerQuestions::new(join, list, &lookups, request, &mut counts)?;
+    let mut runtime = lock_runtime(runtime);
+    runtime.data.counts.add(&asker.counts);
+    Ok(asker.counts.asked)
+}
+
+/// Asks about pairs that no other run is asking about. A run claims a left value before it asks, for
+/// all lists, because two runs may have different lists with the same candidate.
+struct PairAsker<'p, 'r> {
+    number: usize,
+    join: &'p JoinCall,
+    runtime: &'p SharedRuntime,
+    query_run: &'p QueryRun<'r>,
+    request: &'p Request<'r>,
+    /// Maximum number of left values that are claimed at once: a multiple of the values per request.
+    chunk_size: usize,
+    /// Start of the names of the claims.
+    claim_prefix: String,
+    /// Left values that other runs ask about.
+    postponed: Vec<JoinLookup>,
+    /// Claim of one of them.
+    awaited: Option<ClaimKey>,
+    counts: Counts,
+}
+
+impl<'p, 'r> PairAsker<'p, 'r> {
+    fn new(
+        (number, join): (usize, &'p JoinCall),
+        runtime: &'p SharedRuntime,
+        query_run: &'p QueryRun<'r>,
+        request: &'p Request<'r>,
+    ) -> Self {
+        let models = request.choose_models(&build_join_expansion(join, Vec::new()));
+        let choice = &models.choices()[0];
+        // If the answers of any model count, one claim covers all models.
+        let model = if choice.reuse == Reuse::AnyModel { "" } else { &choice.name };
+        let fingerprint = build_join_identity(join, Vec::new()).fingerprint();
+        let rows = (choice.rows as usize).max(1);
+        Self {
+            number,
+            join,
+            runtime,
+            query_run,
+            request,
+            chunk_size: (CHUNK / rows).max(1) * rows,
+            claim_prefix: format!("join {fingerprint} {model} "),
+            postponed: Vec::new(),
+            awaited: None,
+            counts: Counts::default(),
+        }
+    }
+
+    /// Asks about left values, except those that another run has claimed.
+    fn ask_unless_claimed(&mut self, lookups: &[JoinLookup]) -> Result<(), QueryError> {
+        let key = KeyColumns::new(vec![self.join.left_name.clone()]);
+        let claim_key = |(left, ..): &JoinLookup| {
+            let entity = key.build_entity(std::slice::from_ref(left));
+            ClaimKey::Name(format!("{}{}", self.claim_prefix, entity.as_str()))
+        };
+        let keys: HashSet<ClaimKey> = lookups.iter().map(claim_key).collect();
+        let keys: Vec<ClaimKey> = keys.into_iter().collect();
+        let facts = self.request.facts;
+        let claim = self.query_run.runtime.block_on(facts.claim_keys(keys.clone()))?;
+        let claimed = keys.iter().zip(claim.granted()).filter(|(_, granted)| **granted);
+        let claimed: HashSet<&ClaimKey> = claimed.map(|(key, _)| key).collect();
+        let (own, others): (Vec<&JoinLookup>, Vec<&JoinLookup>) =
+            lookups.iter().partition(|lookup| claimed.contains(&claim_key(lookup)));
+        if let Some(other) = others.first() {
+            self.awaited.get_or_insert_with(|| claim_key(other));
+        }
+        // Another run may have stored answers since the facts were read.
+        let own = own.into_iter().cloned().collect();
+        let join = (self.number, self.join);
+        let questions = JoinQuestions::answer_known_pairs(join, own, self.runtime, self.request)?;
+        self.postponed.extend(others.into_iter().cloned());
+        for (list, lookups) in questions.by_list {
+            self.ask_about_list(list, lookups)?;
+        }
+        Ok(())
+    }
+
+    fn ask_about_list(
+        &mut self,
+        list: Vec<String>,
+        lookups: Vec<JoinLookup>,
+    ) -> Result<(), QueryError> {
+        let (request, counts) = (self.request, &mut self.counts);
+        let mut partners = PartnerQuestions::new(self.join, list, &lookups, request, counts)?;
         if !partners.demands.is_empty() {
             let demands = std::mem::take(&mut partners.demands);
-            query_run.send_demands(&mut partners.targets, demands, &mut counts)?;
+            self.query_run.send_demands(&mut partners.targets, demands, counts)?;
         }
-        let mut runtime = lock_runtime(runtime);
+        let mut runtime = lock_runtime(self.runtime);
         for ((_, canonical_bytes, rights), entity) in lookups.into_iter().zip(partners.entities) {
             let facts = request.facts.sync();
             let cell =
                 partners.targets[0].look_up_cell(entity, 0, facts, None, &mut Counts::default())?;
-            store_pairs(&mut runtime.data.joins[number], canonical_bytes, rights, cell);
+            store_pairs(&mut runtime.data.joins[self.number], canonical_bytes, rights, cell);
         }
+        Ok(())
     }
-    let mut runtime = lock_runtime(runtime);
-    runtime.data.counts.add(&counts);
-    Ok(counts.asked)
-}
 
-/// Groups the demanded left values by the list of their candidate partners.
-pub(in crate::query) fn group_by_list(
-    number: usize,
-    join: &JoinCall,
-    lookups: &[JoinLookup],
-    runtime: &SharedRuntime,
-    request: &Request<'_>,
-) -> BTreeMap<Vec<String>, Vec<JoinLookup>> {
-    let mut by_list: BTreeMap<Vec<String>, Vec<JoinLookup>> = BTreeMap::new();
-    for (left, canonical_bytes, rights) in lookups {
-        let mut texts: Vec<String> = rights.iter().map(|(v, _)| format_candidate(v)).collect();
-        texts.sort_unstable();
-        texts.dedup();
-        if let Some(narrow) = join.narrow.filter(|n| *n < texts.len()) {
-            let narrowed = &mut lock_runtime(runtime).data.joins[number].narrowed_from;
-            *narrowed = (*narrowed).max(texts.len());
-            texts = select_most_similar(&left.to_string(), texts, narrow);
-        }
-        let max_tokens = usize::try_from(request.spec.limits.context_tokens).unwrap_or(usize::MAX);
-        for list in split_list(texts, max_tokens) {
-            let is_listed = |(value, _): &&(Value, Vec<u8>)| {
-                list.binary_search(&format_candidate(value)).is_ok()
-            };
-            let listed: Vec<_> = rights.iter().filter(is_listed).cloned().collect();
-            by_list.entry(list).or_default().push((left.clone(), canonical_bytes.clone(), listed));
-        }
+    /// Waits until no run holds a claim.
+    fn wait_for_release(&self, key: &ClaimKey) -> Result<(), QueryError> {
+        let mut interrupt = self.request.interrupt.clone();
+        let interrupted = async move {
+            if interrupt.wait_for(|interrupted| *interrupted).await.is_err() {
+                // The sender is gone, so the run cannot be interrupted.
+                std::future::pending::<()>().await;
+            }
+        };
+        self.query_run.runtime.block_on(async {
+            tokio::select! {
+                released = self.request.facts.wait_for_release(key) => {
+                    released.map_err(QueryError::from)
+                }
+                () = interrupted => Err(QueryError::from(StopReason::Interrupted)),
+            }
+        })
     }
-    by_list
 }
 
 /// Questions about the left values that share a list.
@@ -141,7 +393,7 @@ impl PartnerQuestions {
 
 /// Returns the text of a candidate. Values of the same entity (`Oslo` and `Oslo `) count as one
 /// candidate.
-fn format_candidate(value: &Value) -> String {
+pub(in crate::query) fn format_candidate(value: &Value) -> String {
     value.canonical_text().unwrap_or(Cow::Borrowed("NULL")).into_owned()
 }
 
@@ -198,22 +450,11 @@ fn select_most_similar(text: &str, mut list: Vec<String>, max_values: usize) -> 
     list
 }
 
-/// Returns the expansion for one list of a join. Its identity includes the list, because a value
-/// compared with fewer values may have other partners.
-fn build_join_expansion(join: &JoinCall, list: Vec<String>) -> Expansion {
-    let hash = ListHash::new(&list);
+/// Returns the expansion for one list of a join.
+pub(in crate::query) fn build_join_expansion(join: &JoinCall, list: Vec<String>) -> Expansion {
+    let identity = build_join_identity(join, list.clone());
+    let values = ValueList { hash: ListHash::new(&list), values: list, open: false };
     let criterion = join.criterion.as_str();
-    let identity = ColumnIdentity {
-        key: vec![join.left_name.clone()],
-        column: "partners".to_owned(),
-        kind: Type::Text.name().to_owned(),
-        about: format!("{criterion} {}", hash.as_str()),
-        many: true,
-        list: "closed".to_owned(),
-        kinds: Vec::new(),
-        requires_evidence: false,
-    };
-    let values = ValueList { values: list, open: false, hash };
     Expansion {
         about: format!(
             "for each {}, the values of the list with this: {criterion}",
@@ -223,5 +464,24 @@ fn build_join_expansion(join: &JoinCall, list: Vec<String>) -> Expansion {
         model: join.model.clone(),
         columns: vec![Column::new_ad_hoc(Type::Text, criterion.to_owned(), Some(values), identity)],
         ..Expansion::new_ad_hoc("join", vec![join.left_name.clone()])
+    }
+}
+
+/// Returns the identity of a join's facts about one list. It includes the list, because the answer
+/// states nothing about other candidates.
+pub(in crate::query) fn build_join_identity(
+    join: &JoinCall,
+    candidates: Vec<String>,
+) -> ColumnIdentity {
+    ColumnIdentity {
+        key: vec![join.left_name.clone()],
+        column: PARTNERS_COLUMN.to_owned(),
+        kind: Type::Text.name().to_owned(),
+        about: join.criterion.clone(),
+        many: true,
+        list: "closed".to_owned(),
+        kinds: Vec::new(),
+        requires_evidence: false,
+        candidates,
     }
 }

@@ -4,6 +4,7 @@
 
 pub mod candidate_order;
 pub mod join;
+pub mod known_pairs;
 pub mod limit_pushdown;
 pub mod pass_loop;
 pub mod selectivity_sampler;

@@ -12,7 +12,7 @@ use crate::query::plan::engine::Engine;
 use crate::query::request::error::QueryError;
 use crate::query::result::query_result::{Pass, RowSink};
 use crate::query::result::row_buffer::RowBuffer;
-use crate::query::run::join;
+use crate::query::run::join::{self, JoinQuestions};
 use crate::query::run::limit_pushdown::{CandidateOutcome, CandidateReader, is_stop_reading_error};
 use crate::query::run::selectivity_sampler::SelectivitySampler;
 use hqdl_sql::blendsql::plan::LimitPushdown;
@@ -342,6 +342,15 @@ impl Engine<'_, '_> {
     /// values.
     fn send_demands(&mut self, demands: Vec<Demand>) -> Result<u64, QueryError> {
         let mut demanded = demands.len() as u64;
+        let mut joins = Vec::new();
+        for (n, join) in self.calls.joins.iter().enumerate() {
+            let lookups = lock_runtime(&self.runtime).data.joins[n].take_lookups();
+            let (join, runtime) = ((n, join), &self.runtime);
+            joins.push(JoinQuestions::answer_known_pairs(join, lookups, runtime, self.request)?);
+        }
+        if demands.is_empty() && joins.iter().all(|questions| questions.by_list.is_empty()) {
+            return Ok(0);
+        }
         let query_run = self.lazy_run.ok_or(QueryError::NoModel)?.get_or_start_run()?;
         self.record_questions(&demands)?;
         if !demands.is_empty() {
@@ -351,8 +360,9 @@ impl Engine<'_, '_> {
             let QueryData { targets, counts, .. } = &mut runtime.data;
             query_run.send_demands(targets, demands, counts)?;
         }
-        for (n, join) in self.calls.joins.iter().enumerate() {
-            demanded += join::ask_about_pairs(n, join, &self.runtime, query_run, self.request)?;
+        for (n, (join, questions)) in self.calls.joins.iter().zip(joins).enumerate() {
+            let (runtime, request) = (&self.runtime, self.request);
+            demanded += join::ask_about_pairs(n, join, runtime, questions, query_run, request)?;
         }
         Ok(demanded)
     }

@@ -1,0 +1,222 @@
+//! Pairs of a join that earlier answers cover. A question about a left value shows a list of
+//! candidates, and the list is part of the column's identity. So the facts about a left value state
+//! which of its pairs are known, whatever the lists were.
+
+use foldhash::{HashMap, HashSet};
+
+use crate::query::cells::targets::Counts;
+use crate::query::request::Request;
+use crate::query::request::error::QueryError;
+use crate::query::route::calls::JoinCall;
+use crate::query::run::join::{build_join_expansion, build_join_identity, format_candidate};
+use hqdl_facts::{CellLookup, ExpansionRequirements, Record};
+use hqdl_values::cell::{Answer, CellValue, State};
+use hqdl_values::key::{ColumnIdentity, Entity, ListHash};
+
+/// Name of the column of a join's facts.
+pub const PARTNERS_COLUMN: &str = "partners";
+
+/// Lists of candidates that a join has asked about, in this query or earlier.
+#[derive(Debug, Default)]
+pub struct AskedLists {
+    lists: HashMap<u32, AskedList>,
+    /// Hashes of the lists in identities without candidates, which earlier versions stored.
+    hashes: HashSet<String>,
+    /// Ids of the column identities that have been read.
+    read_ids: HashSet<u32>,
+    /// Facts that have been counted as reused.
+    counted: HashSet<(Entity, u32)>,
+}
+
+/// A list of candidates that a join has asked about.
+#[derive(Debug)]
+struct AskedList {
+    candidates: Vec<String>,
+    /// Requirements for the facts about this list; `None` until a record contains such a fact.
+    requirements: Option<ExpansionRequirements>,
+}
+
+/// Pairs of a left value that its facts answer.
+#[derive(Default)]
+pub struct KnownPairs {
+    /// For each candidate, whether it is a partner, and the id of the identity of the answer.
+    partners: HashMap<String, (bool, u32)>,
+    /// Answers by the id of their identity.
+    answers: HashMap<u32, Answer>,
+}
+
+impl AskedLists {
+    /// Reads the lists that have been added since the last call.
+    ///
+    /// # Errors
+    /// Returns [`QueryError`] if the facts cannot be read.
+    pub fn update(&mut self, join: &JoinCall, request: &Request<'_>) -> Result<(), QueryError> {
+        let history = request.facts.history();
+        let ids = history.list_column_identity_ids(PARTNERS_COLUMN)?;
+        let new_ids: HashSet<u32> =
+            ids.into_iter().filter(|id| !self.read_ids.contains(id)).collect();
+        if new_ids.is_empty() {
+            return Ok(());
+        }
+        for (id, text) in history.list_column_identities()? {
+            if new_ids.contains(&id)
+                && let Ok(identity) = serde_json::from_str(&text)
+            {
+                self.add_list(join, id, identity);
+            }
+        }
+        self.read_ids.extend(new_ids);
+        Ok(())
+    }
+
+    /// Adds a list if its identity belongs to the join.
+    fn add_list(&mut self, join: &JoinCall, id: u32, identity: ColumnIdentity) {
+        let hash = identity.about.rsplit(' ').next().unwrap_or_default();
+        if identity.candidates.is_empty() {
+            let hash = ListHash::from_text(hash.to_owned());
+            let earlier = build_earlier_identity(join, &hash);
+            if earlier.fingerprint() == identity.fingerprint() {
+                self.hashes.insert(hash.as_str().to_owned());
+            }
+        } else {
+            let own = build_join_identity(join, identity.candidates.clone());
+            if own.fingerprint() == identity.fingerprint() {
+                let list = AskedList { candidates: identity.candidates, requirements: None };
+                self.lists.insert(id, list);
+            }
+        }
+    }
+
+    /// Returns the pairs that the facts about a left value answer. If several facts answer a pair,
+    /// the latest one with an answer counts.
+    ///
+    /// # Errors
+    /// Returns [`QueryError`] if the facts cannot be read.
+    pub fn find_known_pairs(
+        &mut self,
+        join: &JoinCall,
+        record: &Record,
+        request: &Request<'_>,
+    ) -> Result<KnownPairs, QueryError> {
+        let mut known = KnownPairs::default();
+        let mut found = Vec::new();
+        for identity_id in record.facts.iter().map(|fact| fact.meaning) {
+            let Some(list) = self.lists.get_mut(&identity_id) else { continue };
+            if known.answers.contains_key(&identity_id) {
+                continue;
+            }
+            let requirements = match &mut list.requirements {
+                Some(requirements) => requirements,
+                none => none.insert(build_requirements(join, &list.candidates, false, request)?),
+            };
+            if let CellLookup::Known(fact) = requirements.look_up_cell(Some(record), 0) {
+                let is_answer =
+                    fact.answer.state.has_value() || fact.answer.state == State::Unknown;
+                found.push((is_answer, fact.completion, identity_id));
+                known.answers.insert(identity_id, fact.answer.clone());
+            }
+        }
+        found.sort_unstable();
+        for (.., identity_id) in found {
+            known.add_answer(identity_id, &self.lists[&identity_id].candidates);
+        }
+        Ok(known)
+    }
+
+    /// Adds the answer about exactly this list that an earlier version stored, if there is one. It
+    /// does not replace known pairs.
+    ///
+    /// # Errors
+    /// Returns [`QueryError`] if the facts cannot be read.
+    pub fn add_earlier_answer(
+        &self,
+        join: &JoinCall,
+        record: &Record,
+        list: &[String],
+        request: &Request<'_>,
+        known: &mut KnownPairs,
+    ) -> Result<(), QueryError> {
+        if !self.hashes.contains(ListHash::new(list).as_str()) {
+            return Ok(());
+        }
+        let requirements = build_requirements(join, list, true, request)?;
+        if let CellLookup::Known(fact) = requirements.look_up_cell(Some(record), 0) {
+            known.answers.insert(fact.meaning, fact.answer.clone());
+            let mut earlier = KnownPairs::default();
+            earlier.answers.insert(fact.meaning, fact.answer.clone());
+            earlier.add_answer(fact.meaning, list);
+            for (candidate, pair) in earlier.partners {
+                known.partners.entry(candidate).or_insert(pair);
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns true if there are lists of earlier versions.
+    #[must_use]
+    pub fn has_earlier_lists(&self) -> bool {
+        !self.hashes.is_empty()
+    }
+
+    /// Counts the facts with these identities as reused, each once per query.
+    pub fn count_reused(
+        &mut self,
+        entity: &Entity,
+        known: &KnownPairs,
+        identity_ids: impl IntoIterator<Item = u32>,
+        counts: &mut Counts,
+    ) {
+        for identity_id in identity_ids {
+            if self.counted.insert((entity.clone(), identity_id)) {
+                counts.reused += 1;
+                counts.count_answer(&known.answers[&identity_id]);
+            }
+        }
+    }
+}
+
+impl KnownPairs {
+    /// Adds the pairs of an answer. They replace known pairs.
+    fn add_answer(&mut self, identity_id: u32, candidates: &[String]) {
+        let partners: HashSet<String> = match self.answers.get(&identity_id).map(|a| &a.value) {
+            Some(CellValue::Many(values)) => values.iter().map(format_candidate).collect(),
+            _ => HashSet::default(),
+        };
+        let pairs = candidates.iter().map(|c| (c.clone(), (partners.contains(c), identity_id)));
+        self.partners.extend(pairs);
+    }
+
+    /// Returns whether a candidate is a partner, and the id of the identity of the answer; `None` if
+    /// the pair is not known.
+    #[must_use]
+    pub fn get(&self, candidate: &str) -> Option<(bool, u32)> {
+        self.partners.get(candidate).copied()
+    }
+}
+
+/// Builds the requirements for the facts about a list. `earlier` also accepts facts of earlier
+/// versions.
+fn build_requirements(
+    join: &JoinCall,
+    list: &[String],
+    earlier: bool,
+    request: &Request<'_>,
+) -> Result<ExpansionRequirements, QueryError> {
+    let mut expansion = build_join_expansion(join, list.to_vec());
+    if earlier {
+        expansion.columns[0].also = vec![build_earlier_identity(join, &ListHash::new(list))];
+    }
+    let models = request.choose_models(&expansion);
+    let mut requirements = models.build_requirements(request.facts.history(), &expansion)?;
+    if let Some(refresh) = request.refresh {
+        refresh.mark_values_missing(&mut requirements, 1);
+    }
+    Ok(requirements)
+}
+
+/// Returns the identity that earlier versions used for a list: with the list's hash instead of its
+/// candidates.
+fn build_earlier_identity(join: &JoinCall, hash: &ListHash) -> ColumnIdentity {
+    let about = format!("{} {}", join.criterion, hash.as_str());
+    ColumnIdentity { about, ..build_join_identity(join, Vec::new()) }
+}
