@@ -3,7 +3,8 @@
 //!
 //! While the query is assembled, a call is written as `«function¦parameter¦type¦argument»`, with
 //! other arguments after a `;` in the type; [`Generated`] has both spellings. `TRY_CAST(… AS
-//! INTEGER)` is `try_integer(…)` of plain `SQLite`.
+//! INTEGER)` is `try_integer(…)` of plain `SQLite`. The functions `rank`, `extract` and `classify`
+//! are `LLMRank`, `LLMExtract` and `LLMClassify`.
 
 use fastrand::Rng;
 
@@ -152,6 +153,29 @@ fn spell(text: &str, live: bool) -> String {
                 format!("{{{{LLMReduce('fn:{parameter}', {argument})}}}}")
             } else {
                 format!("min({argument} COLLATE BINARY)")
+            }
+        } else if function == "rank" {
+            if live {
+                format!("{{{{LLMRank('fn:{parameter}', {argument})}}}}")
+            } else {
+                format!("(hq_{parameter}({argument}) + 0.0)")
+            }
+        } else if function == "extract" {
+            if live {
+                // The second field is another question about the same value.
+                let schema = format!(r#"{{"a": "{kind}", "b": "{kind}"}}"#);
+                format!("({{{{LLMExtract('fn:{parameter}', {argument}, '{schema}')}}}}{more})")
+            } else {
+                format!("hq_{parameter}({argument})")
+            }
+        } else if function == "classify" {
+            if live {
+                format!(
+                    "{{{{LLMClassify({argument}, ['Yes', 'No'], question='fn:starts_with:{parameter}')}}}}"
+                )
+            } else {
+                let found = format!("hq_starts_with({argument}, '{parameter}')");
+                format!("CASE {found} WHEN 1 THEN 'Yes' WHEN 0 THEN 'No' END")
             }
         } else if live {
             let question = if parameter.is_empty() {
@@ -944,8 +968,30 @@ impl Writer<'_> {
             Kind::Text => (self.pick(&["upper¦", "initial¦", "null_if¦e"]), "str"),
             Kind::Int => (self.pick(&["length¦", "vowels¦", "mod¦3"]), "int"),
         };
+        if self.chance(12) {
+            return self.other_ingredient(kind, argument);
+        }
         let more = self.more_arguments(function, kind, argument);
         format!("«{function}¦{name}{more}¦{argument}»")
+    }
+
+    /// Returns a call of an ingredient that hqdl rewrites as `LLMMap`.
+    fn other_ingredient(&mut self, kind: Kind, argument: &str) -> String {
+        let field = self.pick(&[".a", ".b", " ->> 'a'", " ->> 'b'"]);
+        match (kind, self.rng.u8(0..2)) {
+            (Kind::Text, 0) => {
+                format!("«classify¦{}¦¦{argument}»", self.pick(&["a", "A", "b", "e"]))
+            }
+            (Kind::Text, _) => {
+                let function = self.pick(&["upper", "initial"]);
+                format!("«extract¦{function}¦str;{field}¦{argument}»")
+            }
+            (Kind::Int, 0) => format!("«rank¦{}¦¦{argument}»", self.pick(&["length", "vowels"])),
+            (Kind::Int, _) => {
+                let function = self.pick(&["length", "vowels"]);
+                format!("«extract¦{function}¦int;{field}¦{argument}»")
+            }
+        }
     }
 
     /// Returns further arguments of a call, mostly none, after a `;`.

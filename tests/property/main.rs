@@ -333,7 +333,7 @@ fn held(
         }
         shared.asked.fetch_add(asked.len() as u64, Ordering::Relaxed);
         if !again {
-            let agreed: HashSet<_> = asked.into_iter().map(|p| (p.question, p.value)).collect();
+            let agreed: HashSet<_> = asked.into_iter().map(|p| (p.function(), p.value)).collect();
             for truth in Truth::others(agreed, seed, case) {
                 compare(&rows.rows, &db, generated, &truth)
                     .map_err(|why| about(format!("if all that was not asked {truth}: {why}")))?;

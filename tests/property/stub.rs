@@ -21,6 +21,8 @@ pub struct Pair {
     pub kind: String,
     /// Candidates of a join. hqdl asks about a value again if further candidates appear.
     pub candidates: Vec<String>,
+    /// Allowed answers. hqdl asks a question again with other allowed answers.
+    pub options: Vec<String>,
     /// The value.
     pub value: String,
     /// The column that it comes from.
@@ -28,6 +30,13 @@ pub struct Pair {
 }
 
 impl Pair {
+    /// Returns the function that answers the question: without the scale of a rank, and without the
+    /// field of an extraction.
+    pub fn function(&self) -> String {
+        let question = self.question.split(" (a number from 0 to 10").next().unwrap_or_default();
+        question.split(": ").next().unwrap_or_default().to_owned()
+    }
+
     /// Returns one pair for each candidate of a join, and otherwise the pair itself.
     pub fn split_candidates(&self) -> Vec<Self> {
         if self.candidates.is_empty() {
@@ -64,13 +73,16 @@ impl Stub {
             let (question, examples) = about.split_once(" Examples: ").unwrap_or((about, ""));
             let (question, examples) = (question.to_owned(), examples.to_owned());
             let kind = column.data_type.clone();
-            let candidates = column.values.clone().filter(|_| column.many).unwrap_or_default();
+            let values = column.values.clone().unwrap_or_default();
+            let (candidates, options) =
+                if column.many { (values, Vec::new()) } else { (Vec::new(), values) };
             let origin = of.clone();
             self.asked.lock().unwrap().push(Pair {
                 question,
                 examples,
                 kind,
                 candidates,
+                options,
                 value,
                 origin,
             });

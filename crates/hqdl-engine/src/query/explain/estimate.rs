@@ -15,6 +15,7 @@ use crate::query::plan::engine::Engine;
 use crate::query::request::error::QueryError;
 use crate::query::route::calls::JoinCall;
 use crate::query::run::join::{JoinQuestions, PartnerQuestions};
+use crate::query::run::known_pairs::AskedLists;
 use hqdl_model::plan::{ColumnPlan, CostEstimator, ExpansionPlan, Plan, estimate_reasoning_tokens};
 use hqdl_sql::blendsql::emit::bound::Batching;
 use hqdl_values::tokens::Tokenizer;
@@ -83,8 +84,14 @@ impl Engine<'_, '_> {
         let mut counts = lock_runtime(&self.runtime).data.counts.clone();
         let mut largest = Usage::default();
         let lookups = lock_runtime(&self.runtime).data.joins[n].take_lookups();
-        let runtime = &self.runtime;
-        let questions = JoinQuestions::collect((n, join), lookups, runtime, request, &mut counts)?;
+        let (runtime, mut asked_lists) = (&self.runtime, AskedLists::default());
+        let questions = JoinQuestions::collect(
+            (n, join, &mut asked_lists),
+            lookups,
+            runtime,
+            request,
+            &mut counts,
+        )?;
         for (list, lookups) in questions.by_list {
             let mut asked = PartnerQuestions::new(join, list, &lookups, request, &mut counts)?;
             let [target] = asked.targets;

@@ -3,7 +3,6 @@
 //! as many requests as necessary. If the query sets `narrow=N`, the model sees only the N most
 //! similar values, and a note reports how many values the list had.
 
-use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
@@ -16,12 +15,14 @@ use crate::query::functions::call_runtime::{JoinLookup, JoinPairs, SharedRuntime
 use crate::query::request::Request;
 use crate::query::request::error::QueryError;
 use crate::query::route::calls::JoinCall;
-use crate::query::run::known_pairs::{AskedLists, KnownPairs, PARTNERS_COLUMN};
+use crate::query::run::known_pairs::{
+    AskedLists, KnownPairs, build_join_expansion, build_join_identity, format_candidate,
+};
 use hqdl_facts::{ClaimKey, Record};
 use hqdl_model::generate::StopReason;
-use hqdl_spec::{Column, Expansion, Reuse, Task, Type, ValueList};
+use hqdl_spec::Reuse;
 use hqdl_values::Row;
-use hqdl_values::key::{ColumnIdentity, Entity, KeyColumns, ListHash};
+use hqdl_values::key::{Entity, KeyColumns};
 use hqdl_values::value::Value;
 
 /// Lists with at most this many values are never split, regardless of their size in bytes.
@@ -51,7 +52,7 @@ impl JoinQuestions {
     /// # Errors
     /// Returns [`QueryError`] if the facts cannot be read.
     pub fn collect(
-        (number, join): (usize, &JoinCall),
+        (number, join, asked_lists): (usize, &JoinCall, &mut AskedLists),
         lookups: Vec<JoinLookup>,
         runtime: &SharedRuntime,
         request: &Request<'_>,
@@ -61,13 +62,12 @@ impl JoinQuestions {
             join,
             request,
             counts,
-            asked_lists: std::mem::take(&mut lock_runtime(runtime).data.joins[number].asked_lists),
+            asked_lists,
             narrowed_from: 0,
             questions: Self::default(),
         };
         let result = collector.add_lookups(lookups);
         let pairs = &mut lock_runtime(runtime).data.joins[number];
-        pairs.asked_lists = collector.asked_lists;
         pairs.narrowed_from = pairs.narrowed_from.max(collector.narrowed_from);
         result.map(|()| collector.questions)
     }
@@ -77,13 +77,14 @@ impl JoinQuestions {
     /// # Errors
     /// Returns [`QueryError`] if the facts cannot be read.
     pub fn answer_known_pairs(
-        (number, join): (usize, &JoinCall),
+        (number, join, asked_lists): (usize, &JoinCall, &mut AskedLists),
         lookups: Vec<JoinLookup>,
         runtime: &SharedRuntime,
         request: &Request<'_>,
     ) -> Result<Self, QueryError> {
         let mut counts = Counts::default();
-        let mut questions = Self::collect((number, join), lookups, runtime, request, &mut counts)?;
+        let mut questions =
+            Self::collect((number, join, asked_lists), lookups, runtime, request, &mut counts)?;
         let mut runtime = lock_runtime(runtime);
         runtime.data.counts.add(&counts);
         let pairs = &mut runtime.data.joins[number];
@@ -107,7 +108,7 @@ struct QuestionCollector<'c, 'r> {
     join: &'c JoinCall,
     request: &'c Request<'r>,
     counts: &'c mut Counts,
-    asked_lists: AskedLists,
+    asked_lists: &'c mut AskedLists,
     narrowed_from: usize,
     questions: JoinQuestions,
 }
@@ -206,14 +207,13 @@ fn group_by_entity(join: &JoinCall, lookups: Vec<JoinLookup>) -> Vec<LeftValue> 
 /// # Errors
 /// Returns [`QueryError`] if an error stops the run.
 pub fn ask_about_pairs(
-    number: usize,
-    join: &JoinCall,
+    (number, join, asked_lists): (usize, &JoinCall, &mut AskedLists),
     runtime: &SharedRuntime,
     questions: JoinQuestions,
     query_run: &QueryRun<'_>,
     request: &Request<'_>,
 ) -> Result<u64, QueryError> {
-    let mut asker = PairAsker::new((number, join), runtime, query_run, request);
+    let mut asker = PairAsker::new((number, join, asked_lists), runtime, query_run, request);
     let mut by_list = questions.by_list;
     loop {
         for lookups in by_list.into_values() {
@@ -224,8 +224,13 @@ pub fn ask_about_pairs(
         let Some(key) = asker.awaited.take() else { break };
         asker.wait_for_release(&key)?;
         let postponed = std::mem::take(&mut asker.postponed);
-        by_list =
-            JoinQuestions::answer_known_pairs((number, join), postponed, runtime, request)?.by_list;
+        by_list = JoinQuestions::answer_known_pairs(
+            (number, join, asker.asked_lists),
+            postponed,
+            runtime,
+            request,
+        )?
+        .by_list;
     }
     let mut runtime = lock_runtime(runtime);
     runtime.data.counts.add(&asker.counts);
@@ -237,6 +242,7 @@ pub fn ask_about_pairs(
 struct PairAsker<'p, 'r> {
     number: usize,
     join: &'p JoinCall,
+    asked_lists: &'p mut AskedLists,
     runtime: &'p SharedRuntime,
     query_run: &'p QueryRun<'r>,
     request: &'p Request<'r>,
@@ -253,7 +259,7 @@ struct PairAsker<'p, 'r> {
 
 impl<'p, 'r> PairAsker<'p, 'r> {
     fn new(
-        (number, join): (usize, &'p JoinCall),
+        (number, join, asked_lists): (usize, &'p JoinCall, &'p mut AskedLists),
         runtime: &'p SharedRuntime,
         query_run: &'p QueryRun<'r>,
         request: &'p Request<'r>,
@@ -267,6 +273,7 @@ impl<'p, 'r> PairAsker<'p, 'r> {
         Self {
             number,
             join,
+            asked_lists,
             runtime,
             query_run,
             request,
@@ -298,7 +305,7 @@ impl<'p, 'r> PairAsker<'p, 'r> {
         }
         // Another run may have stored answers since the facts were read.
         let own = own.into_iter().cloned().collect();
-        let join = (self.number, self.join);
+        let join = (self.number, self.join, &mut *self.asked_lists);
         let questions = JoinQuestions::answer_known_pairs(join, own, self.runtime, self.request)?;
         self.postponed.extend(others.into_iter().cloned());
         for (list, lookups) in questions.by_list {
@@ -391,12 +398,6 @@ impl PartnerQuestions {
     }
 }
 
-/// Returns the text of a candidate. Values of the same entity (`Oslo` and `Oslo `) count as one
-/// candidate.
-pub(in crate::query) fn format_candidate(value: &Value) -> String {
-    value.canonical_text().unwrap_or(Cow::Borrowed("NULL")).into_owned()
-}
-
 /// Stores the pairs that an answer confirms or excludes.
 fn store_pairs(pairs: &mut JoinPairs, left: Vec<u8>, rights: Vec<(Value, Vec<u8>)>, cell: &Cell) {
     let partners: Vec<String> = match cell {
@@ -448,40 +449,4 @@ fn select_most_similar(text: &str, mut list: Vec<String>, max_values: usize) -> 
     list.truncate(max_values);
     list.sort_unstable();
     list
-}
-
-/// Returns the expansion for one list of a join.
-pub(in crate::query) fn build_join_expansion(join: &JoinCall, list: Vec<String>) -> Expansion {
-    let identity = build_join_identity(join, list.clone());
-    let values = ValueList { hash: ListHash::new(&list), values: list, open: false };
-    let criterion = join.criterion.as_str();
-    Expansion {
-        about: format!(
-            "for each {}, the values of the list with this: {criterion}",
-            join.left_name
-        ),
-        task: Task::Join,
-        model: join.model.clone(),
-        columns: vec![Column::new_ad_hoc(Type::Text, criterion.to_owned(), Some(values), identity)],
-        ..Expansion::new_ad_hoc("join", vec![join.left_name.clone()])
-    }
-}
-
-/// Returns the identity of a join's facts about one list. It includes the list, because the answer
-/// states nothing about other candidates.
-pub(in crate::query) fn build_join_identity(
-    join: &JoinCall,
-    candidates: Vec<String>,
-) -> ColumnIdentity {
-    ColumnIdentity {
-        key: vec![join.left_name.clone()],
-        column: PARTNERS_COLUMN.to_owned(),
-        kind: Type::Text.name().to_owned(),
-        about: join.criterion.clone(),
-        many: true,
-        list: "closed".to_owned(),
-        kinds: Vec::new(),
-        requires_evidence: false,
-        candidates,
-    }
 }

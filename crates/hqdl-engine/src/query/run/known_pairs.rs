@@ -2,16 +2,19 @@
 //! candidates, and the list is part of the column's identity. So the facts about a left value state
 //! which of its pairs are known, whatever the lists were.
 
+use std::borrow::Cow;
+
 use foldhash::{HashMap, HashSet};
 
 use crate::query::cells::targets::Counts;
 use crate::query::request::Request;
 use crate::query::request::error::QueryError;
 use crate::query::route::calls::JoinCall;
-use crate::query::run::join::{build_join_expansion, build_join_identity, format_candidate};
 use hqdl_facts::{CellLookup, ExpansionRequirements, Record};
+use hqdl_spec::{Column, Expansion, Task, Type, ValueList};
 use hqdl_values::cell::{Answer, CellValue, State};
 use hqdl_values::key::{ColumnIdentity, Entity, ListHash};
+use hqdl_values::value::Value;
 
 /// Name of the column of a join's facts.
 pub const PARTNERS_COLUMN: &str = "partners";
@@ -219,4 +222,46 @@ fn build_requirements(
 fn build_earlier_identity(join: &JoinCall, hash: &ListHash) -> ColumnIdentity {
     let about = format!("{} {}", join.criterion, hash.as_str());
     ColumnIdentity { about, ..build_join_identity(join, Vec::new()) }
+}
+
+/// Returns the text of a candidate. Values of the same entity (`Oslo` and `Oslo `) count as one
+/// candidate.
+pub(in crate::query) fn format_candidate(value: &Value) -> String {
+    value.canonical_text().unwrap_or(Cow::Borrowed("NULL")).into_owned()
+}
+
+/// Returns the expansion for one list of a join.
+pub(in crate::query) fn build_join_expansion(join: &JoinCall, list: Vec<String>) -> Expansion {
+    let identity = build_join_identity(join, list.clone());
+    let values = ValueList { hash: ListHash::new(&list), values: list, open: false };
+    let criterion = join.criterion.as_str();
+    Expansion {
+        about: format!(
+            "for each {}, the values of the list with this: {criterion}",
+            join.left_name
+        ),
+        task: Task::Join,
+        model: join.model.clone(),
+        columns: vec![Column::new_ad_hoc(Type::Text, criterion.to_owned(), Some(values), identity)],
+        ..Expansion::new_ad_hoc("join", vec![join.left_name.clone()])
+    }
+}
+
+/// Returns the identity of a join's facts about one list. It includes the list, because the answer
+/// states nothing about other candidates.
+pub(in crate::query) fn build_join_identity(
+    join: &JoinCall,
+    candidates: Vec<String>,
+) -> ColumnIdentity {
+    ColumnIdentity {
+        key: vec![join.left_name.clone()],
+        column: PARTNERS_COLUMN.to_owned(),
+        kind: Type::Text.name().to_owned(),
+        about: join.criterion.clone(),
+        many: true,
+        list: "closed".to_owned(),
+        kinds: Vec::new(),
+        requires_evidence: false,
+        candidates,
+    }
 }

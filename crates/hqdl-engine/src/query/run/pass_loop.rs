@@ -13,6 +13,7 @@ use crate::query::request::error::QueryError;
 use crate::query::result::query_result::{Pass, RowSink};
 use crate::query::result::row_buffer::RowBuffer;
 use crate::query::run::join::{self, JoinQuestions};
+use crate::query::run::known_pairs::AskedLists;
 use crate::query::run::limit_pushdown::{CandidateOutcome, CandidateReader, is_stop_reading_error};
 use crate::query::run::selectivity_sampler::SelectivitySampler;
 use hqdl_sql::blendsql::plan::LimitPushdown;
@@ -109,12 +110,15 @@ struct PassLoop<'e, 'r, 'a> {
     evaluation: EnabledRules,
     /// Whether the conditions have been reordered since the last request.
     is_reordered: bool,
+    /// Lists of candidates that each join has asked about.
+    asked_lists: Vec<AskedLists>,
 }
 
 impl<'e, 'r, 'a> PassLoop<'e, 'r, 'a> {
     fn new(engine: &'e mut Engine<'r, 'a>) -> Self {
         Self {
             sampler: engine.new_sampler(),
+            asked_lists: engine.calls.joins.iter().map(|_| AskedLists::default()).collect(),
             engine,
             statement: Statement::Query,
             tried_subqueries: Vec::new(),
@@ -241,7 +245,9 @@ impl<'e, 'r, 'a> PassLoop<'e, 'r, 'a> {
                 return Ok(None);
             }
             PassStep::Finish(buffer) => result = Some(buffer),
-            PassStep::Send(demands) => demanded = self.engine.send_demands(demands)?,
+            PassStep::Send(demands) => {
+                demanded = self.engine.send_demands(demands, &mut self.asked_lists)?
+            }
             PassStep::OrderCandidates(rule) => self.engine.order_by_similarity(rule)?,
             PassStep::SkipSample => self.sampler.advance_sample(),
             PassStep::EnterSubquery(at) => {
@@ -340,12 +346,16 @@ impl Engine<'_, '_> {
 
     /// Sends the demands, and the demanded pairs of the joins. Returns the number of demanded
     /// values.
-    fn send_demands(&mut self, demands: Vec<Demand>) -> Result<u64, QueryError> {
+    fn send_demands(
+        &mut self,
+        demands: Vec<Demand>,
+        asked_lists: &mut [AskedLists],
+    ) -> Result<u64, QueryError> {
         let mut demanded = demands.len() as u64;
         let mut joins = Vec::new();
         for (n, join) in self.calls.joins.iter().enumerate() {
             let lookups = lock_runtime(&self.runtime).data.joins[n].take_lookups();
-            let (join, runtime) = ((n, join), &self.runtime);
+            let (join, runtime) = ((n, join, &mut asked_lists[n]), &self.runtime);
             joins.push(JoinQuestions::answer_known_pairs(join, lookups, runtime, self.request)?);
         }
         if demands.is_empty() && joins.iter().all(|questions| questions.by_list.is_empty()) {
@@ -362,7 +372,8 @@ impl Engine<'_, '_> {
         }
         for (n, (join, questions)) in self.calls.joins.iter().zip(joins).enumerate() {
             let (runtime, request) = (&self.runtime, self.request);
-            demanded += join::ask_about_pairs(n, join, runtime, questions, query_run, request)?;
+            let join = (n, join, &mut asked_lists[n]);
+            demanded += join::ask_about_pairs(join, runtime, questions, query_run, request)?;
         }
         Ok(demanded)
     }

@@ -28,7 +28,6 @@ use crate::query::functions::call_runtime::needed_rows::NeededGroups;
 use crate::query::functions::call_runtime::pending_set::PendingSet;
 use crate::query::functions::call_stats::CallStats;
 use crate::query::result::query_result::to_owned_value;
-use crate::query::run::known_pairs::AskedLists;
 use hqdl_facts::Facts;
 use hqdl_spec::overrides::Overrides;
 use hqdl_sql::blendsql::plan::NeededRows;
@@ -55,8 +54,6 @@ pub struct JoinPairs {
     pub min_similarity: Option<f64>,
     /// Number of pairs that are not similar enough.
     pub dissimilar_count: u64,
-    /// Lists of candidates that earlier questions of the join showed.
-    pub asked_lists: AskedLists,
     trigrams: TrigramCache,
 }
 
