@@ -4,7 +4,6 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 use super::TableColumns;
-use crate::blendsql::SqlError;
 use crate::blendsql::lexer::Token;
 use crate::blendsql::parse::Precedence;
 use crate::blendsql::tree::Expr;
