@@ -69,13 +69,15 @@ impl Kinds {
         }
         let first = |kinds: &Vec<String>| kinds.first().cloned().unwrap_or_default();
         let own: Vec<String> = kinds.iter().map(first).collect();
-        let mut also: Vec<Vec<String>> = vec![Vec::new()];
+        let mut other_kinds: Vec<Vec<String>> = vec![Vec::new()];
         if let [kinds] = kinds.as_slice() {
-            also.extend(kinds.iter().skip(1).map(|kind| vec![kind.clone()]));
+            other_kinds.extend(kinds.iter().skip(1).map(|kind| vec![kind.clone()]));
         }
         let plain = &column.identity;
-        column.other_identities =
-            also.into_iter().map(|kinds| ColumnIdentity { kinds, ..plain.clone() }).collect();
+        column.other_identities = other_kinds
+            .into_iter()
+            .map(|kinds| ColumnIdentity { kinds, ..plain.clone() })
+            .collect();
         column.identity.kinds = own;
         column.fingerprint = column.identity.fingerprint();
     }
