@@ -182,10 +182,7 @@ fn counts_of_small_tables_are_covered() {
                     let covered = CoveredTable::new((named, a), (rows - named, b))
                         .compute_uniform_coverage(draws, 0.95);
                     let coverage = covered.coverage;
-                    assert!(
-                        coverage >= 0.95,
-                        "{draws} of {rows}, {a} of {named}, {b}: {coverage}"
-                    );
+                    assert!(coverage >= 0.95, "{draws} of {rows}, {a} of {named}, {b}: {coverage}");
                 }
             }
         }
