@@ -252,6 +252,12 @@ impl Recognizer<'_> {
             ExprKind::Column { table, column } => {
                 let found = self.tables.find_expanded_column(table.as_deref(), column);
                 self.columns.extend(found);
+                if is_rowid(column) && !self.tables.has_column(column) {
+                    return interval_refusal(
+                        &expr.span,
+                        format!("`{column}` depends on the order of the rows"),
+                    );
+                }
                 return Ok(found.is_some());
             }
             ExprKind::Exists(query) => {
@@ -284,7 +290,8 @@ impl Recognizer<'_> {
         Ok(reads)
     }
 
-    /// Returns the result column that an expression of GROUP BY or ORDER BY refers to.
+    /// Returns the result column that an expression of GROUP BY or ORDER BY refers to. As in
+    /// SQLite's GROUP BY, a column's name means the column, not a result column with this alias.
     fn find_group_result(
         &self,
         expr: &Expr,
@@ -298,7 +305,8 @@ impl Recognizer<'_> {
         }
         let names = |column: &ResultColumn| {
             let is_alias = matches!(&expr.kind, ExprKind::Column { table: None, column: name }
-                if column.alias.as_ref().is_some_and(|a| a.eq_ignore_ascii_case(name)));
+                if column.alias.as_ref().is_some_and(|a| a.eq_ignore_ascii_case(name))
+                    && !self.tables.has_column(name));
             is_alias || column.expr.as_ref().is_some_and(|e| self.is_same_expression(e, expr))
         };
         match columns.iter().position(names) {
@@ -338,8 +346,7 @@ impl Recognizer<'_> {
                 ),
             },
             ExprKind::Cast(inner, kind) => {
-                let kind = kind.to_ascii_uppercase();
-                if !["REAL", "FLOA", "DOUB"].iter().any(|word| kind.contains(word)) {
+                if !is_real_type(kind) {
                     return interval_refusal(
                         &expr.span,
                         "CAST changes an aggregate, other than to REAL",
@@ -495,6 +502,18 @@ fn is_condition(expr: &Expr) -> bool {
         ),
         _ => false,
     }
+}
+
+/// Returns whether a type has the affinity REAL. `SQLite` looks for the words of other affinities
+/// first, so `FLOATING POINT` is an integer.
+fn is_real_type(name: &str) -> bool {
+    let name = name.to_ascii_uppercase();
+    let has_any = |words: &[&str]| words.iter().any(|word| name.contains(word));
+    has_any(&["REAL", "FLOA", "DOUB"]) && !has_any(&["INT", "CHAR", "CLOB", "TEXT", "BLOB"])
+}
+
+fn is_rowid(column: &str) -> bool {
+    ["rowid", "oid", "_rowid_"].iter().any(|name| column.eq_ignore_ascii_case(name))
 }
 
 fn is_random_function(function: &str) -> bool {
