@@ -22,7 +22,7 @@ impl Extremes {
         self.points.push((row.x - row.model_x, row.y - row.model_y));
         if self.points.len() > self.limit {
             self.points = reduce_to_hull(std::mem::take(&mut self.points));
-            self.limit = 64 + 2 * self.points.len();
+            self.limit = 16 + 2 * self.points.len();
         }
         if row.x > 0.0 {
             let ratio = row.y / row.x;

@@ -122,6 +122,10 @@ fn find_farthest_ratio(inside: f64, end: f64, is_possible: impl Fn(f64) -> bool)
     }
     let (mut inside, mut outside) = (inside, end);
     for _ in 0..60 {
+        // The result is published with fewer digits.
+        if (outside - inside).abs() <= 1e-12 * inside.abs().max(outside.abs()) {
+            break;
+        }
         let middle = f64::midpoint(inside, outside);
         if is_possible(middle) { inside = middle } else { outside = middle }
     }

@@ -30,6 +30,39 @@ pub fn find_unclosed_field(bytes: &[u8], delimiter: u8) -> Option<usize> {
     field_start
 }
 
+/// Finds the line numbers of a CSV reader's positions. The reader's own line numbers are too small
+/// in files with Windows line breaks or empty lines, because a position is at the end of the
+/// previous line there.
+#[derive(Debug)]
+pub struct LineFinder<'b> {
+    bytes: &'b [u8],
+    /// Offset up to which line breaks were counted.
+    at: usize,
+    /// Line number at that offset, from 1.
+    line: u64,
+}
+
+impl<'b> LineFinder<'b> {
+    /// Creates a finder for the bytes that the reader reads.
+    #[must_use]
+    pub fn new(bytes: &'b [u8]) -> Self {
+        Self { bytes, at: 0, line: 1 }
+    }
+
+    /// Returns the line of the first record at or after a position; positions must not decrease.
+    pub fn find_line(&mut self, position: &csv::Position) -> u64 {
+        let target = usize::try_from(position.byte()).unwrap_or(usize::MAX);
+        while let Some(byte) = self.bytes.get(self.at) {
+            if self.at >= target && !matches!(byte, b'\r' | b'\n') {
+                break;
+            }
+            self.line += u64::from(*byte == b'\n');
+            self.at += 1;
+        }
+        self.line
+    }
+}
+
 /// Returns the reason why a line of a CSV file cannot be read, without the line number.
 #[must_use]
 pub fn describe_csv_error(error: &csv::Error) -> String {
@@ -51,7 +84,30 @@ pub const UNCLOSED_FIELD_MESSAGE: &str = "a quoted field begins here and has no 
 
 #[cfg(test)]
 mod tests {
-    use super::find_unclosed_field;
+    use super::{LineFinder, find_unclosed_field};
+
+    #[test]
+    fn records_have_the_line_of_their_first_character() {
+        for (text, expected) in [
+            ("a\nb\nc\n", [2, 3, 4]),
+            ("a\r\nb\r\nc\r\n", [2, 3, 4]),
+            ("a\n\n\nb\n\nc", [4, 6, 6]),
+            ("a\r\n\r\nb\r\nc", [3, 4, 4]),
+            ("a\n\"b\n\n\"\nc\n", [2, 5, 6]),
+            ("\u{feff}a\r\n\"b\r\n\"\r\nc\r\n", [2, 4, 5]),
+        ] {
+            let mut reader = csv::Reader::from_reader(text.as_bytes());
+            let mut lines = LineFinder::new(text.as_bytes());
+            reader.headers().unwrap();
+            let mut record = csv::StringRecord::new();
+            let mut found = Vec::new();
+            while reader.read_record(&mut record).unwrap() {
+                found.push(lines.find_line(record.position().unwrap()));
+            }
+            found.push(lines.find_line(reader.position()));
+            assert_eq!(found, expected, "{text:?}");
+        }
+    }
 
     #[test]
     fn only_an_unclosed_quoted_field_is_reported() {

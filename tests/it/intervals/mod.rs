@@ -470,6 +470,12 @@ fn a_sheet_with_errors_is_rejected() {
         text.replacen(second, &fields.join(","), 1)
     };
     reject(with_truth("Orc"), "line 4: \"Orc\" is not in the value list of `race`");
+    let windows = with_truth("Orc").replace('\n', "\r\n");
+    reject(windows, "line 4: \"Orc\" is not in the value list of `race`");
+    reject(
+        text.replacen(second, &format!("\n\n{second},x"), 1),
+        "line 6: the line has 8 fields, but the header has 7",
+    );
     reject(with_truth("unknown"), "line 4: \"unknown\" is not a value; write ?");
     reject(with_truth("\"Human"), "line 4: a quoted field begins here");
     reject(
@@ -512,7 +518,11 @@ fn a_sheet_with_errors_is_rejected() {
     let again = audit(&project, &["--columns", "race"]).expect_exit_code(2);
     assert!(again.stderr.contains("exists already"), "{}", again.stderr);
     let draw = project.path("specs/x.llm.audit.jsonl");
-    let changed = std::fs::read_to_string(&draw).unwrap().replacen("Hero 17\"", "Hero 18\"", 1);
+    let drawn = std::fs::read_to_string(&draw).unwrap();
+    std::fs::write(&draw, drawn.replacen("\"hqdl_audit\":1", "\"hqdl_audit\":2", 1)).unwrap();
+    let ended = audit(&project, &["--columns", "race", "--report"]).expect_exit_code(2);
+    assert!(ended.stderr.contains("line 1: another version of hqdl"), "{}", ended.stderr);
+    let changed = drawn.replacen("Hero 17\"", "Hero 18\"", 1);
     std::fs::write(&draw, changed).unwrap();
     let ended = audit(&project, &["--columns", "race", "--report"]).expect_exit_code(2);
     assert!(ended.stderr.contains("the file was changed since the draw"), "{}", ended.stderr);
@@ -613,6 +623,48 @@ fn reviewers_at_once_lose_no_truth() {
     });
     let audit = hqdl::audit::Audit::read(spec, expansion).unwrap();
     assert_eq!(audit.count_filled_rows(&[0], hqdl::audit::Evidence::Truth), 24);
+}
+
+#[test]
+fn draws_at_once_leave_one_audit() {
+    let (_endpoint, project) = heroes();
+    let spec = hqdl::spec::UncheckedSpec::read(&project.path("specs/x.toml")).unwrap();
+    let overrides = hqdl::session::SpecOverrides::default();
+    let session =
+        hqdl::session::Session::open(spec, &overrides, hqdl::session::Cache::Temporary).unwrap();
+    let (spec, expansion) = (&session.spec, &session.spec.expansions[0]);
+    let published = hqdl::database::Database::open(spec.target()).unwrap();
+    let draws = (0..8).map(|n| {
+        let request = hqdl::audit::DrawRequest {
+            columns: vec![0],
+            sample: 20 + n,
+            seed: n as u64,
+            ..hqdl::audit::DrawRequest::default()
+        };
+        hqdl::audit::Draw::sample_rows(&session.database, &published, expansion, &request).unwrap()
+    });
+    let draws: Vec<_> = draws.collect();
+    let start = std::sync::Barrier::new(draws.len());
+    let created: Vec<String> = std::thread::scope(|scope| {
+        let create = |draw: &hqdl::audit::Draw| {
+            start.wait();
+            hqdl::audit::Audit::create(draw, spec, expansion)
+        };
+        let running: Vec<_> =
+            draws.iter().map(|draw| (draw, scope.spawn(move || create(draw)))).collect();
+        let created =
+            running.into_iter().filter_map(|(draw, thread)| match thread.join().unwrap() {
+                Ok(_) => Some(draw.id.clone()),
+                Err(hqdl::audit::AuditError::Exists(_)) => None,
+                Err(error) => panic!("{error}"),
+            });
+        created.collect()
+    });
+    let audit = hqdl::audit::Audit::read(spec, expansion).unwrap();
+    assert_eq!(created, [audit.draw.id]);
+    let files = std::fs::read_dir(project.path("specs")).unwrap();
+    let names = files.map(|f| f.unwrap().file_name().to_string_lossy().into_owned());
+    assert_eq!(names.filter(|name| name.ends_with(".part")).count(), 0);
 }
 
 /// Every query of `refused.sql` is refused with its reason.

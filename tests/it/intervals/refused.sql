@@ -96,6 +96,18 @@ SELECT count(*) FROM llm WHERE EXISTS (SELECT 1 FROM llm_power AS p WHERE p.name
 SELECT count(*) FROM llm WHERE EXISTS (SELECT 1 FROM llm_power AS p WHERE p.name = llm.name AND p.power LIKE 'F%')
 -- EXISTS is not of the form: the entity has the value v
 SELECT count(*) FROM llm WHERE EXISTS (SELECT 1 FROM hero AS h WHERE h.name = llm.name AND h.town = 'Gotham')
+-- EXISTS is not of the form: the entity has the value v
+SELECT count(*) FROM llm WHERE EXISTS (SELECT 1 FROM llm_power AS p WHERE p.name = llm.name AND llm.race = 'Human')
+-- EXISTS is not of the form: the entity has the value v
+SELECT count(*) FROM llm WHERE EXISTS (SELECT 1 FROM llm_power AS p WHERE p.name = llm.name AND race = 'Human')
+-- EXISTS is not of the form: the entity has the value v
+SELECT count(*) FROM llm WHERE EXISTS (SELECT 1 FROM llm_power AS p WHERE p.name = llm.name AND p.name = 'Hero 1')
+-- `rowid` depends on the order of the rows
+SELECT count(*) FROM llm WHERE race = 'Human' AND rowid < 100
+-- `OID` depends on the order of the rows
+SELECT sum(llm.OID) FROM llm WHERE race = 'Human'
+-- CAST changes an aggregate, other than to REAL
+SELECT CAST(avg(weight) AS FLOATING POINT) FROM llm
 -- the query asks a model
 SELECT count(*) FROM hero WHERE {{LLMMap('Is the hero human?', 'hero::name')}} = 1
 -- random() is not the same for each row
@@ -104,6 +116,8 @@ SELECT count(*) FROM llm WHERE race = 'Human' AND random() > 0
 SELECT count(*) FROM llm GROUP BY race
 -- a group is not a column of the result
 SELECT race, count(*) FROM llm GROUP BY race, gender
+-- a group is not a column of the result
+SELECT race AS gender, count(*) FROM llm GROUP BY gender
 -- ORDER BY sorts by something other than a group
 SELECT race, count(*) FROM llm GROUP BY race ORDER BY count(*)
 -- ORDER BY sorts by something other than a group

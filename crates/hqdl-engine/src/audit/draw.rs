@@ -3,8 +3,10 @@
 //! The first line of its file is a JSON object with the design; each further line is one row of the
 //! expansion.
 
-use std::io::Write;
-use std::path::Path;
+use std::fs::File;
+use std::io::{ErrorKind, Write};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use hqdl_statistics::draw_rows;
@@ -179,6 +181,10 @@ impl Draw {
         };
         let header: DrawHeader =
             lines.next().and_then(|l| serde_json::from_str(l).ok()).ok_or_else(|| broken(1))?;
+        if header.hqdl_audit != VERSION {
+            let message = "another version of hqdl wrote this audit";
+            return Err(AuditError::in_file(&path, Some(1), message));
+        }
         if header.expansion != expansion.name || header.key != expansion.key.names() {
             let message = format!(
                 "the audit is of `{}` with the key {}, which this spec does not have",
@@ -199,18 +205,43 @@ impl Draw {
         Ok(draw)
     }
 
-    /// Writes the draw.
+    /// Writes the draw, and returns its locked file. The file never replaces another one.
     ///
     /// # Errors
-    /// [`AuditError`] if the file cannot be written.
-    pub(super) fn write(&self, path: &Path, expansion: &Expansion) -> Result<(), AuditError> {
+    /// [`AuditError`] if the file exists or cannot be written.
+    pub(super) fn create_locked_file(
+        &self,
+        path: &Path,
+        expansion: &Expansion,
+    ) -> Result<File, AuditError> {
         let header = serde_json::to_string(&self.build_header(expansion)).unwrap_or_default();
         let mut text = header + "\n";
         for row in &self.frame {
             text.push_str(&row_to_json(row).to_string());
             text.push('\n');
         }
-        write_file(path, text.as_bytes())
+        let temporary = temporary_path(path);
+        let create = || {
+            let file = File::create(&temporary)?;
+            // No other process knows the file yet, so only a file system without locks fails.
+            let _ = file.try_lock();
+            (&file).write_all(text.as_bytes())?;
+            file.sync_all()?;
+            match std::fs::hard_link(&temporary, path) {
+                Err(e) if e.kind() != ErrorKind::AlreadyExists && !path.exists() => {
+                    // The file system has no hard links.
+                    std::fs::rename(&temporary, path)?;
+                }
+                linked => linked?,
+            }
+            Ok(file)
+        };
+        let created = create();
+        let _ = std::fs::remove_file(&temporary);
+        created.map_err(|e: std::io::Error| match e.kind() {
+            ErrorKind::AlreadyExists => AuditError::Exists(path.to_owned()),
+            _ => AuditError::in_file(path, None, describe_io_error(&e)),
+        })
     }
 
     fn build_header(&self, expansion: &Expansion) -> DrawHeader {
@@ -260,11 +291,18 @@ fn parse_row(line: &str) -> Option<FrameRow> {
     })
 }
 
+/// Returns a path beside a file that no other thread or process uses.
+fn temporary_path(path: &Path) -> PathBuf {
+    static COUNTER: AtomicU64 = AtomicU64::new(0);
+    let number = COUNTER.fetch_add(1, Ordering::Relaxed);
+    path.with_extension(format!("{}-{number}.part", std::process::id()))
+}
+
 /// Writes a file atomically, by writing a temporary file beside it and renaming that file.
 pub(super) fn write_file(path: &Path, bytes: &[u8]) -> Result<(), AuditError> {
-    let temporary = path.with_extension(format!("{}.part", std::process::id()));
+    let temporary = temporary_path(path);
     let write = || {
-        let mut file = std::fs::File::create(&temporary)?;
+        let mut file = File::create(&temporary)?;
         file.write_all(bytes)?;
         file.sync_all()?;
         std::fs::rename(&temporary, path)

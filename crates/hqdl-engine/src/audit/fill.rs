@@ -68,8 +68,9 @@ impl Audit {
     }
 
     /// Stores the truth of a cell in the sheet. Rereads the sheet first, because another person may
-    /// have filled in cells in the meantime; other processes wait until it is written. The new truth replaces the previous truth. If their
-    /// values differ, the new truth's note records the previous value.
+    /// have filled in cells in the meantime; other processes wait until it is written. The new
+    /// truth replaces the previous truth. If their values differ, the new truth's note records the
+    /// previous value.
     ///
     /// # Errors
     /// [`AuditError`] if the sheet cannot be read or written. Nothing is changed in that case.
@@ -188,7 +189,7 @@ const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Locks a draw, so that only one process at a time changes its sheet. On a file system without
 /// locks, processes are not kept apart.
-pub(super) fn lock_draw(path: &Path) -> Result<File, AuditError> {
+fn lock_draw(path: &Path) -> Result<File, AuditError> {
     // NFS locks only files that are open for writing.
     let file = File::options().read(true).write(true).open(path).or_else(|_| File::open(path));
     let file = file.map_err(|e| AuditError::in_file(path, None, describe_io_error(&e)))?;

@@ -54,9 +54,17 @@ impl Audit {
         if let Some(path) = [&sheet_path, &draw_path].into_iter().find(|p| p.exists()) {
             return Err(AuditError::Exists(path.clone()));
         }
-        draw.write(&draw_path, expansion)?;
-        let _lock = fill::lock_draw(&draw_path)?;
-        Sheet::default().write(&sheet_path, draw, expansion)?;
+        // The draw appears locked, so that no other process reads or changes it without its sheet.
+        let _lock = draw.create_locked_file(&draw_path, expansion)?;
+        let written = if sheet_path.exists() {
+            Err(AuditError::Exists(sheet_path.clone()))
+        } else {
+            Sheet::default().write(&sheet_path, draw, expansion)
+        };
+        if let Err(error) = written {
+            let _ = std::fs::remove_file(&draw_path);
+            return Err(error);
+        }
         Ok(sheet_path)
     }
 

@@ -14,7 +14,9 @@ use super::error::AuditError;
 use hqdl_spec::Expansion;
 use hqdl_spec::checker::Checker;
 use hqdl_values::cell::{CellValue, State};
-use hqdl_values::csv::{UNCLOSED_FIELD_MESSAGE, describe_csv_error, find_unclosed_field};
+use hqdl_values::csv::{
+    LineFinder, UNCLOSED_FIELD_MESSAGE, describe_csv_error, find_unclosed_field,
+};
 use hqdl_values::format::describe_io_error;
 use hqdl_values::value::Value;
 use serde::Serialize;
@@ -112,13 +114,16 @@ impl Sheet {
             return Err(error(2, format!("the header was changed: expected {}", names.join(","))));
         }
         let mut lines = LineReader::new(draw, expansion);
-        let line_of = |position: Option<&csv::Position>| position.map_or(0, |p| p.line() + 1);
+        let mut finder = LineFinder::new(rest.as_bytes());
+        // The reader does not see the comment in the first line.
+        let mut find_line = |position: &csv::Position| finder.find_line(position) + 1;
         let mut record = csv::StringRecord::new();
         while reader
             .read_record(&mut record)
-            .map_err(|e| error(line_of(e.position()), describe_csv_error(&e)))?
+            .map_err(|e| error(e.position().map_or(0, &mut find_line), describe_csv_error(&e)))?
         {
-            let (line, next) = (line_of(record.position()), reader.position().line() + 1);
+            let line = record.position().map_or(0, &mut find_line);
+            let next = find_line(reader.position());
             lines.read_line(&record, next).map_err(|message| error(line, message))?;
         }
         match lines.find_missing_line() {

@@ -154,7 +154,7 @@ fn import_file(db: &Connection, file: &Path) -> Result<Vec<String>, CsvProblem> 
         } else {
             "correct the line: a field with a separator needs quotes around it"
         };
-        (describe_error(&e), hint)
+        (describe_error(&e, text), hint)
     };
     let header = reader().headers().map_err(invalid_record)?.clone();
     if header.is_empty() {
@@ -218,11 +218,14 @@ fn read_text(file: &Path) -> Result<String, CsvProblem> {
         .ok_or_else(|| ("it is not complete UTF-16 text".to_owned(), UTF_16_HINT))
 }
 
-/// Returns the line number and the reason of an error.
-fn describe_error(error: &csv::Error) -> String {
+/// Returns the line number and the reason of an error in a text.
+fn describe_error(error: &csv::Error, text: &str) -> String {
     let reason = hqdl_values::csv::describe_csv_error(error);
     match error.position() {
-        Some(position) => format!("line {}: {reason}", position.line()),
+        Some(position) => {
+            let line = hqdl_values::csv::LineFinder::new(text.as_bytes()).find_line(position);
+            format!("line {line}: {reason}")
+        }
         None => reason,
     }
 }

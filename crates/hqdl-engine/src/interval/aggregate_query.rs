@@ -251,6 +251,12 @@ impl QueryAnalyzer<'_> {
             ExprKind::Column { table, column } => {
                 let found = self.tables.find_expanded_column(table.as_deref(), column);
                 self.columns.extend(found);
+                if is_rowid(column) && !self.tables.has_column(column) {
+                    return interval_refusal(
+                        &expr.span,
+                        format!("`{column}` depends on the order of the rows"),
+                    );
+                }
                 return Ok(found.is_some());
             }
             ExprKind::Exists(query) => {
@@ -283,7 +289,8 @@ impl QueryAnalyzer<'_> {
         Ok(reads)
     }
 
-    /// Returns the result column that an expression of GROUP BY or ORDER BY refers to.
+    /// Returns the result column that an expression of GROUP BY or ORDER BY refers to. As in
+    /// SQLite's GROUP BY, a column's name means the column, not a result column with this alias.
     fn find_group_result(
         &self,
         expr: &Expr,
@@ -297,7 +304,8 @@ impl QueryAnalyzer<'_> {
         }
         let names = |column: &ResultColumn| {
             let is_alias = matches!(&expr.kind, ExprKind::Column { table: None, column: name }
-                if column.alias.as_ref().is_some_and(|a| a.eq_ignore_ascii_case(name)));
+                if column.alias.as_ref().is_some_and(|a| a.eq_ignore_ascii_case(name))
+                    && !self.tables.has_column(name));
             is_alias || column.expr.as_ref().is_some_and(|e| self.is_same_expression(e, expr))
         };
         match columns.iter().position(names) {
@@ -337,8 +345,7 @@ impl QueryAnalyzer<'_> {
                 ),
             },
             ExprKind::Cast(inner, kind) => {
-                let kind = kind.to_ascii_uppercase();
-                if !["REAL", "FLOA", "DOUB"].iter().any(|word| kind.contains(word)) {
+                if !is_real_type(kind) {
                     return reject_interval(
                         &expr.span,
                         "CAST changes an aggregate, other than to REAL",
@@ -493,6 +500,18 @@ fn is_condition(expr: &Expr) -> bool {
         ),
         _ => false,
     }
+}
+
+/// Returns whether a type has the affinity REAL. `SQLite` looks for the words of other affinities
+/// first, so `FLOATING POINT` is an integer.
+fn is_real_type(name: &str) -> bool {
+    let name = name.to_ascii_uppercase();
+    let has_any = |words: &[&str]| words.iter().any(|word| name.contains(word));
+    has_any(&["REAL", "FLOA", "DOUB"]) && !has_any(&["INT", "CHAR", "CLOB", "TEXT", "BLOB"])
+}
+
+fn is_rowid(column: &str) -> bool {
+    ["rowid", "oid", "_rowid_"].iter().any(|name| column.eq_ignore_ascii_case(name))
 }
 
 fn is_random_function(function: &str) -> bool {

@@ -172,6 +172,12 @@ impl<'a> FromTables<'a> {
         })
     }
 
+    /// Returns whether a table has a column with this name.
+    pub(super) fn has_column(&self, name: &str) -> bool {
+        let mut columns = self.tables.iter().flat_map(|table| &table.columns);
+        columns.any(|column| column.eq_ignore_ascii_case(name))
+    }
+
     /// Returns the expanded column that a name refers to.
     pub(super) fn find_expanded_column(
         &self,
@@ -233,12 +239,17 @@ impl<'a> FromTables<'a> {
         let expansion = &self.spec.expansions[n];
         let inner = alias.as_ref().unwrap_or(name);
         let (mut keys, mut values) = (BTreeSet::new(), 0);
+        let is_value_column = |(table, name): (Option<&str>, &str)| {
+            let many = expansion.columns[column].many.as_ref();
+            many.is_some_and(|many| many.column.eq_ignore_ascii_case(name))
+                && table.is_none_or(|table| table.eq_ignore_ascii_case(inner))
+        };
         for condition in conditions {
             if let Some(key) =
                 find_joined_key(condition).filter(|_| mentions_table(condition, inner))
             {
                 keys.insert(key);
-            } else if is_value_test(text, condition) {
+            } else if find_tested_column(text, condition).is_some_and(is_value_column) {
                 values += 1;
             } else {
                 return reject_interval(&condition.span, reason);
@@ -377,17 +388,19 @@ fn mentions_table(condition: &Expr, table: &str) -> bool {
     condition.children().0.iter().any(is_meant)
 }
 
-/// Returns whether a condition compares a column with a constant.
-fn is_value_test(text: &str, condition: &Expr) -> bool {
+/// Returns the table and name of the column if the condition compares a column with a constant.
+fn find_tested_column<'e>(text: &str, condition: &'e Expr) -> Option<(Option<&'e str>, &'e str)> {
     let is_constant = |e: &Expr| {
         let text = text.get(e.span.clone()).unwrap_or_default();
         matches!(e.kind, ExprKind::Literal) || text.starts_with([':', '@', '$'])
     };
-    let is_column = |e: &Expr| matches!(e.kind, ExprKind::Column { .. });
-    match &condition.kind {
-        ExprKind::Compare("=" | "IS", a, b) => {
-            is_column(a) && is_constant(b) || is_constant(a) && is_column(b)
+    let ExprKind::Compare("=" | "IS", a, b) = &condition.kind else { return None };
+    let tested = if is_constant(b) { a } else { b };
+    let other = if is_constant(b) { b } else { a };
+    match &tested.kind {
+        ExprKind::Column { table, column } if is_constant(other) => {
+            Some((table.as_deref(), column.as_str()))
         }
-        _ => false,
+        _ => None,
     }
 }

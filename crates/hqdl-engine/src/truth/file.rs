@@ -8,7 +8,9 @@ use std::path::{Path, PathBuf};
 use hqdl_spec::checker::Checker;
 use hqdl_spec::{Expansion, Spec};
 use hqdl_values::cell::{CellValue, State};
-use hqdl_values::csv::{UNCLOSED_FIELD_MESSAGE, describe_csv_error, find_unclosed_field};
+use hqdl_values::csv::{
+    LineFinder, UNCLOSED_FIELD_MESSAGE, describe_csv_error, find_unclosed_field,
+};
 use hqdl_values::key::Entity;
 use hqdl_values::problem::find_nearest;
 use hqdl_values::value::Value;
@@ -117,11 +119,12 @@ impl Truth {
             return Err(error(Some(1), build_no_match_message(spec, &header)));
         }
         let mut seen: HashSet<(usize, usize, Entity)> = HashSet::new();
+        let mut lines = LineFinder::new(&bytes);
         for record in reader.records() {
             let record = record.map_err(|e| {
-                error(e.position().map(csv::Position::line), describe_csv_error(&e))
+                error(e.position().map(|p| lines.find_line(p)), describe_csv_error(&e))
             })?;
-            let line = record.position().map(csv::Position::line);
+            let line = record.position().map(|p| lines.find_line(p));
             truth.lines += 1;
             for truth_expansion in &expansions {
                 let key = truth_expansion.parse_key(&record);

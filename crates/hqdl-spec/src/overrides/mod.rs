@@ -365,12 +365,13 @@ pub fn read_lines(path: &Path) -> Result<Vec<(u64, OverrideLine)>, OverridesErro
             ));
         }
     }
+    let mut finder = hqdl_values::csv::LineFinder::new(&bytes);
     let mut lines = Vec::new();
     for record in reader.records() {
         let record = record.map_err(|e| {
-            line_error(e.position().map(csv::Position::line), describe_csv_error(&e))
+            line_error(e.position().map(|p| finder.find_line(p)), describe_csv_error(&e))
         })?;
-        let number = record.position().map_or(0, csv::Position::line);
+        let number = record.position().map_or(0, |p| finder.find_line(p));
         let mut line = OverrideLine {
             key: Vec::new(),
             column: String::new(),
