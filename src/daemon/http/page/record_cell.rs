@@ -224,11 +224,20 @@ pub(super) fn find_key_part(key: &str, part: usize) -> RecordValue<'_> {
     parts.into_iter().nth(part).unwrap_or(RecordValue::Null)
 }
 
-/// Returns false if no value in the JSON can contain the text. Numbers can be written in several ways,
-/// a text in JSON can contain escaped characters, and the text of a list is JSON itself.
+/// Returns false if no value in the JSON can contain the text. A real number can be written in several
+/// ways, `true` and `false` are 1 and 0, a text in JSON can contain escaped characters, and the text of
+/// a list is JSON itself.
 fn may_contain(json: &str, text: &str) -> bool {
-    let is_number = text.chars().all(|c| c.is_ascii_digit() || "+-.eE".contains(c));
-    is_number || json.contains('\\') || json.contains(text)
+    let is_number = || text.chars().all(|c| c.is_ascii_digit() || "+-.eE".contains(c));
+    json.contains(text)
+        || json.contains('\\')
+        || is_number() && (text.len() == 1 || may_contain_reals(json))
+}
+
+/// Returns false if the JSON contains no real number: no digit is followed by a point or an `e`.
+fn may_contain_reals(json: &str) -> bool {
+    let follows_digit = |pair: &[u8]| pair[0].is_ascii_digit() && b".eE".contains(&pair[1]);
+    json.as_bytes().windows(2).any(follows_digit)
 }
 
 /// Returns false if no value in the JSON, and no item of a list, can have exactly this text.
@@ -267,17 +276,19 @@ pub(super) fn register_cell_functions(connection: &Connection) -> rusqlite::Resu
                 .is_some_and(|cell| cell.value.items().iter().any(is_equal)))
     })?;
     connection.create_scalar_function("cell_has", 3, flags, |call| {
+        let cells = read_text(call, 0);
         let text = read_text(call, 2).to_ascii_lowercase();
-        let cell = find_cell(read_text(call, 0), read_text(call, 1));
-        Ok(cell.is_some_and(|cell| contains(&cell.value, &text)))
+        Ok(may_contain(&lower_for(&text, cells), &text)
+            && find_cell(cells, read_text(call, 1))
+                .is_some_and(|cell| contains(&cell.value, &text)))
     })?;
     connection.create_scalar_function("record_has", 3, flags, |call| {
         let (key, cells) = (read_text(call, 0), read_text(call, 1));
         let text = read_text(call, 2).to_ascii_lowercase();
-        if key.to_ascii_lowercase().contains(&text) {
+        if lower_for(&text, key).contains(&text) {
             return Ok(true);
         }
-        Ok(may_contain(&cells.to_ascii_lowercase(), &text)
+        Ok(may_contain(&lower_for(&text, cells), &text)
             && list_values(cells).iter().any(|value| contains(value, &text)))
     })?;
     connection.create_scalar_function("key_value", 2, flags, |call| {
@@ -294,6 +305,15 @@ fn read_text<'c>(call: &'c Context<'_>, argument: usize) -> &'c str {
     }
 }
 
+/// Returns `whole` in ASCII lower case, or as it is if `text` has no letters.
+fn lower_for<'w>(text: &str, whole: &'w str) -> Cow<'w, str> {
+    if text.bytes().any(|c| c.is_ascii_alphabetic()) {
+        whole.to_ascii_lowercase().into()
+    } else {
+        whole.into()
+    }
+}
+
 /// Returns true if the value contains a text that is in ASCII lower case.
 fn contains(value: &RecordValue<'_>, text: &str) -> bool {
     value.to_text().is_some_and(|whole| whole.to_ascii_lowercase().contains(text))
@@ -306,4 +326,27 @@ fn list_values(cells: &str) -> Vec<RecordValue<'_>> {
         serde_json::from_str(cells);
     values.extend(parsed.into_iter().flatten().map(|(_, cell)| cell.value));
     values
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{contains, list_values, may_contain};
+
+    /// Reads all values of some records, and expects every text that one of them contains.
+    #[test]
+    fn no_record_with_a_match_is_skipped() {
+        let values = ["12", "-7", "true", "1e21", "0.1", "2.0", "1e-7", "100000000000000000000"]
+            .into_iter()
+            .chain([r#""a1.5b""#, r#""caf\u00e9 12""#, r#"["12",3.25]"#, "null", r#""""#]);
+        let texts = ["1", "12", "-7", "1.0", "e+", "0.1", "2.0", "1.5", "é", "25", "+21", "99"];
+        for value in values {
+            let json = format!(r#"{{"x":["ok",{value}]}}"#);
+            for text in texts {
+                let has_match = list_values(&json).iter().any(|value| contains(value, text));
+                assert!(may_contain(&json, text) || !has_match, "{text} in {json}");
+            }
+        }
+        assert!(!may_contain(r#"{"x":["ok",12]}"#, "99"));
+        assert!(!may_contain(r#"{"x":["ok","a word"]}"#, "99"));
+    }
 }
