@@ -70,6 +70,8 @@ name = "motto"
 about = "motto of the maker"
 """
 
+ALL_COLUMNS = "name || color || coalesce(made, '') || maker || motto"
+
 #: A page's path of hqdl and of Datasette.
 Paths = tuple[str, str]
 
@@ -303,7 +305,7 @@ def large_pages(rows: int) -> list[tuple[str, Paths]]:
         both("filter: at least", "?f=made%7Cmin%7C2000", made__gte="2000"),
         both("filter: few rows", "?f=maker%7Cis%7CMaker%20777", maker="Maker 777"),
         both("search in a column", "?f=motto%7Chas%7C777777", motto__contains="777777"),
-        both("search in all columns", "?q=777777", _where="name || color || coalesce(made, '') || maker || motto LIKE '%777777%'"),
+        both("search in all columns", "?q=777777", _where=f"{ALL_COLUMNS} LIKE '%777777%'"),
         both("facet of one column", "?facet=color", _facet="color"),
     ]
 
@@ -345,9 +347,12 @@ DEMO_STEPS = [
      ("[...document.querySelectorAll('.facets p a')].find(a => a.textContent == 'race').click()",
       "[...document.querySelectorAll('.suggested-facets a')].find(a => a.textContent == 'race').click()")),
     ("search", ("?q=woman", {"superhero_name__contains": "woman"}),
-     ("document.querySelector('input[name=q]').value = 'woman'; document.querySelector('form.filters button').click()",
-      "document.querySelector('select[name=_filter_column]').value = 'superhero_name'; document.querySelector('select[name=_filter_op]').value = 'contains'; "
-      "document.querySelector('input[name=_filter_value]').value = 'woman'; document.querySelector('form.filters input[type=submit]').click()")),
+     ("document.querySelector('input[name=q]').value = 'woman'; "
+      "document.querySelector('form.filters button').click()",
+      "document.querySelector('select[name=_filter_column]').value = 'superhero_name'; "
+      "document.querySelector('select[name=_filter_op]').value = 'contains'; "
+      "document.querySelector('input[name=_filter_value]').value = 'woman'; "
+      "document.querySelector('form.filters input[type=submit]').click()")),
 ]
 
 

@@ -204,9 +204,13 @@ impl Visitor<'_> for NameSearch<'_> {
 }
 
 /// Returns the cells of some columns from a stored record, in the order of `names`. The names must be
-/// distinct. The cells behind a damaged one are missing.
+/// distinct. The cells behind a damaged one can be missing.
 pub(super) fn find_cells<'a>(cells: &'a str, names: &[&str]) -> Vec<Option<RecordCell<'a>>> {
-    let mut found: Vec<_> = names.iter().map(|_| None).collect();
+    let mut found: Vec<_> = names.iter().map(|name| jump_to_cell(cells, name)).collect();
+    if found.iter().all(Option::is_some) {
+        return found;
+    }
+    found.fill_with(|| None);
     let mut deserializer = serde_json::Deserializer::from_str(cells);
     let search = CellSearch { names, found: &mut found };
     // An error also ends the search early.
@@ -216,6 +220,18 @@ pub(super) fn find_cells<'a>(cells: &'a str, names: &[&str]) -> Vec<Option<Recor
 
 fn find_cell<'a>(cells: &'a str, name: &str) -> Option<RecordCell<'a>> {
     find_cells(cells, &[name]).pop().flatten()
+}
+
+/// Returns a cell without reading the cells before it, if the name occurs as a key. A quotation mark
+/// within a text is escaped, so `,"name":[` is not part of a text.
+fn jump_to_cell<'a>(cells: &'a str, name: &str) -> Option<RecordCell<'a>> {
+    let is_key = |at: &usize| {
+        let (before, after) = (&cells[..*at], &cells[at + name.len()..]);
+        (before == "{\"" || before.ends_with("],\"")) && after.starts_with("\":[")
+    };
+    let (at, _) = cells.match_indices(name).find(|(at, _)| is_key(at))?;
+    let mut cell = serde_json::Deserializer::from_str(&cells[at + name.len() + 2..]);
+    RecordCell::deserialize(&mut cell).ok()
 }
 
 /// Returns a part of a stored key.
@@ -330,7 +346,20 @@ fn list_values(cells: &str) -> Vec<RecordValue<'_>> {
 
 #[cfg(test)]
 mod tests {
-    use super::{contains, list_values, may_contain};
+    use super::{RecordValue, contains, find_cell, list_values, may_contain};
+
+    #[test]
+    fn a_cell_is_found_by_its_name_only() {
+        let record = r#"{"ab":["ok",1],"a":["ok","],\"b\":[2]"],"b":["ok",3],"c d":["ok",[4]], "e":["ok",5]}"#;
+        let integer = |name: &str| find_cell(record, name).map(|cell| cell.value);
+        for (name, value) in
+            [("ab", Some(1)), ("b", Some(3)), ("e", Some(5)), ("d", None), ("ok", None)]
+        {
+            assert_eq!(integer(name), value.map(RecordValue::Integer), "{name}");
+        }
+        assert_eq!(integer("a"), Some(RecordValue::Text("],\"b\":[2]".into())));
+        assert_eq!(integer("c d"), Some(RecordValue::List(vec![RecordValue::Integer(4)])));
+    }
 
     /// Reads all values of some records, and expects every text that one of them contains.
     #[test]

@@ -19,7 +19,7 @@ use super::record_cell::register_cell_functions;
 use super::view::{CONDITIONS, Cursor, TableView, ViewColumn};
 use super::{
     ErrorPage, HttpState, QueryPairs, ShownPage, find_spec, needs_wide_column, percent_encode,
-    render_page, spec_path, truncate_text,
+    render_page, spec_path, text_direction, truncate_text,
 };
 use crate::cell::State as CellState;
 use crate::daemon::job::guard_failure;
@@ -434,13 +434,14 @@ fn render_rows_table(
                 @for (_, key, cells) in &page.rows {
                     tr {
                         @for part in key { @let text = format_value(part);
-                        th class={ @if part.is_number() { "n " } @if part.is_null() { "null " } @if needs_wide_column(&text) { "long" } } scope="row" { (truncate_text(&text, MAX_VALUE_CHARS)) } }
+                        th class={ @if part.is_number() { "n " } @if part.is_null() { "null " } @if needs_wide_column(&text) { "long" } } dir=[text_direction(&text)] scope="row" { (truncate_text(&text, MAX_VALUE_CHARS)) } }
                         @for column in shown.columns.iter().filter(|c| c.key_part.is_none()) {
                             @let cell = &cells[column.name.as_str()];
                             @let state = cell[0].as_str().unwrap_or("missing");
                             @let origin = cell[2].as_i64().and_then(|id| page.origins.get(&id));
                             @let hint = origin.map_or_else(|| state.to_owned(), |origin| format!("{state}, {origin}"));
-                            td class={ (state) @if column.is_number() { " n" } @if needs_wide_column(&format_value(&cell[1])) { " long" } } {
+                            @let text = format_value(&cell[1]);
+                            td class={ (state) @if column.is_number() { " n" } @if needs_wide_column(&text) { " long" } } dir=[text_direction(&text)] {
                                 a href=(super::cell::cell_path(spec, table, key, &column.name)) title=(hint) {
                                     @if matches!(state, "ok" | "overridden") { (shorten_value(&cell[1])) } @else { (state) }
                                 }
