@@ -271,7 +271,9 @@ fn a_configured_token_is_required() {
         refused.headers
     );
     daemon.get("/").expect_status(401);
-    daemon.get("/healthz").expect_status(200);
+    for public in ["/healthz", "/page.css", "/page.js"] {
+        daemon.get(public).expect_status(200);
+    }
     daemon.token = Some(format!("{token}0"));
     daemon.get("/v1/specs").expect_status(401);
     // A browser sends the token as the password of any user: base64 of "me:" and the token.

@@ -330,7 +330,7 @@ fn elicitation_asks_the_user_over_http() {
 }
 
 /// Calls a tool with the newer protocol, which has no sessions.
-fn call_without_session(daemon: &Daemon, tool: &str, arguments: Json) -> Json {
+pub fn call_without_session(daemon: &Daemon, tool: &str, arguments: Json) -> Json {
     let headers = format!(
         "Mcp-Protocol-Version: 2026-07-28\r\nMcp-Method: tools/call\r\nMcp-Name: {tool}\r\n"
     );
@@ -403,7 +403,7 @@ fn the_page_approves_a_plan_once() {
         "Can it fly?",
         "&lt;b&gt;x&lt;/b&gt;\\u{202e}",
         "test client 1; HTTP",
-        "<pre tabindex=\"0\">m ",
+        "<pre>m ",
         &cost,
         &database.display().to_string(),
     ] {

@@ -2,15 +2,17 @@
 //! nothing overflows and all text is readable. Each test saves its pictures in `page-pictures` of the
 //! target directory.
 
-use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
-use serde_json::Value as Json;
+use base64::Engine as _;
+use serde_json::{Value as Json, json};
 
 use crate::ask_page::asking_endpoint;
 use crate::cascades::calibrated_project;
+use crate::mcp::{self, LIVE as PLANNED};
+use crate::mcp_http;
 use hqdl_testkit::browser::{Browser, find_chromium};
 use hqdl_testkit::daemon::Daemon;
 use hqdl_testkit::endpoint::{Endpoint, Fault, Frequency};
@@ -105,7 +107,10 @@ impl Walk {
                 let at = format!("{state} at {width} px, {scheme}");
                 let mut found = found.as_array().unwrap().clone();
                 if AXE_WIDTHS.contains(&width) {
-                    self.browser.eval_script(&self.axe);
+                    // A page needs the source only once.
+                    if self.browser.eval_script("typeof axe") == "undefined" {
+                        self.browser.eval_script(&self.axe);
+                    }
                     let violations = self.browser.eval_script(AXE_RUN);
                     found.extend(violations.as_array().unwrap().iter().cloned());
                 }
@@ -141,11 +146,8 @@ fn picture_folder() -> PathBuf {
 
 /// Writes a picture that is encoded in base64.
 fn save(picture: &str, path: &Path) {
-    let file = std::fs::File::create(path).unwrap();
-    let mut decode =
-        Command::new("base64").arg("-d").stdin(Stdio::piped()).stdout(file).spawn().unwrap();
-    decode.stdin.take().unwrap().write_all(picture.as_bytes()).unwrap();
-    assert!(decode.wait().unwrap().success());
+    let bytes = base64::engine::general_purpose::STANDARD.decode(picture).unwrap();
+    std::fs::write(path, bytes).unwrap();
 }
 
 /// Starts an endpoint with long answers, which does not know everything.
@@ -257,6 +259,9 @@ fn asking(walk: &mut Walk) {
     walk.ask("ask with an error", "Who can fly?", &["10 rows"]);
     walk.browser.eval_script("document.querySelector('[name=sql]').value = 'SELECT a_column_that_does_not_exist_anywhere FROM hero WHERE height > 100'");
     walk.press_live("ask with a wrong query", "button[value=price]", &["no such column"]);
+    endpoint.add_fault(Fault::Latency(Duration::from_secs(3600)), Frequency::Always);
+    walk.look("ask to wait for", &daemon, "/ask", &["Write the query"]);
+    walk.ask("asking", "Who is the oldest?", &["Working for", "Cancel"]);
 }
 
 /// The states of an upload, and the components in general.
@@ -371,6 +376,80 @@ fn cascade(walk: &mut Walk) {
     walk.judge("next uncertain cell", &["Undo the last answer", "Skip"]);
 }
 
+/// Plans of assistants that wait for an approval, and a client without the password.
+fn approving(walk: &mut Walk) {
+    let endpoint = mcp::endpoint(PLANNED);
+    let project = mcp::project_with_expansion(&endpoint);
+    let daemon = Daemon::start(&project, &["--no-spend"]);
+    daemon.wait_until_idle("waiting");
+    let long = PLANNED.replace("= 'yes'", "= 'yes' AND superhero_name NOT IN ('a long name without any meaning', 'another one', 'Wordswithoutanyspaceinthem_Wordswithoutanyspaceinthem')");
+    let plan = |sql: &str| mcp_http::call_without_session(&daemon, "query", json!({ "sql": sql }));
+    mcp::approve(&project, &plan(PLANNED)["plan_id"]);
+    assert_eq!(plan(&long)["status"], "approval_needed");
+    walk.look("approvals", &daemon, "/approvals", &["Approve once", "Reject", "Withdraw"]);
+    drop(daemon);
+    let token = [("HQDL_TOKEN", "0123456789abcdef0123")];
+    let daemon = Daemon::start_with(&project, &["--no-spend"], &token);
+    walk.browser.open_without_password(&format!("http://{}/", daemon.address));
+    walk.judge("no permission", &["Error", "password"]);
+}
+
+/// Keys that are images, of which one is missing.
+fn showing_media(walk: &mut Walk) {
+    let endpoint = Endpoint::start_answering(|_, _| "a wide picture of a table".into());
+    let spec = PICTURES.to_owned();
+    let project = Project::new(
+        &endpoint,
+        "CREATE TABLE pet (id INTEGER PRIMARY KEY, photo); INSERT INTO pet VALUES (1, 'docs/page-light.png'), (2, 'docs/gone.png')",
+        &spec,
+    );
+    let repository = Path::new(env!("CARGO_MANIFEST_DIR"));
+    std::fs::create_dir(project.path("docs")).unwrap();
+    std::fs::copy(repository.join("docs/page-light.png"), project.path("docs/page-light.png"))
+        .unwrap();
+    let daemon = Daemon::start(&project, &[]);
+    daemon.wait_until_idle("incomplete");
+    walk.look("table of images", &daemon, "/specs/x/tables/pets", &["docs/gone.png", "error"]);
+    let cell = |photo: &str| format!("/specs/x/cell?table=pets&column=animal&key=docs%2F{photo}");
+    walk.look("cell of an image", &daemon, &cell("page-light.png"), &["a wide picture"]);
+    walk.look("cell of a missing image", &daemon, &cell("gone.png"), &["error"]);
+}
+
+/// Tables that a run is filling, that it has filled in part, and that have many rows.
+fn browsing(walk: &mut Walk) {
+    let table = "/specs/x/tables/llm";
+    let endpoint = wordy();
+    let project = heroes_project(&endpoint, "json");
+    project.run_materialize(&["--limit", "4"]).expect_exit_code(0);
+    endpoint.add_fault(Fault::Latency(Duration::from_secs(3600)), Frequency::Always);
+    let daemon = Daemon::start(&project, &[]);
+    daemon.wait_until("running", |spec| !spec["run"].is_null());
+    walk.look("partly filled table", &daemon, table, &["4 rows", "A run is filling"]);
+    drop(daemon);
+    let daemon = Daemon::start(&project, &["--no-spend"]);
+    daemon.wait_until_idle("waiting");
+    walk.look("table with missing cells", &daemon, table, &["24 cells are missing"]);
+    project.execute_sql(
+        "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 100000)
+         INSERT INTO hqdl_record (expansion, key, cells)
+           SELECT 'llm', json_array(format('hero %06d', i), NULL), r.cells
+           FROM n, (SELECT cells FROM hqdl_record LIMIT 1) AS r",
+    );
+    let cut = "more than 100,000 rows";
+    walk.look(
+        "large table",
+        &daemon,
+        &format!("{table}?after=%5B%22hero%20050000%22%2Cnull%5D"),
+        &[cut, "hero 050001", "Previous"],
+    );
+    walk.look(
+        "facet of a large table",
+        &daemon,
+        &format!("{table}?facet=eye_color&facet=born"),
+        &["100,004 rows", "distinct"],
+    );
+}
+
 fn all(walk: &mut Walk) {
     cascade(walk);
     {
@@ -408,6 +487,7 @@ fn all(walk: &mut Walk) {
         let said = format!("{done} missing cells are being filled by run 1");
         walk.look("running", &daemon, "/", &[&said]);
         walk.look("running spec", &daemon, "/specs/x", &["Pause", &done, "running"]);
+        walk.look("running table", &daemon, "/specs/x/tables/llm", &["A run is filling it"]);
     }
     {
         let endpoint = truthful_endpoint();
@@ -439,6 +519,9 @@ fn all(walk: &mut Walk) {
         // A retry may be running by the time a page is read.
         walk.look("failing", &daemon, "/", &["The daemon retries it", "127.0.0.1:9"]);
         walk.look("failing spec", &daemon, "/specs/x", &["The daemon retries it"]);
+        walk.look("query without an endpoint", &daemon, &format!("/query?spec=x&{LIVE}"), &["Run"]);
+        walk.wait_for_words(&["Run, for at most $"]);
+        walk.run_query("query failed", &["127.0.0.1:9"]);
     }
     {
         let endpoint = truthful_endpoint();
@@ -476,6 +559,28 @@ fn all(walk: &mut Walk) {
         );
     }
 }
+
+/// Spec of a table of images.
+const PICTURES: &str = r#"
+[database]
+path = "../data.sqlite"
+
+[model]
+provider = "openai"
+name = "gpt-4o"
+base_url = "{base_url}"
+api_key_env = "HQDL_TEST_KEY"
+price = { input = 2.5, output = 10 }
+
+[[expansion]]
+name = "pets"
+source = "pet"
+key = ["photo"]
+media = ["photo"]
+[[expansion.column]]
+name = "animal"
+about = "which animal it is"
+"#;
 
 /// Visits states in a browser and expects no complaint.
 fn check_states(visit: impl FnOnce(&mut Walk)) {
@@ -524,4 +629,19 @@ fn the_upload_page_is_readable_in_every_state() {
 #[cfg_attr(not(chromium), ignore = "Chromium is not installed")]
 fn a_running_query_is_readable() {
     check_states(querying);
+}
+
+#[test]
+#[cfg_attr(not(chromium), ignore = "Chromium is not installed")]
+fn tables_of_any_size_are_readable() {
+    check_states(browsing);
+}
+
+#[test]
+#[cfg_attr(not(chromium), ignore = "Chromium is not installed")]
+fn approvals_and_media_are_readable() {
+    check_states(|walk| {
+        approving(walk);
+        showing_media(walk);
+    });
 }

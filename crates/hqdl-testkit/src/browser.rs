@@ -101,6 +101,34 @@ impl Browser {
         self.next_message(|m| m["method"] == "Page.loadEventFired");
     }
 
+    /// Opens a page that asks for a password, and cancels the browser's dialog.
+    pub fn open_without_password(&mut self, url: &str) {
+        let patterns = json!([{ "urlPattern": url, "resourceType": "Document" }]);
+        let options = json!({ "handleAuthRequests": true, "patterns": patterns });
+        self.send_command("Fetch.enable", options);
+        self.eval_script(&format!("location.href = {url:?}"));
+        loop {
+            let is_wanted = |m: &Json| match m["method"].as_str() {
+                Some(method) => method.starts_with("Fetch.") || method == "Page.loadEventFired",
+                None => false,
+            };
+            let message = self.next_message(is_wanted);
+            let request = &message["params"]["requestId"];
+            match message["method"].as_str() {
+                Some("Fetch.authRequired") => {
+                    let answer = json!({ "response": "CancelAuth" });
+                    let params = json!({ "requestId": request, "authChallengeResponse": answer });
+                    self.send_command("Fetch.continueWithAuth", params);
+                }
+                Some("Fetch.requestPaused") => {
+                    self.send_command("Fetch.continueRequest", json!({ "requestId": request }));
+                }
+                _ => break,
+            }
+        }
+        self.send_command("Fetch.disable", json!({}));
+    }
+
     /// Runs a script that navigates to another page, and waits until that page is loaded.
     pub fn leave_page(&mut self, script: &str) {
         self.eval_script(script);
@@ -135,7 +163,8 @@ impl Browser {
 
     /// Returns a screenshot of the whole page as base64.
     pub fn take_screenshot(&mut self) -> String {
-        let options = json!({ "format": "png", "captureBeyondViewport": true });
+        let options =
+            json!({ "format": "png", "captureBeyondViewport": true, "optimizeForSpeed": true });
         let screenshot = self.send_command("Page.captureScreenshot", options);
         screenshot["data"].as_str().unwrap().to_owned()
     }

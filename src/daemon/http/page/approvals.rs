@@ -80,7 +80,7 @@ async fn render_approvals(state: &HttpState, note: Option<&str>) -> Result<Page,
                 "cost or a lower one, and expires after " (APPROVAL_MINUTES) " minutes." }
             p.quiet { "Assistants of this daemon: " (state.ledger.describe()) "." }
             @if open.is_empty() { p.card { "No plan waits." } }
-            @for plan in &open { (render_plan(plan)) }
+            div.stack { @for plan in &open { (render_plan(plan)) } }
         },
     ))
 }
@@ -90,10 +90,7 @@ fn render_plan(open: &OpenPlan) -> Markup {
     html! {
         section.card data-plan=(plan.id()) {
             h2 { "Plan " code { (plan.id()) } }
-            @for (name, text) in plan.list_details() {
-                p { strong { (name) } }
-                pre tabindex="0" { (text) }
-            }
+            table.why { @for (name, text) in plan.list_details() { tr { th scope="row" { (name) } td { pre { (text) } } } } }
             p.small.quiet { "schema " code { (plan.schema.get(..12).unwrap_or(&plan.schema)) } }
             form.row method="post" action=(PATH) {
                 input type="hidden" name="plan" value=(plan.id());

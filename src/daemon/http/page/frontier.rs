@@ -65,7 +65,7 @@ fn render_column_thresholds(cascade: &Json) -> Markup {
             "Target: " (format_percent(target)) " " (share) ". " (text("to")) " has answered a sample of " (sampled)
             "; each threshold shows what its other answers would cost now, and the expected share with its lower bound."
         }
-        div.result-chart { (draw_thresholds(&name, &share, target, &thresholds)) }
+        (draw_thresholds(&name, &share, target, &thresholds))
         div.wide tabindex="0" role="region" aria-label=(format!("Thresholds of {name}")) { table {
             thead { tr {
                 th { "accepted" } th.n { "to ask" } th.n { "cost" } th.n { (share) } th.n { "at least" } th { "choice" }
@@ -101,7 +101,7 @@ fn draw_thresholds(name: &str, share: &str, target: f64, thresholds: &[Threshold
         .collect();
     let content = html! {
         line.budget x1=(LEFT) x2=(RIGHT) y1=(target_y) y2=(target_y) {}
-        text.cap x=(LEFT + 4.0) y=(format_coordinate((y.y(target) - 6.0).clamp(TOP, BOTTOM))) { "target" }
+        text.cap x=(RIGHT) y=(format_coordinate((y.y(target) - 6.0).clamp(TOP, BOTTOM))) text-anchor="end" { "target" }
         polyline.line points=(line.join(" ")) {}
         @for threshold in thresholds {
             @let (left, top) = (format_coordinate(x.x(cost(threshold))), format_coordinate(y.y(threshold.expected)));
@@ -112,7 +112,9 @@ fn draw_thresholds(name: &str, share: &str, target: f64, thresholds: &[Threshold
         }
     };
     let title = format!("{name}: {share} in % by {axis}");
-    draw_chart(&title, "", &y, &labels, &content)
+    html! {
+        figure.card.result-chart { figcaption { (title) } (draw_chart(&title, "", &y, &labels, &content)) }
+    }
 }
 
 fn format_percent(percent: f64) -> String {

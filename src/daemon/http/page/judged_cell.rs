@@ -13,7 +13,7 @@ use super::super::facts::find_fact_entities;
 use super::super::query::{READ_TIMEOUT, run_blocking};
 use super::super::reply::HttpError;
 use super::cell::render_evidence;
-use super::{HttpState, format_value, truncate_text};
+use super::{HttpState, format_value, shorten_time, truncate_text};
 use crate::audit::sheet::format_cell;
 use crate::daemon::job::guard_failure;
 use crate::database::entity_rows::MatchingRows;
@@ -246,10 +246,10 @@ fn render_origin(sources: &CellSources) -> Markup {
         ("text", cell.raw.clone()),
         ("answers", cell.repair.clone()),
         ("note", cell.note.clone()),
-        ("asked", cell.asked_at.clone()),
+        ("asked", cell.asked_at.as_deref().map(|time| format!("{} UTC", shorten_time(time)))),
     ];
     let past = |time: &str, text: &str, origin: &str| {
-        html! { tr { th scope="row" { (time) } td { (truncate_text(text, 200)) " " span.quiet { (truncate_text(origin, 200)) } } } }
+        html! { tr { th scope="row" { (shorten_time(time)) } td { (truncate_text(text, 200)) " " span.quiet { (truncate_text(origin, 200)) } } } }
     };
     html! {
         table.why { @for (name, value) in lines {

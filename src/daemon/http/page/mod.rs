@@ -29,7 +29,7 @@ mod upload;
 mod view;
 
 use serde_json::Value as Json;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use axum::Router;
@@ -52,11 +52,22 @@ const NARROW_WIDTH: usize = 36;
 /// Time limit for reading a form.
 const FORM_TIMEOUT: Duration = Duration::from_secs(30);
 
+const STYLE: &str = include_str!("page.css");
+const SCRIPT: &str = include_str!("page.js");
+/// Hash of the assets, so that browsers keep them until they change.
+static ASSET_VERSION: LazyLock<String> = LazyLock::new(|| {
+    let hash = blake3::hash([STYLE, SCRIPT].concat().as_bytes());
+    hash.to_hex().chars().take(12).collect()
+});
+
 /// Adds the pages to the API's routes.
 pub(super) fn add_page_routes(api: Router<HttpState>) -> Router<HttpState> {
+    // A page names the version of its assets in their addresses.
     let asset = |content_type: &'static str, text: &'static str| {
-        get(move || async move {
-            ([(header::CONTENT_TYPE, content_type), (header::CACHE_CONTROL, "no-cache")], text)
+        get(move |uri: Uri| async move {
+            let is_versioned = uri.query() == Some(ASSET_VERSION.as_str());
+            let lifetime = if is_versioned { "max-age=31536000, immutable" } else { "no-cache" };
+            ([(header::CONTENT_TYPE, content_type), (header::CACHE_CONTROL, lifetime)], text)
         })
     };
     #[cfg(debug_assertions)]
@@ -86,8 +97,8 @@ pub(super) fn add_page_routes(api: Router<HttpState>) -> Router<HttpState> {
         .route("/approvals", get(approvals::show_approvals).post(approvals::submit_decision))
         .route("/ask", get(ask::show_ask).post(ask::submit_ask))
         .route("/query", get(query::show_query).post(query::run_query))
-        .route("/page.css", asset("text/css; charset=utf-8", include_str!("page.css")))
-        .route("/page.js", asset("text/javascript; charset=utf-8", include_str!("page.js")))
+        .route("/page.css", asset("text/css; charset=utf-8", STYLE))
+        .route("/page.js", asset("text/javascript; charset=utf-8", SCRIPT))
 }
 
 /// An HTML page.
@@ -158,9 +169,9 @@ fn render_page(title: &str, content: &Markup) -> Page {
                 meta charset="utf-8";
                 meta name="viewport" content="width=device-width, initial-scale=1";
                 title { (title) " · hqdl" }
-                link rel="stylesheet" href="/page.css";
+                link rel="stylesheet" href={ "/page.css?" (*ASSET_VERSION) };
                 link rel="icon" href="data:,";
-                script src="/page.js" defer {}
+                script src={ "/page.js?" (*ASSET_VERSION) } defer {}
             }
             body {
                 a.skip href="#content" { "Skip to the content" }
@@ -342,6 +353,13 @@ fn truncate_text(text: &str, chars: usize) -> String {
         Some((at, _)) => format!("{}…", &text[..at]),
         None => text.to_owned(),
     }
+}
+
+/// Returns the `dir` attribute of a text: `auto` if it contains letters that are written from right to
+/// left. Without the attribute, browsers lay out a large table faster.
+fn text_direction(text: &str) -> Option<&'static str> {
+    let is_right_to_left = |c: char| matches!(c, '\u{590}'..='\u{8ff}' | '\u{fb1d}'..='\u{fdff}' | '\u{fe70}'..='\u{fefc}' | '\u{10800}'..='\u{10fff}' | '\u{1e800}'..='\u{1efff}');
+    text.contains(is_right_to_left).then_some("auto")
 }
 
 /// Returns true if a value needs a wide table column.

@@ -60,7 +60,7 @@ fn render_summary_tiles(status: &DaemonStatus, spending: &SpendingReport) -> Mar
     let running = status.specs.values().filter(|spec| spec.run.is_some()).count();
     html! {
         dl.tiles {
-            div { dt { "Cells with a value" } dd { (valued) } dd { "of " (all) " in " (format_count(status.specs.len() as u64, "spec")) } }
+            div { dt { "Cells with a value" } dd { (valued) } dd { @if all > 0 { "of " (all) " in " } @else { "none published yet in " } (format_count(status.specs.len() as u64, "spec")) } }
             div { dt { "Running" } dd { (running) } dd { (format_count(status.queued as u64, "run")) " waiting" } }
             div { dt { "Spent today" } dd { (format_usd(spending.today_usd())) }
                 dd { @match spending.daily_budget { Some(budget) => { "of " (format_usd(budget)) " a day" } None => { "no daily budget" } } } }

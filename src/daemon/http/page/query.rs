@@ -346,7 +346,7 @@ fn render_query_page(state: &HttpState, form: &QueryForm, outcome: &QueryOutcome
                     (render_query_controls(form, &status))
                     (render_saved_queries(form, &status, state.context.settings.edit))
                 }
-                div { @for spec in status.specs.values().filter(|s| form.spec.is_empty() || s.name == form.spec) { (render_schema_section(spec)) } }
+                div.schemas tabindex="0" role="region" aria-label="Tables and columns" { @for spec in status.specs.values().filter(|s| form.spec.is_empty() || s.name == form.spec) { (render_schema_section(spec)) } }
             }
             @if let QueryOutcome::Explained(meta) = outcome { (render_explanation_section(meta)) }
         }

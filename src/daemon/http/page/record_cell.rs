@@ -204,9 +204,13 @@ impl Visitor<'_> for NameSearch<'_> {
 }
 
 /// Returns the cells of some columns from a stored record, in the order of `names`. The names must be
-/// distinct. The cells behind a damaged one are missing.
+/// distinct. The cells behind a damaged one can be missing.
 pub(super) fn find_cells<'a>(cells: &'a str, names: &[&str]) -> Vec<Option<RecordCell<'a>>> {
-    let mut found: Vec<_> = names.iter().map(|_| None).collect();
+    let mut found: Vec<_> = names.iter().map(|name| jump_to_cell(cells, name)).collect();
+    if found.iter().all(Option::is_some) {
+        return found;
+    }
+    found.fill_with(|| None);
     let mut deserializer = serde_json::Deserializer::from_str(cells);
     let search = CellSearch { names, found: &mut found };
     // An error also ends the search early.
@@ -218,17 +222,38 @@ fn find_cell<'a>(cells: &'a str, name: &str) -> Option<RecordCell<'a>> {
     find_cells(cells, &[name]).pop().flatten()
 }
 
+/// Returns a cell without reading the cells before it, if the name occurs as a key. A quotation mark
+/// within a text is escaped, so `,"name":[` is not part of a text.
+fn jump_to_cell<'a>(cells: &'a str, name: &str) -> Option<RecordCell<'a>> {
+    let is_key = |at: &usize| {
+        let (before, after) = (&cells[..*at], &cells[at + name.len()..]);
+        (before == "{\"" || before.ends_with("],\"")) && after.starts_with("\":[")
+    };
+    let (at, _) = cells.match_indices(name).find(|(at, _)| is_key(at))?;
+    let mut cell = serde_json::Deserializer::from_str(&cells[at + name.len() + 2..]);
+    RecordCell::deserialize(&mut cell).ok()
+}
+
 /// Returns a part of a stored key.
 pub(super) fn find_key_part(key: &str, part: usize) -> RecordValue<'_> {
     let parts: Vec<RecordValue<'_>> = serde_json::from_str(key).unwrap_or_default();
     parts.into_iter().nth(part).unwrap_or(RecordValue::Null)
 }
 
-/// Returns false if no value in the JSON can contain the text. Numbers can be written in several ways,
-/// a text in JSON can contain escaped characters, and the text of a list is JSON itself.
+/// Returns false if no value in the JSON can contain the text. A real number can be written in several
+/// ways, `true` and `false` are 1 and 0, a text in JSON can contain escaped characters, and the text of
+/// a list is JSON itself.
 fn may_contain(json: &str, text: &str) -> bool {
-    let is_number = text.chars().all(|c| c.is_ascii_digit() || "+-.eE".contains(c));
-    is_number || json.contains('\\') || json.contains(text)
+    let is_number = || text.chars().all(|c| c.is_ascii_digit() || "+-.eE".contains(c));
+    json.contains(text)
+        || json.contains('\\')
+        || is_number() && (text.len() == 1 || may_contain_reals(json))
+}
+
+/// Returns false if the JSON contains no real number: no digit is followed by a point or an `e`.
+fn may_contain_reals(json: &str) -> bool {
+    let follows_digit = |pair: &[u8]| pair[0].is_ascii_digit() && b".eE".contains(&pair[1]);
+    json.as_bytes().windows(2).any(follows_digit)
 }
 
 /// Returns false if no value in the JSON, and no item of a list, can have exactly this text.
@@ -267,17 +292,19 @@ pub(super) fn register_cell_functions(connection: &Connection) -> rusqlite::Resu
                 .is_some_and(|cell| cell.value.items().iter().any(is_equal)))
     })?;
     connection.create_scalar_function("cell_has", 3, flags, |call| {
+        let cells = read_text(call, 0);
         let text = read_text(call, 2).to_ascii_lowercase();
-        let cell = find_cell(read_text(call, 0), read_text(call, 1));
-        Ok(cell.is_some_and(|cell| contains(&cell.value, &text)))
+        Ok(may_contain(&lower_for(&text, cells), &text)
+            && find_cell(cells, read_text(call, 1))
+                .is_some_and(|cell| contains(&cell.value, &text)))
     })?;
     connection.create_scalar_function("record_has", 3, flags, |call| {
         let (key, cells) = (read_text(call, 0), read_text(call, 1));
         let text = read_text(call, 2).to_ascii_lowercase();
-        if key.to_ascii_lowercase().contains(&text) {
+        if lower_for(&text, key).contains(&text) {
             return Ok(true);
         }
-        Ok(may_contain(&cells.to_ascii_lowercase(), &text)
+        Ok(may_contain(&lower_for(&text, cells), &text)
             && list_values(cells).iter().any(|value| contains(value, &text)))
     })?;
     connection.create_scalar_function("key_value", 2, flags, |call| {
@@ -294,6 +321,15 @@ fn read_text<'c>(call: &'c Context<'_>, argument: usize) -> &'c str {
     }
 }
 
+/// Returns `whole` in ASCII lower case, or as it is if `text` has no letters.
+fn lower_for<'w>(text: &str, whole: &'w str) -> Cow<'w, str> {
+    if text.bytes().any(|c| c.is_ascii_alphabetic()) {
+        whole.to_ascii_lowercase().into()
+    } else {
+        whole.into()
+    }
+}
+
 /// Returns true if the value contains a text that is in ASCII lower case.
 fn contains(value: &RecordValue<'_>, text: &str) -> bool {
     value.to_text().is_some_and(|whole| whole.to_ascii_lowercase().contains(text))
@@ -306,4 +342,40 @@ fn list_values(cells: &str) -> Vec<RecordValue<'_>> {
         serde_json::from_str(cells);
     values.extend(parsed.into_iter().flatten().map(|(_, cell)| cell.value));
     values
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{RecordValue, contains, find_cell, list_values, may_contain};
+
+    #[test]
+    fn a_cell_is_found_by_its_name_only() {
+        let record = r#"{"ab":["ok",1],"a":["ok","],\"b\":[2]"],"b":["ok",3],"c d":["ok",[4]], "e":["ok",5]}"#;
+        let integer = |name: &str| find_cell(record, name).map(|cell| cell.value);
+        for (name, value) in
+            [("ab", Some(1)), ("b", Some(3)), ("e", Some(5)), ("d", None), ("ok", None)]
+        {
+            assert_eq!(integer(name), value.map(RecordValue::Integer), "{name}");
+        }
+        assert_eq!(integer("a"), Some(RecordValue::Text("],\"b\":[2]".into())));
+        assert_eq!(integer("c d"), Some(RecordValue::List(vec![RecordValue::Integer(4)])));
+    }
+
+    /// Reads all values of some records, and expects every text that one of them contains.
+    #[test]
+    fn no_record_with_a_match_is_skipped() {
+        let values = ["12", "-7", "true", "1e21", "0.1", "2.0", "1e-7", "100000000000000000000"]
+            .into_iter()
+            .chain([r#""a1.5b""#, r#""caf\u00e9 12""#, r#"["12",3.25]"#, "null", r#""""#]);
+        let texts = ["1", "12", "-7", "1.0", "e+", "0.1", "2.0", "1.5", "é", "25", "+21", "99"];
+        for value in values {
+            let json = format!(r#"{{"x":["ok",{value}]}}"#);
+            for text in texts {
+                let has_match = list_values(&json).iter().any(|value| contains(value, text));
+                assert!(may_contain(&json, text) || !has_match, "{text} in {json}");
+            }
+        }
+        assert!(!may_contain(r#"{"x":["ok",12]}"#, "99"));
+        assert!(!may_contain(r#"{"x":["ok","a word"]}"#, "99"));
+    }
 }

@@ -189,7 +189,7 @@ impl<'s> Review<'s> {
             h1 { a href=(spec_path(spec)) { (spec) } " / " (self.expansion.name) " / review" }
             p { strong { (filled) " of " (self.cells.len()) } " sampled cells have been reviewed. "
                 span.quiet { "You may stop at any time: the rows reviewed so far count." } }
-            progress aria-label="Reviewed cells" max=(self.cells.len().max(1)) value=(filled) {}
+            progress.whole aria-label="Reviewed cells" max=(self.cells.len().max(1)) value=(filled) {}
             div.beside.review {
                 @match self.find_shown_position(asked) {
                     Some(at) => (self.render_cell_section(&path, at, judged)),

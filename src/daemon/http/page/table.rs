@@ -19,10 +19,11 @@ use super::record_cell::register_cell_functions;
 use super::view::{CONDITIONS, Cursor, TableView, ViewColumn};
 use super::{
     ErrorPage, HttpState, QueryPairs, ShownPage, find_spec, needs_wide_column, percent_encode,
-    render_page, spec_path, truncate_text,
+    render_page, spec_path, text_direction, truncate_text,
 };
 use crate::cell::State as CellState;
 use crate::daemon::job::guard_failure;
+use crate::daemon::status::SpecStatus;
 use crate::database::Database;
 use crate::database::provenance::PublishedExpansion;
 use crate::failure::Failure;
@@ -83,7 +84,7 @@ pub(super) async fn show_table(
     Path((name, table)): Path<(String, String)>,
     Query(asked): Query<QueryPairs>,
 ) -> ShownPage {
-    let running = find_spec(&state, &name)?.run.is_some();
+    let status = find_spec(&state, &name)?;
     let (_, active_spec) = state.find_active_spec(Some(&name))?;
     let view = TableView::parse(&asked);
     let (client_guard, interrupt) = state.context.clients.begin_work();
@@ -109,13 +110,7 @@ pub(super) async fn show_table(
             }
             (render_filter_form(&path, &view, &shown.columns))
             (render_filter_chips(&view, &link))
-            @if !shown.published || !shown.unpublished.is_empty() {
-                p.note {
-                    @if shown.published { "Not published yet: " (shown.unpublished.join(", ")) "." }
-                    @else { "This table is not published yet." }
-                    @if running { " A run is filling it; reload this page when the run has ended." }
-                }
-            }
+            (render_progress_note(&status, shown))
             div.browse {
                 div {
                     (render_rows_table(&name, &table, &page, &view, &link))
@@ -128,6 +123,27 @@ pub(super) async fn show_table(
             }
         },
     ))
+}
+
+/// Renders a note about columns and cells that the table does not contain yet.
+fn render_progress_note(spec: &SpecStatus, shown: &ShownTable) -> Markup {
+    let of_table =
+        spec.columns.iter().filter(|c| c.expansion.eq_ignore_ascii_case(&shown.expansion));
+    let missing: u64 = of_table.map(|column| column.unasked).sum();
+    let running = spec.run.is_some();
+    html! {
+        @if running || missing > 0 || !shown.published || !shown.unpublished.is_empty() {
+            p.note {
+                @if !shown.published { "This table is not published yet. " }
+                @else if !shown.unpublished.is_empty() { "Not published yet: " (shown.unpublished.join(", ")) ". " }
+                @if running { "A run is filling it; reload this page when the run has ended." }
+                @else if missing > 0 {
+                    (format_count(missing, "cell")) @if missing == 1 { " is" } @else { " are" } " missing. "
+                    a href=(format!("{}?do=price", spec_path(&spec.name))) { "Show the price" }
+                }
+            }
+        }
+    }
 }
 
 /// Returns the path of the query page with a query for the first rows of a table.
@@ -423,13 +439,14 @@ fn render_rows_table(
                 @for (_, key, cells) in &page.rows {
                     tr {
                         @for part in key { @let text = format_value(part);
-                        th class=[needs_wide_column(&text).then_some("long")] scope="row" { (truncate_text(&text, MAX_VALUE_CHARS)) } }
+                        th class={ @if part.is_number() { "n " } @if part.is_null() { "null " } @if needs_wide_column(&text) { "long" } } dir=[text_direction(&text)] scope="row" { (truncate_text(&text, MAX_VALUE_CHARS)) } }
                         @for column in shown.columns.iter().filter(|c| c.key_part.is_none()) {
                             @let cell = &cells[column.name.as_str()];
                             @let state = cell[0].as_str().unwrap_or("missing");
                             @let origin = cell[2].as_i64().and_then(|id| page.origins.get(&id));
                             @let hint = origin.map_or_else(|| state.to_owned(), |origin| format!("{state}, {origin}"));
-                            td class={ (state) @if needs_wide_column(&format_value(&cell[1])) { " long" } } {
+                            @let text = format_value(&cell[1]);
+                            td class={ (state) @if column.is_number() { " n" } @if needs_wide_column(&text) { " long" } } dir=[text_direction(&text)] {
                                 a href=(super::cell::cell_path(spec, table, key, &column.name)) title=(hint) {
                                     @if matches!(state, "ok" | "overridden") { (shorten_value(&cell[1])) } @else { (state) }
                                 }
@@ -459,7 +476,7 @@ fn render_column_header(
     };
     let sorted = view.with_change(|view| view.sort = next);
     html! {
-        th scope="col" class=[column.key_part.is_none().then_some("model")] aria-sort=[order] data-column=(column.name) {
+        th scope="col" class={ @if column.key_part.is_none() { "model" } @if column.is_number() { " n" } } aria-sort=[order] data-column=(column.name) {
             a href=(link(&sorted)) title=[column.key_part.is_none().then_some("filled by the model")] { (column.name) (mark) }
         }
     }

@@ -31,6 +31,11 @@ pub(super) struct ViewColumn {
 }
 
 impl ViewColumn {
+    /// Returns true if the spec declares the column as a number.
+    pub(super) fn is_number(&self) -> bool {
+        matches!(self.kind, Some(Type::Integer | Type::Real))
+    }
+
     /// Returns the name as an SQL literal.
     fn literal(&self) -> String {
         format!("'{}'", self.name.replace('\'', "''"))
