@@ -194,26 +194,12 @@ impl<'w> Materializer<'w> {
                 };
                 Err(MaterializeError::InvalidWhere(error.to_owned()))
             }
-            _ => {
-                let skipped = inapplicable.into_iter().map(|(name, error)| {
+            _ => Ok(inapplicable
+                .into_iter()
+                .map(|(name, error)| {
                     format!("{name}: skipped, because --where does not apply to it ({error})")
-                });
-                let expansions = self.spec.expansions.iter().zip(coverages);
-                let filter = self.selection.filter.as_deref();
-                // A coverage may contain only the keys that have changed since they were published.
-                let matches_none = |e: &Expansion| {
-                    Keys::collect(self.database, e, filter).is_ok_and(|k| k.report.keys == 0)
-                };
-                let unmatched = expansions
-                    .filter(|(e, coverage)| {
-                        filter.is_some()
-                            && coverage.filter_error.is_none()
-                            && coverage.keys.report.keys == 0
-                            && matches_none(e)
-                    })
-                    .map(|(e, _)| format!("no key of `{}` matches --where", e.name));
-                Ok(skipped.chain(unmatched).collect())
-            }
+                })
+                .collect()),
         }
     }
 
