@@ -200,8 +200,7 @@ const TOOL_ADVICE: [(&str, &str); 5] = [
 ];
 
 /// Command-line options and commands in messages, with the request fields that replace them.
-const REQUEST_FIELDS: [(&str, &str); 23] = [
-    ("check the path in --db, or `path`", "check `path`"),
+const REQUEST_FIELDS: [(&str, &str); 22] = [
     (
         "run this again with a larger --budget to continue",
         "send it again with a larger `budget` to continue",
@@ -335,6 +334,10 @@ impl From<ReadError> for Failure {
             ReadError::Database(path) => Self::wrong_input(
                 error.to_string(),
                 format!("`hqdl init {}` writes a first spec for it", path.display()),
+            ),
+            ReadError::Csv(path) => Self::wrong_input(
+                error.to_string(),
+                format!("`hqdl init {}` makes a database and a first spec", path.display()),
             ),
             ReadError::Directory(_) => {
                 Self::wrong_input(error.to_string(), "name a spec file of this directory")
@@ -481,6 +484,9 @@ impl From<MaterializeError> for Failure {
                 error.to_string(),
                 "write an SQL condition on columns of the source, such as \"height_cm > 200\"",
             ),
+            MaterializeError::NoEvidence => {
+                Self::wrong_input(error.to_string(), "leave the flag out")
+            }
             MaterializeError::BatchesUnsupported => Self::wrong_input(
                 error.to_string(),
                 "batches need an endpoint with a Batch API: `provider = \"openai\"`",

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{BufReader, BufWriter, Write};
-use std::path::PathBuf;
+use std::io::{BufRead, BufReader, BufWriter, Read, Write};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use serde_json::{Value as Json, json};
@@ -13,8 +13,11 @@ use super::progress::parenthesize_notes;
 use super::{CacheFlags, OutputOptions, session};
 use crate::cell::Tally;
 use crate::facts::{Facts, FactsError};
-use crate::format::format_thousands;
+use crate::format::{format_count, format_thousands};
 use crate::session::Cache;
+
+/// Maximum size of the line that is read to recognize an export.
+const MAX_EXPORT_LINE: u64 = 1 << 26;
 
 #[derive(Debug, clap::Args)]
 pub struct Options {
@@ -56,8 +59,8 @@ enum Command {
 pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode, Failure> {
     let cache = session::select_cache(&options.cache, "cache");
     if let Cache::Dir { dir: Some(dir), .. } = &cache
-        // `import` and `list` also work if the cache does not exist yet.
-        && !matches!(options.command, Command::Import { .. } | Command::List { .. })
+        // `import` creates the cache.
+        && !matches!(options.command, Command::Import { .. })
         // Opening the cache rejects a URL.
         && !dir.to_string_lossy().contains("://")
         && let Err(error) = std::fs::metadata(dir.join("journal.sqlite"))
@@ -162,9 +165,10 @@ fn list_facts(
     let names = IdNames::from_facts(facts)?;
     let name = |map: &BTreeMap<u32, String>, id: u32| map.get(&id).cloned().unwrap_or_default();
     let mut out = BufWriter::new(std::io::stdout().lock());
-    let mut shown = 0;
+    let (mut shown, mut entities) = (0, 0_u64);
     for entry in facts.sync().iter() {
         let (entity, record) = entry?;
+        entities += 1;
         if filter.is_some_and(|f| !entity.as_str().to_lowercase().contains(&f.to_lowercase())) {
             continue;
         }
@@ -191,6 +195,12 @@ fn list_facts(
         }
     }
     let _ = out.flush();
+    if let Some(text) = filter.filter(|_| shown == 0 && entities > 0 && !output_options.quiet) {
+        let (keys, location) = (format_count(entities, "key"), facts.location());
+        anstream::eprintln!("note: no key contains `{text}` ({keys} in {location})");
+    } else if entities == 0 && !output_options.quiet {
+        anstream::eprintln!("note: no facts are stored in {}", facts.location());
+    }
     Ok(())
 }
 
@@ -288,6 +298,12 @@ fn export_facts(
             }
         }
         Some(path) => {
+            if !may_replace(path) {
+                return Err(Failure::wrong_input(
+                    format!("{} exists and is not an export of a cache", path.display()),
+                    "choose another file, or delete this one first",
+                ));
+            }
             let mut out = BufWriter::new(File::create(path).map_err(failed)?);
             let count = facts.export(&mut out)?;
             out.flush().map_err(failed)?;
@@ -298,6 +314,23 @@ fn export_facts(
         anstream::eprintln!("{} facts exported", format_thousands(count));
     }
     Ok(())
+}
+
+/// Returns whether an export may replace a file: it is empty or an earlier export, or it is no
+/// regular file.
+fn may_replace(path: &Path) -> bool {
+    if !path.is_file() {
+        return true;
+    }
+    let mut first_line = String::new();
+    let read = File::open(path)
+        .and_then(|file| BufReader::new(file.take(MAX_EXPORT_LINE)).read_line(&mut first_line));
+    match read {
+        Ok(0) => true,
+        Ok(_) => serde_json::from_str::<Json>(&first_line)
+            .is_ok_and(|line| line.get("entity").is_some() && line.get("meaning").is_some()),
+        Err(_) => false,
+    }
 }
 
 fn import_facts(

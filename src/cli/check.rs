@@ -104,7 +104,7 @@ fn check_spec(path: &std::path::Path, options: &Options) -> Result<(Problems, St
     if let Some(database) = options.db.as_deref().filter(|db| !crate::spec::is_server(db)) {
         // The path comes from a flag, so open the database here: the error message must not name
         // the spec.
-        Database::open(database)?;
+        session::open_flag_database(database)?;
     }
     let overrides = SpecOverrides { database: options.db.clone(), ..SpecOverrides::default() };
     let session = match Session::open(draft, &overrides, Cache::Temporary) {
@@ -131,6 +131,15 @@ fn check_spec(path: &std::path::Path, options: &Options) -> Result<(Problems, St
         problems
             .problems
             .extend(warnings.into_iter().map(|r| draft.warning_at(&location, r, help)));
+        if gathered.report.keys == 0 {
+            let message = format!(
+                "the source of `{}` has no row with a key, so a run asks nothing",
+                expansion.name
+            );
+            let location = ["expansion".into(), n.into(), "source".into()];
+            let help = "check the table or the condition of `source`";
+            problems.problems.push(draft.warning_at(&location, message, help));
+        }
         problems.problems.extend(gathered.report.placeholders_warning().map(|message| {
             let help = suggest_filtered_source(expansion, &gathered.report);
             draft.warning_at(&location, message, &help)
@@ -167,7 +176,7 @@ fn check_spec(path: &std::path::Path, options: &Options) -> Result<(Problems, St
             problems.problems.push(Problem { severity: Severity::Error, ..problem });
         }
     }
-    problems.problems.extend(check_examples(&spec, &draft)?);
+    problems.problems.extend(check_examples(&spec, &draft, &database)?);
     let columns: usize = spec.expansions.iter().map(|e| e.columns.len()).sum();
     let summary =
         format!("valid; expansions {}, columns {columns}, keys {keys}", spec.expansions.len());
@@ -221,23 +230,24 @@ fn suggest_filtered_source(expansion: &Expansion, report: &KeyReport) -> String 
     }
 }
 
-/// Returns a warning for each `[[example]]` whose query fails. Checks nothing until all expansions
-/// are published, because the queries may read their tables.
-fn check_examples(spec: &Spec, draft: &UncheckedSpec) -> Result<Vec<Problem>, Failure> {
-    let is_published = |name: &str| {
-        let published = Database::open(spec.target()).and_then(|db| db.list_published_expansions());
-        published.is_ok_and(|all| all.iter().any(|p| p.expansion.eq_ignore_ascii_case(name)))
-    };
-    if spec.ask.examples.is_empty() || !spec.expansions.iter().all(|e| is_published(&e.name)) {
+/// Returns an error for each `[[example]]` whose query fails. The query may read tables that a run
+/// publishes later.
+fn check_examples(
+    spec: &Spec,
+    draft: &UncheckedSpec,
+    database: &Database,
+) -> Result<Vec<Problem>, Failure> {
+    if spec.ask.examples.is_empty() {
         return Ok(Vec::new());
     }
+    let (target, _) = output::find_expanded_database(database, spec.output.as_deref())?;
     let facts = Facts::open_temporary()?;
     let mut problems = Vec::new();
     for (n, example) in spec.ask.examples.iter().enumerate() {
         let request = Request {
             command: "check",
             timeout: Some(EXAMPLE_TIMEOUT),
-            ..Request::new(spec, spec.target(), &facts, &example.sql)
+            ..Request::new(spec, &target, &facts, &example.sql)
         };
         let explained = if query::may_need_model(spec, &example.sql, request.dialect, false) {
             query::explain(&request)
@@ -245,11 +255,16 @@ fn check_examples(spec: &Spec, draft: &UncheckedSpec) -> Result<Vec<Problem>, Fa
             request.to_plain().explain()
         };
         if let Err(QueryError::Sql(problem)) = explained {
+            let table = problem.message.strip_prefix("no such table: ");
+            if table.is_some_and(|table| spec.publishes_table(table)) {
+                continue;
+            }
             let message = format!("the query of this example fails: {}", problem.message);
             let location = ["example".into(), n.into(), "sql".into()];
             let help =
                 problem.help.as_deref().unwrap_or("correct the query, or remove the example");
-            problems.push(draft.warning_at(&location, message, help));
+            let problem = draft.warning_at(&location, message, help);
+            problems.push(Problem { severity: Severity::Error, ..problem });
         }
     }
     Ok(problems)

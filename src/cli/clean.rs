@@ -8,6 +8,7 @@ use serde_json::json;
 use super::failure::Failure;
 use super::{ModelFlags, OutputOptions, session};
 use crate::database::clean::clean_database;
+use crate::facts::is_server;
 
 #[derive(Debug, clap::Args)]
 pub struct Options {
@@ -25,6 +26,13 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
     let (db, output) = (options.db.clone(), options.output.clone());
     let flags = ModelFlags { db, output, ..ModelFlags::default() };
     let session = session::open_spec(&options.spec, &flags, None, "clean")?;
+    let missing = options.output.as_deref().filter(|path| !is_server(path) && !path.exists());
+    if let Some(path) = missing {
+        return Err(Failure::wrong_input(
+            format!("--output: there is no file {}", path.display()),
+            "check the path; without --output, `hqdl clean SPEC` cleans the spec's own database",
+        ));
+    }
     let cleaned = clean_database(&session.database, &session.spec)?;
     let path = cleaned.path.display();
     if output_options.json {

@@ -49,7 +49,7 @@ pub struct Options {
     edit: bool,
     /// Maximum size in megabytes of a file that a client uploads on the page.
     #[arg(long, value_name = "MB", default_value_t = 512, allow_hyphen_values = true,
-          value_parser = super::parse_whole_number::<u64>)]
+          value_parser = super::parse_positive_number)]
     max_upload: u64,
     /// Check the files at this interval (2 if omitted, at most 3600), for file systems without
     /// change events (network drives).
@@ -61,10 +61,10 @@ pub struct Options {
           value_parser = super::parse_whole_number::<u64>)]
     grace: u64,
     /// Maximum number of rows that one HTTP query returns.
-    #[arg(long, value_name = "N", default_value_t = 1_000_000, allow_hyphen_values = true, value_parser = super::parse_whole_number::<u64>)]
+    #[arg(long, value_name = "N", default_value_t = 1_000_000, allow_hyphen_values = true, value_parser = super::parse_positive_number)]
     max_rows: u64,
     /// Maximum size in bytes of the rows that one HTTP query returns.
-    #[arg(long, value_name = "N", default_value_t = 1 << 30, allow_hyphen_values = true, value_parser = super::parse_whole_number::<u64>)]
+    #[arg(long, value_name = "N", default_value_t = 1 << 30, allow_hyphen_values = true, value_parser = super::parse_positive_number)]
     max_bytes: u64,
     /// Time limit for a client to read a query's rows, in addition to the query's timeout. After
     /// it, the daemon ends the query.
@@ -187,6 +187,7 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
             ),
         ));
     }
+    super::check_spending_limits(options.assistant.allow_usd, options.assistant.max_usd)?;
     check_specs_path(&options.specs, output_options.quiet)?;
     let command = format!("daemon {}", options.specs.display());
     let facts = if options.cache.no_cache {

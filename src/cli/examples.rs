@@ -92,7 +92,7 @@ pub const EXAMPLES: &[(&str, &[&str])] = &[
         &[
             "hqdl query --spec specs/superhero.toml \"SELECT race, count(*) FROM superhero_expanded GROUP BY 1\"",
             "hqdl query --db my.db --model gpt-4o-mini --base-url https://api.openai.com/v1 --file question.sql --meta",
-            "hqdl query --spec specs/superhero.toml --param n=200 --format csv \"SELECT name FROM city WHERE x > :n\"",
+            "hqdl query --spec specs/superhero.toml --param n=200 --format csv \"SELECT superhero_name FROM superhero WHERE height_cm > :n\"",
             "hqdl query --db my.db --dialect suql --classify --budget 0.10 \"SELECT name FROM restaurants WHERE price = 'cheap'\"",
             "hqdl query --spec specs/superhero.toml --timeout 10 --retry-failed --require-values --file question.sql",
             "hqdl query --spec specs/superhero.toml --interval --simultaneous \"SELECT race, count(*) FROM superhero_expanded GROUP BY 1\"",

@@ -97,12 +97,13 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
     }
     if !output_options.quiet {
         generated.notes.iter().for_each(|n| anstream::eprintln!("note: {n}"));
-        let edit =
-            if generated.has_expansion { "" } else { "edit the example at its end, then run " };
+        let has_expansion = generated.has_expansion;
         if let Some(spec) = &options.spec {
+            let edit = if has_expansion { "" } else { "edit the example at its end, then run " };
             anstream::eprintln!("wrote {}; next: {edit}hqdl check {0}", spec.display());
         } else {
-            anstream::eprintln!("next: save this as a file, {edit}`hqdl check FILE`");
+            let edit = if has_expansion { "" } else { " edit the example at its end," };
+            anstream::eprintln!("next: save this as a file,{edit} then run `hqdl check FILE`");
         }
     }
     Ok(ExitCode::SUCCESS)

@@ -299,6 +299,9 @@ fn read_query(options: &Options, flags: &mut ModelFlags) -> Result<(String, Path
             "pass a file with a query in UTF-8 text",
         )
     };
+    if let Some(failure) = options.sql.as_deref().and_then(describe_file_as_query) {
+        return Err(failure);
+    }
     let sql = options
         .sql
         .clone()
@@ -319,6 +322,28 @@ fn read_query(options: &Options, flags: &mut ModelFlags) -> Result<(String, Path
             "pass it as an argument, with --file, or as - on stdin",
         )),
     }
+}
+
+/// Returns the failure if the query is the name of a file: a spec, a database or a query.
+fn describe_file_as_query(sql: &str) -> Option<Failure> {
+    let path = Path::new(sql.trim());
+    let (kind, advice) = describe_input_file(path).filter(|_| path.is_file())?;
+    let message = format!("{} is a {kind}, not a query", path.display());
+    Some(Failure::wrong_input(message, advice))
+}
+
+/// Returns the kind of a file that was passed instead of a query, and how to pass it. Only the
+/// file's extension counts.
+pub fn describe_input_file(path: &Path) -> Option<(&'static str, String)> {
+    let name = path.display();
+    Some(match path.extension()?.to_str()? {
+        "toml" => ("spec", format!("pass it with --spec: `hqdl query --spec {name} \"SELECT …\"`")),
+        "sqlite" | "sqlite3" | "db" => {
+            ("database", format!("pass it with --db: `hqdl query --db {name} \"SELECT …\"`"))
+        }
+        "sql" => ("file", format!("pass it with --file: `hqdl query --db DB --file {name}`")),
+        _ => return None,
+    })
 }
 
 /// Returns the query that clap counted as the last value of `--recordings`, which accepts any

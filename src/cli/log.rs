@@ -4,7 +4,9 @@
 //! and with them the API key.
 
 use std::fs::{File, OpenOptions};
+use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
 use tracing_subscriber::filter::Targets;
@@ -25,6 +27,35 @@ static LOG_FILE: OnceLock<LogFile> = OnceLock::new();
 struct LogFile {
     path: PathBuf,
     file: RwLock<Arc<File>>,
+    /// Whether a write has failed and the user has been warned.
+    is_failure_reported: AtomicBool,
+}
+
+/// Writes to the log file. If a write fails, prints a warning once and drops the line, because a
+/// full disk must not end a run.
+struct LogWriter {
+    file: Arc<File>,
+    log_file: &'static LogFile,
+}
+
+impl Write for LogWriter {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        if let Err(error) = (&*self.file).write_all(bytes)
+            && !self.log_file.is_failure_reported.swap(true, Ordering::Relaxed)
+        {
+            let path = &self.log_file.path;
+            let reason = crate::format::describe_write_error(path, &error);
+            let path = path.display();
+            anstream::eprintln!(
+                "warning: cannot log to {path}: {reason}; the command continues without it"
+            );
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
 }
 
 /// Starts logging; appends to the file.
@@ -42,8 +73,15 @@ pub fn start_logging(path: &Path) -> Result<(), Failure> {
         )
     })?;
     let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-    let log_file = LOG_FILE.get_or_init(|| LogFile { path, file: RwLock::new(Arc::new(file)) });
-    let writer = || Arc::clone(&log_file.file.read().unwrap_or_else(PoisonError::into_inner));
+    let log_file = LOG_FILE.get_or_init(|| LogFile {
+        path,
+        file: RwLock::new(Arc::new(file)),
+        is_failure_reported: AtomicBool::new(false),
+    });
+    let writer = || LogWriter {
+        file: Arc::clone(&log_file.file.read().unwrap_or_else(PoisonError::into_inner)),
+        log_file,
+    };
     let layer = fmt::layer().with_ansi(false).with_writer(writer).with_filter(filter);
     // A process can have only one subscriber; if there is one already, keep it.
     let _ = tracing_subscriber::registry().with(layer).try_init();

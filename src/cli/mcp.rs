@@ -46,6 +46,7 @@ pub struct Options {
 
 pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode, Failure> {
     let Options { spec, flags, .. } = options;
+    super::check_spending_limits(options.allow_usd, options.max_usd)?;
     let (session, target) = open_for_query(spec.as_deref(), flags, None, "mcp", output_options)?;
     if let Some(assistant) = options.print_config {
         let program = std::env::current_exe().unwrap_or_else(|_| PathBuf::from("hqdl"));

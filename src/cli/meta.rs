@@ -7,7 +7,7 @@ use crate::spec::Spec;
 
 /// Note after a maximum cost that is the sum of the planned requests' reservations. The plan does
 /// not include repeated requests, for example about rows that a reply lacks.
-pub const WITHOUT_REPEATS: &str = "without repeated requests";
+pub const WITHOUT_REPEATS: &str = "if no request is repeated";
 
 /// Formats the metadata of a finished query.
 pub fn format_finished_query(meta: &Meta, spec: &Spec) -> String {

@@ -217,6 +217,25 @@ fn parse_count(text: &str) -> Result<u32, String> {
     text.parse().ok().filter(|n| *n > 0).ok_or_else(wrong)
 }
 
+/// Parses a whole number, 1 or more.
+fn parse_positive_number(text: &str) -> Result<u64, String> {
+    let wrong = || "expected a whole number, 1 or more".to_owned();
+    text.parse().ok().filter(|n| *n > 0).ok_or_else(wrong)
+}
+
+/// Checks that an assistant's queries that need no approval fit the limit of all its queries.
+fn check_spending_limits(allow_usd: f64, max_usd: f64) -> Result<(), Failure> {
+    if allow_usd <= max_usd {
+        return Ok(());
+    }
+    Err(Failure::wrong_input(
+        format!("--allow-usd {allow_usd} is more than --max-usd {max_usd}"),
+        format!(
+            "--max-usd limits all queries: raise it to at least {allow_usd}, or lower --allow-usd"
+        ),
+    ))
+}
+
 fn parse_price(text: &str) -> Result<PriceTable, String> {
     let wrong = || "expected two prices of 0 or more, such as 0.15,0.60".to_owned();
     let (input, output) = text.split_once(',').ok_or_else(wrong)?;
@@ -303,12 +322,26 @@ pub fn run_command_line(args: impl IntoIterator<Item = OsString>) -> ExitCode {
                     let tip = ContextValue::StyledStrs(vec![tip.into()]);
                     error.insert(ContextKind::Suggested, tip);
                 }
+                if let Some(tip) = suggest_argument(&args) {
+                    // The usage line shows the argument that clap suggests.
+                    error.remove(ContextKind::SuggestedArg);
+                    error.remove(ContextKind::Usage);
+                    let tip = ContextValue::StyledStrs(vec![tip.into()]);
+                    error.insert(ContextKind::Suggested, tip);
+                }
             }
             remove_distant_suggestion(&mut error);
             let _ = error.print();
             return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(failure::WRONG_INPUT));
         }
     };
+    if cli.output_options.quiet && cli.output_options.verbose {
+        return Failure::wrong_input(
+            "--quiet and --verbose exclude each other",
+            "remove one of them",
+        )
+        .print_error(cli.output_options.json);
+    }
     if let Some(Err(failure)) = cli.log.as_deref().map(log::start_logging) {
         return failure.print_error(cli.output_options.json);
     }
@@ -357,6 +390,24 @@ pub fn run_command_line(args: impl IntoIterator<Item = OsString>) -> ExitCode {
             }),
     };
     result.unwrap_or_else(|failure: Failure| failure.print_error(cli.output_options.json))
+}
+
+/// Returns advice about an unexpected argument: a spec or a database that comes before a query, or
+/// the question of `hqdl map`, which is read from stdin.
+fn suggest_argument(args: &[OsString]) -> Option<String> {
+    let words: Vec<&str> = args.iter().filter_map(|arg| arg.to_str()).collect();
+    match words.get(1) {
+        Some(&"map") if words.iter().any(|word| word.starts_with("--question")) => Some(
+            "write the question on stdin: {\"question\": \"…\", \"values\": [\"…\"]}".to_owned(),
+        ),
+        Some(&"query" | &"explain") => words[1..].windows(2).find_map(|pair| {
+            let is_argument = !pair[0].starts_with("--") && !pair[1].starts_with('-');
+            let (_, advice) = is_argument
+                .then(|| input::describe_input_file(std::path::Path::new(pair[1])))??;
+            Some(advice)
+        }),
+        _ => None,
+    }
 }
 
 /// Removes clap's suggestion unless the value looks like a misspelling of it.

@@ -69,6 +69,13 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
             };
             let Session { spec, database, .. } = open_spec(spec)?;
             if *unknown {
+                if overrides::has_value_after_column(&spec, table, words) {
+                    let value = words.last().map_or("", String::as_str);
+                    return Err(Failure::wrong_input(
+                        format!("--unknown and the value `{value}` exclude each other"),
+                        "remove one of them: write KEY… COLUMN VALUE, or KEY… COLUMN --unknown",
+                    ));
+                }
                 overrides::check_no_value(&spec, table, column)?;
             }
             override_cell(&spec, &database, (table, key, column, value), note, *force)?;
@@ -84,7 +91,11 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
         }
         Command::List { spec } => {
             let path = UncheckedSpec::read(spec)?.path().with_extension("overrides.csv");
-            for (number, l) in read_lines(&path)? {
+            let lines = read_lines(&path)?;
+            if lines.is_empty() && !output_options.quiet && !output_options.json {
+                anstream::eprintln!("no overrides in {}", path.display());
+            }
+            for (number, l) in lines {
                 let key: Vec<&str> = l.key.iter().map(|(_, v)| v.as_str()).collect();
                 if output_options.json {
                     let key: serde_json::Map<_, _> =

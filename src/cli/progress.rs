@@ -18,6 +18,8 @@ use crate::usage::Usage;
 
 /// Interval between plain lines.
 const LINE_INTERVAL: Duration = Duration::from_secs(5);
+/// Interval at which the bar's elapsed time is redrawn.
+const TICK_INTERVAL: Duration = Duration::from_millis(200);
 /// Maximum number of distinct error messages of failed requests to print.
 const MAX_FAILURES: usize = 3;
 
@@ -57,7 +59,7 @@ impl Progress {
         let has_bar =
             !output_options.quiet && !output_options.json && std::io::stderr().is_terminal();
         let style = ProgressStyle::with_template(
-            "{bar:20} {percent:>3}% {pos}/{len} cells, {msg}, ETA {eta}",
+            "{bar:20} {percent:>3}% {pos}/{len} cells, {msg}, {elapsed}, ETA {eta}",
         );
         if let Ok(style) = style {
             bar.set_style(style.with_key("eta", write_eta));
@@ -140,6 +142,8 @@ fn show_event(
             if has_bar && bar.is_hidden() {
                 bar.set_draw_target(ProgressDrawTarget::stderr());
                 bar.reset_elapsed();
+                bar.set_message("waiting for the first answer");
+                bar.enable_steady_tick(TICK_INTERVAL);
             }
             if output_options.json {
                 anstream::println!("{}", event.to_json());

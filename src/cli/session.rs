@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use super::failure::Failure;
 use super::{CacheFlags, ModelFlags, OutputOptions};
-use crate::database::Database;
+use crate::database::{Database, StoreError};
 use crate::facts::{Facts, FactsError, StatusCallback, is_server};
 use crate::problem::Problems;
 use crate::session::{Cache, Session, SpecOverrides, user_cache_dir};
-use crate::spec::UncheckedSpec;
+use crate::spec::{Provider, UncheckedSpec};
 
 /// Reads a spec, applies the flags and checks it.
 pub fn open_spec(
@@ -21,6 +21,22 @@ pub fn open_spec(
     open_unchecked_spec(UncheckedSpec::read(path)?, flags, budget, command)
 }
 
+/// Opens the database that --db names. An error names the flag.
+pub fn open_flag_database(path: &Path) -> Result<Database, Failure> {
+    Database::open(path).map_err(|error| match error {
+        StoreError::Missing(_) if path.to_string_lossy().contains("://") => error.into(),
+        StoreError::Missing(_) => {
+            let hint = if path.iter().any(|part| part == "~") {
+                "the shell expands `~` only outside quotes, and hqdl does not: write the full path"
+            } else {
+                "check the path, which is relative to the current directory"
+            };
+            Failure::wrong_input(format!("--db: {error}"), hint)
+        }
+        other => other.into(),
+    })
+}
+
 /// Opens a database without a spec: there are no expansions, and the flags name the model.
 pub fn open_without_spec(
     database: &Path,
@@ -28,7 +44,7 @@ pub fn open_without_spec(
     budget: Option<f64>,
     command: &str,
 ) -> Result<Session, Failure> {
-    let database = Database::open(database)?;
+    let database = open_flag_database(database)?;
     let draft = UncheckedSpec::without_file(database.path().to_owned());
     // A problem with the flags has no location, because the draft was not read from a file.
     open_unchecked_spec(draft, flags, budget, command).map_err(|failure| match failure {
@@ -47,6 +63,21 @@ pub fn open_unchecked_spec(
     budget: Option<f64>,
     command: &str,
 ) -> Result<Session, Failure> {
+    if let Some(folder) = flags.recordings.iter().find(|path| path.is_dir()) {
+        return Err(Failure::wrong_input(
+            format!("--recordings: {} is a directory, not a recording", folder.display()),
+            format!("name its files, as in --recordings {}/*.jsonl", folder.display()),
+        ));
+    }
+    if flags.provider == Some(Provider::Replay)
+        && flags.recordings.is_empty()
+        && draft.file.model.recordings.is_empty()
+    {
+        return Err(Failure::wrong_input(
+            "--provider replay needs recordings",
+            "pass --recordings FILE, or name files in `recordings` of [model]",
+        ));
+    }
     if let Some(missing) = flags.recordings.iter().find(|path| !path.exists()) {
         return Err(Failure::wrong_input(
             format!("--recordings: the recording {} does not exist", missing.display()),
@@ -56,7 +87,7 @@ pub fn open_unchecked_spec(
     if let Some(database) = flags.db.as_deref().filter(|db| !crate::spec::is_server(db)) {
         // The path comes from a flag, so open the database here: the error message must not name
         // the spec.
-        Database::open(database)?;
+        open_flag_database(database)?;
     }
     let overrides = SpecOverrides { budget_usd: budget, ..to_overrides(flags) };
     Ok(Session::open(draft, &overrides, select_cache(&flags.cache, command))?)

@@ -23,6 +23,7 @@ use crate::approval::{CellOverride, FillRequest, PlanRecord, PlannedQuery, Plann
 use crate::ask::{AskPlan, MaxCost};
 use crate::failure::Failure;
 use crate::generate::{Event, Listener};
+use crate::spec::Spec;
 
 /// A plan, and its record for a person's approval.
 type RecordedPlan = (AskPlan, PlanRecord);
@@ -366,7 +367,11 @@ impl<H: McpHost> RunningCall<'_, H> {
                     "pass `table`, `key`, `column` and `value`, or the id of a plan in `plan_id`",
                 ));
             }
-            None => CellOverride { table, key, column, value, note },
+            None => {
+                let cell = CellOverride { table, key, column, value, note };
+                reject_missing_fields(&self.context.spec, &cell)?;
+                cell
+            }
             Some(_) if !table.is_empty() => {
                 return Err(Failure::wrong_input(
                     "`plan_id` is given together with other arguments",
@@ -507,6 +512,33 @@ impl ProgressReporter {
         // If the client does not read its notifications, they are lost.
         let _ = call.peer.notify_progress(notification).await;
     }
+}
+
+/// Returns an error that names the missing fields of an override.
+fn reject_missing_fields(spec: &Spec, cell: &CellOverride) -> Result<(), Failure> {
+    let fields = [
+        ("`key`", cell.key.is_empty()),
+        ("`column`", cell.column.is_empty()),
+        ("`value`", cell.value.is_empty()),
+    ];
+    let missing: Vec<&str> =
+        fields.into_iter().filter(|(_, is_missing)| *is_missing).map(|(name, _)| name).collect();
+    let message = match missing.as_slice() {
+        [] => return Ok(()),
+        [one] => format!("{one} is missing"),
+        [all @ .., last] => format!("{} and {last} are missing", all.join(", ")),
+    };
+    let expansion = spec.expansions.iter().find(|e| e.name.eq_ignore_ascii_case(&cell.table));
+    let known = expansion.map_or_else(String::new, |expansion| {
+        let columns: Vec<&str> = expansion.columns.iter().map(|c| c.name.as_str()).collect();
+        format!(
+            "; the key of `{}` is: {}; its columns are: {}",
+            expansion.name,
+            expansion.key.names().join(", "),
+            columns.join(", ")
+        )
+    });
+    Err(Failure::wrong_input(message, format!("pass `key`, `column` and `value`{known}")))
 }
 
 fn to_error_result(reason: &str) -> CallToolResponse {

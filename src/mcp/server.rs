@@ -20,7 +20,7 @@ use super::connection::{HttpConnection, PlanClient, ToolCall, describe_client};
 use super::context::ServerContext;
 use super::host::{McpHost, WorkPermit};
 use super::resources::{build_prompt, list_prompts, list_resources, read_resource};
-use super::stdin::LineLimitReader;
+use super::stdin::{LineLimitReader, FirstByte};
 use super::tools::list_tools;
 use crate::failure::Failure;
 use crate::format::to_single_line;
@@ -71,7 +71,7 @@ pub fn serve_stdio(context: ServerContext) -> Result<(), Failure> {
     let failed = |error: String| {
         Failure::wrong_input(
             format!("the MCP server ended: {error}"),
-            "an assistant starts it; `hqdl mcp --print-config` prints the configuration",
+            "an assistant starts it; `hqdl mcp --print-config claude` (or cursor, vscode) prints the configuration",
         )
     };
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
@@ -84,9 +84,19 @@ pub fn serve_stdio(context: ServerContext) -> Result<(), Failure> {
     });
     runtime.block_on(async {
         let (stdin, stdout) = rmcp::transport::stdio();
-        let running = Box::pin(server.serve((LineLimitReader::new(stdin), stdout))).await;
-        let running =
-            running.map_err(|_| failed("no client began the protocol on stdin".to_owned()))?;
+        let first_byte = FirstByte::default();
+        let lines = LineLimitReader::new(stdin, first_byte.clone());
+        let running = Box::pin(server.serve((lines, stdout))).await;
+        let running = running.map_err(|_| {
+            let reason = if first_byte.is_not_json() {
+                "the first line on stdin is not JSON-RPC"
+            } else if first_byte.is_read() {
+                "the client did not send `initialize` before stdin ended"
+            } else {
+                "no client began the protocol on stdin"
+            };
+            failed(reason.to_owned())
+        })?;
         running.waiting().await.map_err(|e| failed(e.to_string()))?;
         Ok(())
     })

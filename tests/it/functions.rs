@@ -8,6 +8,7 @@ use serde_json::{Value as Json, json};
 
 use hqdl::database::Database;
 use hqdl::facts::Facts;
+use hqdl::generate::{Event, Listener};
 use hqdl::model::function::{HostCall, HostFunction, add_functions};
 use hqdl::query::{self, Param, QueryError, QueryResult, Request};
 use hqdl::spec::ingredients::{
@@ -356,4 +357,21 @@ fn aliases_do_not_expand_without_an_end() {
         assert!(error.contains(message), "{error}");
     }
     assert_eq!(count.load(Ordering::Relaxed), 1);
+}
+
+/// Progress displays need the number of values that each pass asks for.
+#[test]
+fn a_pass_reports_how_many_values_it_asks_for() {
+    let fixture = Fixture::new(FunctionKind::Values, None, 1, |_| Ok(Json::Null));
+    let begun = Arc::new(Mutex::new(Vec::new()));
+    let counts = Arc::clone(&begun);
+    let listener: Listener = Arc::new(move |event: &Event| {
+        if let Event::Begin { cells, .. } = event {
+            counts.lock().unwrap().push(*cells);
+        }
+    });
+    let request = Request { listener, ..fixture.request("SELECT {{f(t.a, 'x')}} FROM t") };
+    query::run(&request, &mut QueryResult::default()).unwrap();
+    let calls: usize = fixture.take_calls().iter().map(Vec::len).sum();
+    assert_eq!(*begun.lock().unwrap(), [calls as u64]);
 }

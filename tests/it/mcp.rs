@@ -291,7 +291,7 @@ fn spending_respects_the_limits_of_the_server() {
     // Neither an approval nor a client that always accepts exceeds the cap.
     let accepts = json!({ "action": "accept", "content": { "approve": true } });
     let capabilities = json!({ "elicitation": {} });
-    let flags = ["--max-usd", "0.000001", "--allow-usd", "1"];
+    let flags = ["--max-usd", "0.000001", "--allow-usd", "0.000001"];
     let mut client = Client::start_with(&project, &flags, capabilities, accepts);
     let id = client.call("plan", json!({ "sql": swim }))["plan_id"].clone();
     approve(&project, &id);

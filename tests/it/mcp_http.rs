@@ -602,7 +602,7 @@ fn the_path_chooses_the_spec() {
     let mut body = String::new();
     response.body.read_to_string(&mut body).unwrap();
     assert_eq!(response.status, 404, "{body}");
-    assert!(body.contains("/mcp/SPEC for MCP: the specs are `x` and `y`"), "{body}");
+    assert!(body.contains("use the path /mcp/SPEC: the specs are `x` and `y`"), "{body}");
     for path in ["/mcp/x", "/mcp/y"] {
         let mut client = Client::connect_with(&daemon, path, json!({}), json!(0), "");
         assert_eq!(client.call("query", json!({ "sql": PLAIN }))["status"], "complete");

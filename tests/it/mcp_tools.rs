@@ -162,6 +162,10 @@ fn an_override_takes_effect_after_approval_outside_the_assistant() {
     ] {
         assert_eq!(client.call("override", arguments.clone())["status"], "failed", "{arguments}");
     }
+    let missing = client.call("override", json!({ "table": "llm" }))["message"].to_string();
+    for part in ["`key`, `column` and `value` are missing", "the key of `llm` is: "] {
+        assert!(missing.contains(part), "{missing}");
+    }
     client.close();
 }
 

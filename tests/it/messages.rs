@@ -116,7 +116,7 @@ fn a_wrong_key_is_the_only_error_of_an_expansion_with_shots() {
 #[test]
 fn a_cache_that_is_only_read_must_exist() {
     let project = heroes_project(&truthful_endpoint(), "json");
-    for command in ["stats", "export", "check", "rebuild"] {
+    for command in ["list", "stats", "export", "check", "rebuild"] {
         let args = ["cache", command, "--cache", "no-cache"];
         rejects(&project, &args, 2, &["there is no cache at no-cache", "--cache"]);
     }
@@ -620,11 +620,20 @@ fn advice_over_http_names_no_command_line_option() {
         ("/v1/plan", json!({ "refresh": ["borne"] }), "no expansion has a column `borne`"),
         ("/v1/plan", json!({ "where": "nme > 1" }), "`where`: no such column: nme"),
         ("/v1/overrides", cell, "`value` is missing or empty"),
+        (
+            "/v1/query",
+            json!({ "sql": "SELECT 1", "timeout": 9999 }),
+            "9999 is not a valid `timeout`",
+        ),
     ] {
         let answer = daemon.post(path, &body).expect_status(400);
         assert!(answer.error_message().contains(message), "{}", answer.body);
         assert!(!answer.body.contains("--"), "{}", answer.body);
     }
+    // A problem with a place has the hint at the top level, too.
+    let wrong = json!({ "sql": "SELECT nme FROM hero" });
+    let answer = daemon.post("/v1/query", &wrong).expect_status(400);
+    assert_eq!(answer.json()["error"]["hint"], "did you mean `name`?", "{}", answer.body);
     let cell = json!({ "table": "llm", "key": ["Zed", "Zed"], "column": "born" });
     let answer = daemon.delete("/v1/overrides", &cell).expect_status(400);
     assert!(answer.body.contains("GET /v1/overrides"), "{}", answer.body);
@@ -826,4 +835,284 @@ fn placeholder_keys_are_a_warning_and_shared_keys_a_note() {
     project.execute_sql("INSERT INTO hero (name, full_name) VALUES ('Zorro', '-')");
     let checked = project.run_hqdl(&["check", "specs/x.toml"]).expect_exit_code(0);
     assert!(!checked.stderr.contains("stand for no value"), "{}", checked.stderr);
+}
+
+#[test]
+fn a_file_or_flag_in_the_wrong_place_is_named_with_the_right_one() {
+    let project = heroes_project(&truthful_endpoint(), "json");
+    std::fs::write(project.path("cities.csv"), "name\nLima\n").unwrap();
+    std::fs::create_dir(project.path("none")).unwrap();
+    for (args, parts) in [
+        (
+            &["check", "specs/x.toml", "--db", "no.sqlite"][..],
+            ["--db: no database at no.sqlite", "relative to the current directory"],
+        ),
+        (
+            &["check", "specs/x.toml", "--db", "~/c.sqlite"],
+            ["--db: no database at ~/c.sqlite", "write the full path"],
+        ),
+        (
+            &["clean", "specs/x.toml", "--db", "no.sqlite"],
+            ["--db: no database at no.sqlite", "relative"],
+        ),
+        (
+            &["query", "--db", "no.sqlite", "SELECT 1"],
+            ["--db: no database at no.sqlite", "relative"],
+        ),
+        (
+            &["check", "cities.csv"],
+            ["cities.csv is a CSV file, not a spec", "hqdl init cities.csv"],
+        ),
+        (&["materialize", "cities.csv"], ["cities.csv is a CSV file, not a spec", "first spec"]),
+        (
+            &["materialize", "specs/x.toml", "--output", "cities.csv/x.db"],
+            ["cannot use cities.csv/x.db", "cities.csv is a file, not a directory"],
+        ),
+        (
+            &["materialize", "specs/x.toml", "--output", "/proc/x.db"],
+            ["cannot use /proc/x.db", "nothing can be created there"],
+        ),
+        (
+            &["plan", "specs/x.toml", "--recordings", "none"],
+            ["--recordings: none is a directory", "none/*.jsonl"],
+        ),
+        (
+            &["plan", "specs/x.toml", "--provider", "replay"],
+            ["--provider replay needs recordings", "--recordings FILE"],
+        ),
+        (
+            &["materialize", "specs/x.toml", "--refresh-evidence"],
+            ["no expansion has [expansion.evidence]", "leave the flag out"],
+        ),
+        (
+            &["clean", "specs/x.toml", "--output", "no.sqlite"],
+            ["--output: there is no file no.sqlite", "check the path"],
+        ),
+        (
+            &["query", "specs/x.toml"],
+            ["specs/x.toml is a spec, not a query", "--spec specs/x.toml"],
+        ),
+        (&["query", "specs/x.toml", "SELECT 1"], ["unexpected argument", "--spec specs/x.toml"]),
+        (&["query", "data.sqlite", "SELECT 1"], ["unexpected argument", "--db data.sqlite"]),
+        (
+            &["explain", "data.sqlite"],
+            ["data.sqlite is a database, not a query", "--db data.sqlite"],
+        ),
+        (
+            &["map", "--question", "Is it?"],
+            ["unexpected argument '--question'", "write the question on stdin"],
+        ),
+        (
+            &["plan", "specs/x.toml", "-q", "-v"],
+            ["--quiet and --verbose exclude each other", "remove one"],
+        ),
+        (&["daemon", "--max-rows", "0"], ["--max-rows", "1 or more"]),
+        (&["daemon", "--max-upload", "0"], ["--max-upload", "1 or more"]),
+        (&["daemon", "--max-bytes", "0"], ["--max-bytes", "1 or more"]),
+        (&["daemon", "--allow-usd", "5"], ["--allow-usd 5 is more than --max-usd 1", "at least 5"]),
+        (
+            &["mcp", "--db", "data.sqlite", "--allow-usd", "5"],
+            ["--allow-usd 5 is more than --max-usd 1", "at least 5"],
+        ),
+        (
+            &[
+                "override",
+                "set",
+                "specs/x.toml",
+                "llm",
+                "Zed",
+                "Zed Zedsson",
+                "born",
+                "1990",
+                "--unknown",
+            ],
+            ["--unknown and the value `1990` exclude each other", "remove one"],
+        ),
+    ] {
+        rejects(&project, args, 2, &parts);
+    }
+}
+
+#[test]
+fn a_slip_in_a_spec_is_recognized() {
+    let project = heroes_project(&truthful_endpoint(), "json");
+    let text = project.spec_text();
+    let model = "name = \"test-model\"";
+    let key = text.lines().find(|line| line.starts_with("key")).unwrap();
+    for (line, wrong, parts) in [
+        ("../data.sqlite", "~/c.sqlite", ["hqdl does not expand `~`", "write the full path"]),
+        (
+            "{ input = 1.0, output = 2.0 }",
+            "{ input = 0,15, output = 0,6 }",
+            ["a number has a comma", "a point: 0.15"],
+        ),
+        ("[limits]", "[limits]\nbudget_usd = 0,5", ["a number has a comma", "a point: 0.5"]),
+        (
+            model,
+            "name = \u{201c}llm\u{201d}",
+            ["\u{201c} is not a quote of TOML", "straight quotes: \"llm\""],
+        ),
+        (
+            "[[expansion]]",
+            "[[expansion.column]]\nname = \"a\"\n\n[[expansion]]",
+            ["[[expansion.column]] comes before its [[expansion]]", "move it below"],
+        ),
+        (
+            key,
+            &format!("{key}\nevidence = {{ documents = \"none/*.txt\" }}"),
+            ["`documents` is a SELECT, but \"none/*.txt\" is not one", "`folder = \"none\"`"],
+        ),
+    ] {
+        assert!(text.contains(line), "{line}");
+        project.write_spec(&text.replacen(line, wrong, 1));
+        rejects(&project, &["check", "specs/x.toml"], 2, &parts);
+    }
+}
+
+#[test]
+fn the_query_of_an_example_is_checked_before_the_tables_are_published() {
+    let project = heroes_project(&truthful_endpoint(), "json");
+    let text = project.spec_text();
+    for (sql, code) in [
+        ("SELECT nme FROM hero", 2),
+        ("SELECT name FROM hero", 0),
+        ("SELECT born FROM llm", 0),
+        ("SELECT born FROM hero_expanded", 0),
+        ("SELECT {{LLMMap('Is it tall?', hero.name)}} FROM hero", 0),
+    ] {
+        project.write_spec(&format!("{text}\n[[example]]\nquestion = \"Who?\"\nsql = \"{sql}\"\n"));
+        let ended = project.run_hqdl(&["check", "specs/x.toml"]).expect_exit_code(code);
+        let message = "the query of this example fails: no such column: nme";
+        assert_eq!(ended.stderr.contains(message), code == 2, "{sql}: {}", ended.stderr);
+    }
+}
+
+#[test]
+fn two_override_lines_of_one_cell_are_rejected() {
+    let project = heroes_project(&truthful_endpoint(), "json");
+    let header = "name,full_name,column,value";
+    let lines = format!("{header}\nZed,Zed Zedsson,born,1990\nZed,Zed Zedsson,born,1991\n");
+    std::fs::write(project.path("specs/x.overrides.csv"), lines).unwrap();
+    let parts = ["x.overrides.csv:3: line 2 sets the same cell already", "delete one"];
+    rejects(&project, &["check", "specs/x.toml"], 2, &parts);
+    rejects(&project, &["materialize", "specs/x.toml"], 2, &parts);
+}
+
+#[test]
+fn a_command_without_a_result_says_so() {
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "json");
+    project.run_hqdl(&["materialize", "specs/x.toml"]).expect_exit_code(0);
+    project.execute_sql("CREATE TABLE nobody (name TEXT, full_name TEXT)");
+    for (args, message) in [
+        (&["cache", "list", "contnent"][..], "no key contains `contnent` ("),
+        (&["override", "list", "specs/x.toml"], "no overrides in specs/x.overrides.csv"),
+    ] {
+        rejects(&project, args, 0, &[message]);
+    }
+    project.write_spec(&project.spec_text().replacen(
+        "source = \"hero\"",
+        "source = \"nobody\"",
+        1,
+    ));
+    let message = "the source of `llm` has no row with a key";
+    rejects(&project, &["check", "specs/x.toml"], 0, &[message]);
+}
+
+#[test]
+fn an_export_replaces_only_an_export() {
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "json");
+    project.run_hqdl(&["materialize", "specs/x.toml"]).expect_exit_code(0);
+    let spec = project.spec_text();
+    let message = "specs/x.toml exists and is not an export of a cache";
+    rejects(&project, &["cache", "export", "specs/x.toml"], 2, &[message, "choose another file"]);
+    assert_eq!(project.spec_text(), spec);
+    for _ in 0..2 {
+        project.run_hqdl(&["cache", "export", "facts.jsonl"]).expect_exit_code(0);
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_log_that_cannot_be_written_is_reported_once() {
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "json");
+    let args = ["materialize", "specs/x.toml", "--log", "/dev/full"];
+    let ended = project.run_hqdl(&args).expect_exit_code(0);
+    let message = "warning: cannot log to /dev/full: the disk is full";
+    assert_eq!(ended.stderr.matches(message).count(), 1, "{}", ended.stderr);
+}
+
+#[test]
+fn an_argument_of_a_call_in_the_wrong_place_is_explained() {
+    let project = heroes_project(&truthful_endpoint(), "json");
+    for (sql, parts) in [
+        ("SELECT {LLMMap('x', name)} FROM hero", ["unrecognized token", "in double braces"]),
+        (
+            "SELECT {{DocumentSearch('x')}}",
+            ["`DocumentSearch` needs a question", "{{DocumentSearch('…?', documents.text)}}"],
+        ),
+        (
+            "SELECT {{LLMAgg(name)}} FROM hero",
+            ["`LLMAgg` has no question", "{{LLMAgg('…', t.column)}}"],
+        ),
+        (
+            "SELECT {{LLMReduce('Sum')}} FROM hero",
+            ["`LLMReduce` has no values", "{{LLMReduce('…', t.column)}}"],
+        ),
+        (
+            "SELECT {{LLMMap('What?', name, options='none.col')}} FROM hero",
+            ["the options are only one text", "without quotes: options=none.col"],
+        ),
+        (
+            "SELECT {{LLMQA('Which?', options='hero')}}",
+            ["the options are only one text", "options=hero.column"],
+        ),
+        (
+            "SELECT {{LLMClassify('Kind?', name)}} FROM hero",
+            ["the first argument of `LLMClassify` is a text", "{{LLMClassify(t.note"],
+        ),
+        (
+            "SELECT {{LLMClassify('Kind?', name, labels='a')}} FROM hero",
+            ["`labels` appears twice: as argument 2 and as `labels=`", "{{LLMClassify(t.note"],
+        ),
+    ] {
+        rejects(&project, &["query", "--spec", "specs/x.toml", sql], 2, &parts);
+    }
+}
+
+#[test]
+fn a_text_that_is_the_name_of_a_column_is_noted() {
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "json");
+    for (value, is_noted) in [("'name'", true), ("'nme'", false), ("name", false)] {
+        let sql = format!("SELECT {{{{LLMMap('What is the motto?', {value})}}}} FROM hero LIMIT 1");
+        let ended = project.run_hqdl(&["query", "--spec", "specs/x.toml", &sql]);
+        let note = "note: 'name' is a text, so hqdl asks about this word";
+        assert_eq!(ended.stderr.contains(note), is_noted, "{value}: {}", ended.stderr);
+    }
+}
+
+#[test]
+fn an_mcp_server_without_a_client_says_what_it_read() {
+    let project = heroes_project(&truthful_endpoint(), "json");
+    for (input, message) in [
+        ("", "no client began the protocol on stdin"),
+        ("junk\n", "the first line on stdin is not JSON-RPC"),
+        (
+            "{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"nope\"}\n",
+            "the client did not send `initialize` before stdin ended",
+        ),
+    ] {
+        let mut command = project.hqdl_command(&["mcp", "--spec", "specs/x.toml"]);
+        command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+        let output = child.wait_with_output().unwrap();
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        for part in [message, "--print-config claude"] {
+            assert!(stderr.contains(part), "{part:?} is not in:\n{stderr}");
+        }
+    }
 }

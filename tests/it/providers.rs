@@ -431,3 +431,27 @@ fn a_self_signed_certificate_is_a_tls_error_unless_the_system_trusts_it() {
     let ended = run(&project, &[], &["--base-url", &url]).expect_exit_code(4);
     assert!(ended.stderr.contains("does not use TLS"), "{}", ended.stderr);
 }
+
+/// The advice to start Ollama does not replace the advice to write `http://`.
+#[cfg(target_os = "linux")]
+#[test]
+fn ollama_without_tls_is_not_reported_as_stopped() {
+    let process = std::process::id();
+    let host = format!("127.{}.{}.7", process >> 8 & 127, process & 255);
+    // hqdl recognizes Ollama by its port. The address differs between concurrent tests.
+    let listener = std::net::TcpListener::bind((host.as_str(), 11434)).unwrap();
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            let _ = std::io::Read::read(&mut stream, &mut [0; 1024]);
+            let _ = std::io::Write::write_all(&mut stream, b"HTTP/1.1 400 Bad Request\r\n\r\n");
+        }
+    });
+    let project = heroes_project(&truthful_endpoint(), "json");
+    let url = format!("https://{host}:11434/v1");
+    let ended =
+        project.run_hqdl(&["materialize", "specs/x.toml", "--base-url", &url]).expect_exit_code(4);
+    for part in ["the server does not use TLS", "write http:// instead of https://"] {
+        assert!(ended.stderr.contains(part), "{part:?} is not in:\n{}", ended.stderr);
+    }
+    assert!(!ended.stderr.contains("running?"), "{}", ended.stderr);
+}

@@ -744,7 +744,11 @@ fn a_spec_is_queried_where_it_is_published() {
 #[test]
 fn flags_of_a_query_without_a_spec_are_checked() {
     let project = values();
-    fails(query(&project, &["--provider", "replay", "SELECT 1"]), 2, &["has no recordings"]);
+    fails(
+        query(&project, &["--provider", "replay", "SELECT 1"]),
+        2,
+        &["--provider replay needs recordings"],
+    );
     fails(
         query(&project, &["--recordings", "no.jsonl", "--", "SELECT 1"]),
         2,

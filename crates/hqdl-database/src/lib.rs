@@ -167,7 +167,7 @@ pub enum StoreError {
         hint: &'static str,
     },
     /// A file operation failed.
-    #[error("cannot use {}: {}", path.display(), hqdl_values::format::describe_io_error(error))]
+    #[error("cannot use {}: {}", path.display(), hqdl_values::format::describe_write_error(path, error))]
     File {
         /// Path of the file.
         path: PathBuf,
@@ -211,7 +211,10 @@ impl StoreError {
             Self::Missing(path) if path.to_string_lossy().contains("://") => {
                 "name a file, or a server as postgres://user@host/database"
             }
-            Self::Missing(_) => "check the path in --db, or `path` in [database]",
+            Self::Missing(path) if path.iter().any(|part| part == "~") => {
+                "hqdl does not expand `~`: write the full path, such as /home/me/c.sqlite"
+            }
+            Self::Missing(_) => "check `path` in [database], which is relative to the spec",
             Self::NotADatabase(_) => {
                 "name a SQLite 3 database; `hqdl init FILE.csv` makes one from a CSV file"
             }

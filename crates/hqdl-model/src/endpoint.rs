@@ -21,7 +21,7 @@ use super::rate_headers::parse_retry_after;
 use super::request_features::RequestFeatures;
 use super::transport::{EndpointKey, Transport, base_url};
 use super::usage_check::UsageGate;
-use super::wire::{ErrorResponse, to_chat_error, to_model_error};
+use super::wire::{ErrorResponse, NO_TLS, to_chat_error, to_model_error};
 use super::{
     Model, ModelError, PermitFuture, Reply, ReplyFuture, SetupError, WaitFuture, media, stream,
 };
@@ -281,8 +281,10 @@ impl Endpoint {
                 ModelError::Refused { endpoint, status, message }
             }
             ModelError::NoConnection { message, hint, is_permanent } => {
-                let (name, start_hint) =
-                    (self.transport.profile.name, self.transport.profile.start_hint);
+                let name = self.transport.profile.name;
+                // A server that fails in the TLS handshake is running.
+                let start_hint =
+                    self.transport.profile.start_hint.filter(|_| !message.starts_with(NO_TLS));
                 let question =
                     start_hint.map_or(String::new(), |_| format!("; is {name} running?"));
                 let hint = start_hint.map_or(hint, |start| format!("if this is {name}, {start}"));

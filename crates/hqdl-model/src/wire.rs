@@ -225,6 +225,9 @@ pub(super) fn to_chat_error(error: &reqwest::Error) -> ModelError {
     to_connection_error(error).unwrap_or_else(|| to_exchange_error(error))
 }
 
+/// Begin of the message for a connection that fails in the TLS handshake.
+pub(super) const NO_TLS: &str = "no TLS connection";
+
 /// Converts a connection failure to an error; `None` if the connection was established.
 fn to_connection_error(error: &reqwest::Error) -> Option<ModelError> {
     if !error.is_connect() {
@@ -236,7 +239,7 @@ fn to_connection_error(error: &reqwest::Error) -> Option<ModelError> {
     });
     if let Some(tls) = find_cause::<rustls::Error>(error) {
         let (why, hint) = describe_tls_failure(tls);
-        let message = format!("no TLS connection{target}: {why}");
+        let message = format!("{NO_TLS}{target}: {why}");
         return Some(ModelError::NoConnection { message, hint, is_permanent: true });
     }
     let is_refused = find_cause::<std::io::Error>(error)
@@ -294,7 +297,7 @@ fn describe_tls_failure(error: &rustls::Error) -> (String, String) {
         ),
         Error::InvalidMessage(_) => (
             "the server does not use TLS".to_owned(),
-            "if the server uses plain HTTP, write http:// in `base_url`".to_owned(),
+            "write http:// instead of https:// in `base_url` (--base-url)".to_owned(),
         ),
         other => (other.to_string(), "check the endpoint's certificate and `base_url`".to_owned()),
     }

@@ -100,10 +100,15 @@ impl SpecCheck<'_> {
         for (n, path) in recordings.iter().enumerate() {
             if !path.is_file() {
                 let recording_path = join_path(table_path, &["recordings".into(), n.into()]);
+                let (message, label) = if path.is_dir() {
+                    (format!("{} is a directory, not a recording", path.display()), "not a file")
+                } else {
+                    (format!("the recording {} does not exist", path.display()), "no such file")
+                };
                 self.add_error(
                     &recording_path,
-                    &format!("the recording {} does not exist", path.display()),
-                    "no such file",
+                    &message,
+                    label,
                     "correct the path, which is relative to the spec: a recording has JSON lines, plain or compressed (.gz)",
                 );
             }

@@ -82,12 +82,14 @@ impl<'t> Tree<'t> {
         let problems = errors
             .into_iter()
             .take(count)
-            .map(|e| Problem {
-                severity: Severity::Error,
-                message: format!("this is not TOML: {}", describe_toml_error(&e, text)),
-                span: e.span(),
-                label: "here".to_owned(),
-                help: Some(suggest_toml_fix(&e, text)),
+            .map(|e| {
+                describe_common_mistake(&e, text).unwrap_or_else(|| Problem {
+                    severity: Severity::Error,
+                    message: format!("this is not TOML: {}", describe_toml_error(&e, text)),
+                    span: e.span(),
+                    label: "here".to_owned(),
+                    help: Some(suggest_toml_fix(&e, text)),
+                })
             })
             .collect();
         (Self { root }, problems)
@@ -518,6 +520,80 @@ impl<'s> SchemaWalk<'s> {
     }
 }
 
+/// Returns the problem for a mistake that the parser's message does not describe: a column before its
+/// expansion, a decimal comma, or typographic quotes.
+fn describe_common_mistake(error: &toml::de::Error, text: &str) -> Option<Problem> {
+    let span = error.span()?;
+    let start = text.get(..span.start)?.rfind('\n').map_or(0, |n| n + 1);
+    let line = text.get(start..)?.lines().next()?;
+    let problem = |message: String, span: Range<usize>, help: String| Problem {
+        severity: Severity::Error,
+        message,
+        span: Some(span),
+        label: "here".to_owned(),
+        help: Some(help),
+    };
+    if error.message() == "duplicate key"
+        && let Some(name) = line.trim().strip_prefix("[[").and_then(|l| l.strip_suffix("]]"))
+        && let Some((at, header)) = find_earlier_subtable(&text[..start], name)
+    {
+        let message = format!("{header} comes before its [[{name}]]");
+        let help = format!("move it below the [[{name}]] that it belongs to");
+        return Some(problem(message, at..at + header.len(), help));
+    }
+    if let Some((at, number)) = find_decimal_comma(line) {
+        let span = start + at..start + at + number.len();
+        let help = format!("write decimals with a point: {}", number.replace(',', "."));
+        return Some(problem("this is not TOML: a number has a comma".to_owned(), span, help));
+    }
+    let is_curly =
+        |c: char| matches!(c, '\u{201c}' | '\u{201d}' | '\u{201e}' | '\u{2018}' | '\u{2019}');
+    let rest = text.get(span.start..)?.lines().next()?;
+    let quote = rest.chars().next().filter(|c| is_curly(*c))?;
+    let content = rest.trim_matches(is_curly).split(is_curly).next().unwrap_or_default();
+    Some(problem(
+        format!("this is not TOML: {quote} is not a quote of TOML"),
+        span.start..span.start + quote.len_utf8(),
+        format!("use straight quotes: {content:?}"),
+    ))
+}
+
+/// Returns the first header of a table below `name`, such as `[[expansion.column]]`, with its
+/// position.
+fn find_earlier_subtable<'t>(text: &'t str, name: &str) -> Option<(usize, &'t str)> {
+    let is_below = |header: &str| {
+        header.trim_start_matches('[').strip_prefix(name).is_some_and(|rest| rest.starts_with('.'))
+    };
+    let mut lines = text.split_inclusive('\n').scan(0, |at, line| {
+        let begin = *at;
+        *at += line.len();
+        Some((begin, line))
+    });
+    // If the table itself comes first, it has the wrong number of brackets.
+    let is_own = |header: &str| header.trim_matches(['[', ']']) == name;
+    lines
+        .find_map(|(at, line)| {
+            let header = line.trim();
+            let is_header = header.starts_with('[') && (is_below(header) || is_own(header));
+            is_header.then_some((at + line.len() - line.trim_start().len(), header))
+        })
+        .filter(|(_, header)| is_below(header))
+}
+
+/// Returns a number with a decimal comma after a `=`, such as `0,15`, with its position in the line.
+fn find_decimal_comma(line: &str) -> Option<(usize, &str)> {
+    line.match_indices('=').find_map(|(equals, _)| {
+        let value = &line[equals + 1..];
+        let number = value.trim_start();
+        let is_part = |c: char| c.is_ascii_digit() || c == ',';
+        let end = number.find(|c| !is_part(c)).unwrap_or(number.len());
+        let (whole, fraction) = number[..end].trim_end_matches(',').split_once(',')?;
+        let is_decimal = !whole.is_empty() && !fraction.is_empty() && !fraction.contains(',');
+        let length = whole.len() + 1 + fraction.len();
+        is_decimal.then(|| (equals + 1 + value.len() - number.len(), &number[..length]))
+    })
+}
+
 /// Returns the help for a syntax error. A list of tables with single brackets in its headers looks
 /// like a table that is written twice.
 fn suggest_toml_fix(error: &toml::de::Error, text: &str) -> String {
@@ -525,6 +601,9 @@ fn suggest_toml_fix(error: &toml::de::Error, text: &str) -> String {
     let start = text.get(..span.start).and_then(|before| before.rfind('\n')).map_or(0, |n| n + 1);
     let line = text.get(start..).and_then(|rest| rest.lines().next()).unwrap_or_default().trim();
     let is_list = text.get(span).is_some_and(|name| LIST_TABLES.contains(&name));
+    if error.message() == "duplicate key" && is_list && line.starts_with("[[") {
+        return format!("write `{line}` for each entry of the list: it has two brackets");
+    }
     if error.message() == "duplicate key" && is_list && line.starts_with('[') {
         return format!("write `[{line}]`: an entry of a list has two brackets");
     }

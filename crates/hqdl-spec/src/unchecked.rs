@@ -42,6 +42,9 @@ pub enum ReadError {
     /// The file is a database.
     #[error("{} is a SQLite database, not a spec", _0.display())]
     Database(PathBuf),
+    /// The file is a CSV file.
+    #[error("{} is a CSV file, not a spec", _0.display())]
+    Csv(PathBuf),
     /// The file is not UTF-8 text.
     #[error("{} is not UTF-8 text, so it is not a spec", _0.display())]
     NotText(PathBuf),
@@ -102,6 +105,9 @@ impl UncheckedSpec {
     pub fn read(path: &Path) -> Result<Self, ReadError> {
         let text = super::read_spec_text(path)
             .map_err(|error| ReadError::from_unreadable_file(path, error))?;
+        if path.extension().is_some_and(|e| e.eq_ignore_ascii_case("csv")) {
+            return Err(ReadError::Csv(path.to_owned()));
+        }
         Ok(Self::parse(path, text)?)
     }
 

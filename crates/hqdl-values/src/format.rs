@@ -85,6 +85,10 @@ pub fn describe_read_error(path: &std::path::Path, error: &std::io::Error) -> St
 /// exist.
 #[must_use]
 pub fn describe_write_error(path: &std::path::Path, error: &std::io::Error) -> String {
+    // A component of the path that should be a directory.
+    if let Some(file) = path.ancestors().skip(1).find(|parent| parent.is_file()) {
+        return format!("{} is a file, not a directory", file.display());
+    }
     match path.parent().filter(|dir| !dir.as_os_str().is_empty() && !dir.exists()) {
         Some(dir) if error.kind() == std::io::ErrorKind::NotFound => {
             format!("there is no directory {}", dir.display())

@@ -54,13 +54,17 @@ struct McpState {
 #[derive(Default)]
 struct SessionOwners(Mutex<HashMap<String, DaemonClient>>);
 
+/// Advice for a request that names no spec.
+const NAME_SPEC: &str = "use the path /mcp/SPEC";
+
 /// The daemon as an MCP host. It serves the spec that the request's path names.
 #[derive(Clone)]
 struct DaemonHost(HttpState);
 
 impl McpHost for DaemonHost {
     fn open_context(&self, spec: Option<&str>) -> Result<Arc<ServerContext>, Failure> {
-        let (_, active) = self.0.find_active_spec(spec).map_err(|error| error.failure)?;
+        let active = self.0.find_active_spec_or_advise(spec, NAME_SPEC);
+        let (_, active) = active.map_err(|error| error.failure)?;
         let settings = &self.0.context.settings;
         Ok(Arc::new(ServerContext {
             needs_approval: !settings.spend,
@@ -161,7 +165,7 @@ async fn serve_request(
     request: Request,
 ) -> Result<Response, HttpError> {
     let spec = spec.map(|Path(name)| name);
-    state.find_active_spec(spec.as_deref())?;
+    state.find_active_spec_or_advise(spec.as_deref(), NAME_SPEC)?;
     let session = find_session(request.headers());
     if let Some(session) = &session {
         mcp.sessions.check_owner(session, client)?;

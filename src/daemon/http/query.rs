@@ -255,6 +255,15 @@ impl HttpState {
         &self,
         name: Option<&str>,
     ) -> Result<(String, Arc<ActiveSpec>), HttpError> {
+        self.find_active_spec_or_advise(name, "pass `spec`")
+    }
+
+    /// Like [`Self::active_spec`]; `advice` says how a request names a spec.
+    pub(super) fn find_active_spec_or_advise(
+        &self,
+        name: Option<&str>,
+        advice: &str,
+    ) -> Result<(String, Arc<ActiveSpec>), HttpError> {
         let status = self.context.status.borrow();
         let spec = match name {
             Some(name) => status.find_spec(name),
@@ -265,10 +274,7 @@ impl HttpState {
                 Some(name) => unknown_spec_failure(name, status.specs.keys()),
                 None => {
                     let names = status.specs.keys().map(String::as_str);
-                    let hint = format!(
-                        "pass `spec`, or /mcp/SPEC for MCP: {}",
-                        format_name_list("spec", names)
-                    );
+                    let hint = format!("{advice}: {}", format_name_list("spec", names));
                     Failure::wrong_input("the request names no spec", hint)
                 }
             };
@@ -396,8 +402,10 @@ fn find_spec_by_database(
 
 /// Parses a client's time limit for the database.
 pub(super) fn parse_timeout(asked: Option<f64>) -> Result<Duration, Failure> {
-    let seconds = asked.unwrap_or(DEFAULT_SECONDS).min(MAX_SECONDS);
-    let timeout = Duration::try_from_secs_f64(seconds).ok().filter(|t| !t.is_zero());
+    let seconds = asked.unwrap_or(DEFAULT_SECONDS);
+    let timeout = Duration::try_from_secs_f64(seconds)
+        .ok()
+        .filter(|timeout| !timeout.is_zero() && seconds <= MAX_SECONDS);
     timeout.ok_or_else(|| {
         Failure::wrong_input(
             format!("{seconds} is not a valid `timeout`"),

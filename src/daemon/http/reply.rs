@@ -59,6 +59,7 @@ pub(super) fn error_to_json(failure: &Failure) -> Json {
         object.shift_remove("event");
         if let Failure::Problems(_) = failure {
             object.insert("message".to_owned(), failure.message().into());
+            object.insert("hint".to_owned(), failure.clone().with_request_fields().hint().into());
         }
     }
     json

@@ -101,6 +101,9 @@ pub enum MaterializeError {
     /// The condition of `--where` is invalid for every expansion.
     #[error("--where: {0}")]
     InvalidWhere(String),
+    /// The evidence is to be refreshed, but no expansion has any.
+    #[error("--refresh-evidence: no expansion has [expansion.evidence]")]
+    NoEvidence,
     /// The model has no Batch API.
     #[error("recordings cannot be run as batches")]
     BatchesUnsupported,
@@ -234,6 +237,9 @@ impl<'w> Materializer<'w> {
         selection: &'w Selection,
     ) -> Result<Self, MaterializeError> {
         selection.check_columns(spec)?;
+        if selection.refresh_evidence && spec.expansions.iter().all(|e| e.evidence.is_none()) {
+            return Err(MaterializeError::NoEvidence);
+        }
         let columns = spec
             .expansions
             .iter()

@@ -15,7 +15,6 @@ use crate::query::route::answer_parsing::{build_ad_hoc_column, fill_slots};
 use crate::query::route::calls::Calls;
 use crate::query::route::kinds;
 use hqdl_facts::{FactsError, QuestionOrigin};
-use hqdl_model::generate::Event;
 use hqdl_spec::Type;
 use hqdl_spec::media::{explain_undeclared, find_data_url_kind};
 use hqdl_values::cell::{Answer, CellValue, State};
@@ -84,7 +83,7 @@ pub fn map_values(
                     options.as_deref(),
                 )?;
             }
-            ask_about_entities(request, asker, &mut targets, at, &missing, &mut meta)
+            ask_about_entities(asker, &mut targets, at, &missing, &mut meta)
         });
         let usage = lazy_run.finish_run(result.is_ok())?;
         result?;
@@ -202,15 +201,12 @@ fn load_known_answers(
 
 /// Asks the model about the `missing` entities.
 fn ask_about_entities(
-    request: &Request<'_>,
     query_run: &QueryRun<'_>,
     targets: &mut [TargetExpansion],
     at: usize,
     missing: &[usize],
     meta: &mut Meta,
 ) -> Result<(), QueryError> {
-    let expansion = targets[at].expansion.name.clone();
-    (request.listener)(&Event::Begin { expansion, cells: missing.len() as u64 });
     let demand = |entity: &usize| Demand::new(at, *entity, 0);
     let demands: Vec<Demand> = missing.iter().map(demand).collect();
     let mut counts = Counts::default();

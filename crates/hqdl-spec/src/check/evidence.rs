@@ -133,6 +133,18 @@ impl SpecCheck<'_> {
 
     /// Checks that the SELECT for the documents returns a text, or a name and a text.
     fn check_documents(&mut self, path: &[Step], select: &str) {
+        // One word is the name of a file or a folder.
+        if !select.trim().contains(char::is_whitespace) {
+            let message = format!("`documents` is a SELECT, but {select:?} is not one");
+            let folder = match select.split_once('*') {
+                Some((before, _)) => before.rsplit_once('/').map_or(".", |(folder, _)| folder),
+                None => select,
+            };
+            let help =
+                format!("write a SELECT, or `folder = {folder:?}` for the files of a folder");
+            self.add_error(path, &message, "", &help);
+            return;
+        }
         match self.catalog.list_select_columns(select) {
             Ok(columns) if matches!(columns.len(), 1 | 2) => {}
             Ok(columns) => {

@@ -190,6 +190,16 @@ pub fn check_no_value(spec: &Spec, table: &str, column: &str) -> Result<(), Over
     }
 }
 
+/// Returns true if `words` contains a value after the key and the column of a table.
+#[must_use]
+pub fn has_value_after_column(spec: &Spec, table: &str, words: &[String]) -> bool {
+    let Some(expansion) = spec.expansions.iter().find(|e| creates_table(e, table)) else {
+        return false;
+    };
+    let key_parts = expansion.key.names().len();
+    words.len() == key_parts + 2 && expansion.find_column(&words[key_parts]).is_some()
+}
+
 /// Checks a new value of a column. Returns the reason if the column does not allow it.
 fn check_value(column: &Column, value: &str) -> Option<OverrideEditError> {
     let checker = Checker::new(column);
@@ -307,13 +317,15 @@ fn format_key_field(text: &String) -> String {
     if text == "NULL" { String::new() } else { text.clone() }
 }
 
+/// Returns the non-empty key fields and the column of a line, which identify its cell. A key field
+/// is empty if it belongs only to other expansions.
+pub(super) fn identify_cell(line: &OverrideLine) -> (Vec<(String, String)>, String) {
+    let mut key: Vec<(String, String)> =
+        line.key.iter().filter(|(_, v)| !v.is_empty()).cloned().collect();
+    key.sort();
+    (key, line.column.clone())
+}
+
 fn is_same_cell(a: &OverrideLine, b: &OverrideLine) -> bool {
-    // A key field is empty if it belongs only to other expansions, so compare only the others.
-    let key_fields = |l: &OverrideLine| {
-        let mut key: Vec<(String, String)> =
-            l.key.iter().filter(|(_, v)| !v.is_empty()).cloned().collect();
-        key.sort();
-        key
-    };
-    key_fields(a) == key_fields(b) && a.column == b.column
+    identify_cell(a) == identify_cell(b)
 }

@@ -19,8 +19,10 @@ use hqdl_values::csv::describe_csv_error;
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
+use self::edit::identify_cell;
 pub use self::edit::{
-    OverrideEditError, check_no_value, find_override_errors, remove_override, set_override,
+    OverrideEditError, check_no_value, find_override_errors, has_value_after_column, remove_override,
+    set_override,
 };
 use crate::checker::Checker;
 use crate::{Expansion, Spec};
@@ -129,6 +131,8 @@ impl Overrides {
         let path = spec.overrides_path();
         let mut overrides = Self::default();
         let lines = read_lines(&path)?;
+        // Line number of each cell.
+        let mut numbers = HashMap::new();
         let checkers: Vec<Vec<Checker>> =
             spec.expansions.iter().map(|e| e.columns.iter().map(Checker::new).collect()).collect();
         for (number, line) in lines {
@@ -137,6 +141,12 @@ impl Overrides {
                 line: Some(number),
                 message,
             };
+            if let Some(earlier) = numbers.insert(identify_cell(&line), number) {
+                let message = format!(
+                    "line {earlier} sets the same cell already; delete one of the two lines"
+                );
+                return Err(line_error(message));
+            }
             let mut applicable = Vec::new();
             for (n, expansion) in spec.expansions.iter().enumerate() {
                 let Some(column) = expansion.find_column(&line.column) else { continue };

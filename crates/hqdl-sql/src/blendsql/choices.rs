@@ -43,6 +43,21 @@ pub(super) fn parse_choices(sql: &str, tokens: &[Token]) -> Result<Option<Choice
             // Legacy `BlendSQL` list syntax: elements separated by semicolons. A list with a single
             // element has no semicolon.
             let content = text.unquoted_text(sql);
+            let is_name = |part: &str| {
+                !part.is_empty() && part.chars().all(|c| c.is_alphanumeric() || c == '_')
+            };
+            if content.split('.').all(is_name) {
+                let column =
+                    if content.contains('.') { content } else { format!("{content}.column") };
+                return Err(SqlError::new(
+                    text.span(),
+                    "the options are only one text",
+                    "expected a list or a column",
+                )
+                .with_help(format!(
+                    "a column is written without quotes: options={column}; a list: options=('a', 'b')"
+                )));
+            }
             let items = content.split(';').map(str::trim);
             let items = items.filter(|_| !content.trim().is_empty()).map(Value::from);
             return Ok(Some(Choices::List(items.collect())));

@@ -109,7 +109,7 @@ pub fn translate_with_columns(
     let scanned = scan_suql_query(sql, vendor)?;
     // Pass other statements through. They are rejected later, as in any dialect.
     if !scanned.begins_query(sql) {
-        return Ok(Edits::default().write(sql)?);
+        return Ok(Edits::default().apply_to(sql)?);
     }
     let tokens = scanned.tokens.clone();
     // Call `columns` before the thread starts, because it need not be `Sync`.
@@ -118,7 +118,7 @@ pub fn translate_with_columns(
         let parsed = parse_suql_query(sql, scanned)?;
         let mut translator = Translator::new(sql, tokens, tables);
         translator.translate_statement(&parsed.query)?;
-        Ok(translator.into_edits().write(sql)?)
+        Ok(translator.into_edits().apply_to(sql)?)
     };
     // The parser is recursive, so run it on a thread with enough stack, regardless of the caller's
     // stack.

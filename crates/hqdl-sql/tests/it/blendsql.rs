@@ -235,7 +235,7 @@ fn calls_are_parsed_in_every_syntax() {
         ),
         // Former keywords.
         ("LLMQA('q?', modifier='{2}')", "LLMQA \"q?\"; 2..2"),
-        ("LLMQA('q?', options='city')", "LLMQA \"q?\"; options \"city\""),
+        ("LLMQA('q?', options='big city')", "LLMQA \"q?\"; options \"big city\""),
         (
             "LLMMap('q', 't::c' options='a;b')",
             "LLMMap \"q\"; column c of t <'t::c'>; options \"a\" \"b\"",

@@ -22,7 +22,7 @@ use crate::query::request::Request;
 use crate::query::request::error::QueryError;
 use hqdl_facts::Outcome;
 use hqdl_model::ModelChoice;
-use hqdl_model::generate::{self, Context, Events, ModelRun};
+use hqdl_model::generate::{self, Context, Event, Events, ModelRun};
 use hqdl_model::plan::RowBatch;
 use hqdl_spec::Expansion;
 use hqdl_values::key::Entity;
@@ -144,6 +144,8 @@ impl<'a> QueryRun<'a> {
         demands.retain(|d| !targets[d.target()].has_embeddings());
         for demands in group_by_target(&demands) {
             let target = &targets[demands[0].target()];
+            let (expansion, cells) = (target.expansion.name.clone(), demands.len() as u64);
+            (self.request.listener)(&Event::Begin { expansion, cells });
             self.load_evidence(&target.expansion)?;
             let models = self.request.choose_models(&target.expansion);
             for (model, demands) in split_by_model(target, demands) {

@@ -35,7 +35,7 @@ const CATALOG_COMMANDS: [&str; 4] = ["SHOW", "DESCRIBE", "DESC", "."];
 const POSTGRES_SYNTAX: &str = "this is PostgreSQL syntax: use `--dialect suql`";
 
 /// Fragments of `SQLite`'s messages, each with the hint for messages that contain it.
-const HINTS: [(&str, &str); 32] = [
+const HINTS: [(&str, &str); 33] = [
     ("ends too early", "complete it, as in SELECT name FROM city"),
     (
         "unrecognized token: \":\"",
@@ -45,6 +45,10 @@ const HINTS: [(&str, &str); 32] = [
     ("unrecognized token: \"\"", "close the name with a `\"`; a text is in single quotes: '…'"),
     ("unrecognized token: \"[", "close the name with a `]`"),
     ("unrecognized token: \"`", "close the name with a backtick"),
+    (
+        "unrecognized token: \"{\"",
+        "write a call in double braces, such as {{LLMMap('…', t.column)}}",
+    ),
     ("unrecognized token", "remove it, or write it in a text: '…'"),
     ("MATCH works only", "use LIKE, or the function search(t.column, 'words', 5)"),
     ("USING names", "name a column that both tables have, or write ON a.x = b.y"),

@@ -3,6 +3,8 @@
 
 use std::ops::Range;
 
+use rusqlite::Connection;
+use rusqlite::config::DbConfig;
 use rusqlite::functions::FunctionFlags;
 use rusqlite::types::Null;
 
@@ -45,7 +47,11 @@ pub(in crate::query) fn validate_query(
         replacer.replace_with_functions(0..text.len(), &list_outermost_calls(parsed));
     let prepared = connection.prepare(&with_functions).map(drop);
     let notes = match prepared {
-        Ok(()) => describe_quoted_texts(&with_functions, connection),
+        Ok(()) => {
+            let mut notes = describe_quoted_texts(&with_functions, connection);
+            notes.extend(describe_column_texts(&replacement, connection));
+            notes
+        }
         Err(_) => Vec::new(),
     };
     connection
@@ -59,6 +65,43 @@ pub(in crate::query) fn validate_query(
     let nulls = replacer.replace_with_nulls();
     connection.prepare(&nulls).map(drop).map_err(|error| guard.query_error(&error, &nulls))?;
     Ok(notes)
+}
+
+/// Returns a note for each text that a call asks about and that is the name of a column, such as
+/// `LLMMap('…', 'name')`.
+fn describe_column_texts(replacement: &Replacement<'_>, connection: &Connection) -> Vec<String> {
+    let (text, calls) = (replacement.text, list_outermost_calls(replacement.parsed));
+    let values = calls.iter().flat_map(|call| &call.values);
+    let is_word_char = |c: char| c.is_alphanumeric() || c == '_';
+    let names = values.filter_map(|value| {
+        let Argument::Sql(span) = value else { return None };
+        let name = text.get(span.clone())?.strip_prefix('\'')?.strip_suffix('\'')?;
+        (!name.is_empty() && name.chars().all(is_word_char)).then(|| (span.clone(), name))
+    });
+    let names: Vec<(Range<usize>, &str)> = names.collect();
+    // Without this setting, SQLite reads an unknown double-quoted name as a text.
+    if names.is_empty()
+        || connection.set_db_config(DbConfig::SQLITE_DBCONFIG_DQS_DML, false).is_err()
+    {
+        return Vec::new();
+    }
+    let is_column = |span: &Range<usize>, name: &str| {
+        // The name has the length of the text, so all spans stay valid.
+        let mut text = text.to_owned();
+        text.replace_range(span.clone(), &sql::quote_name(name));
+        let list_flags = replacement.list_flags.clone();
+        let replacement = Replacement { text: &text, parsed: replacement.parsed, list_flags };
+        let statement = replacement.replace_with_functions(0..text.len(), &calls);
+        connection.prepare(&statement).is_ok()
+    };
+    let notes = names.iter().filter(|(span, name)| is_column(span, name)).map(|(_, name)| {
+        format!(
+            "'{name}' is a text, so hqdl asks about this word; the column is written without quotes: {name}"
+        )
+    });
+    let notes = notes.collect();
+    let _ = connection.set_db_config(DbConfig::SQLITE_DBCONFIG_DQS_DML, true);
+    notes
 }
 
 /// Returns, for each call, whether it is the list after an IN.

@@ -133,8 +133,19 @@ impl<'t> MacroNode<'t> {
                     }
                 }
             };
-            if matched[position].replace(argument).is_some() {
-                let message = format!("`{}` appears twice", arguments[position][0]);
+            if let Some(earlier) = matched[position].replace(argument) {
+                let written = match argument.keyword {
+                    Some(keyword) => keyword.text(self.text),
+                    None => arguments[position][0],
+                };
+                let message = match earlier.keyword {
+                    // An argument by position is often in the wrong place.
+                    None if argument.keyword.is_some() => format!(
+                        "`{written}` appears twice: as argument {} and as `{written}=`",
+                        position + 1
+                    ),
+                    _ => format!("`{written}` appears twice"),
+                };
                 return Err(QueryError::in_sql(message, Some(argument.span()), "second time", ""));
             }
         }

@@ -51,7 +51,17 @@ impl MacroNode<'_> {
         let Some(options) = options else {
             return Err(self.missing_argument_error("a value and its labels"));
         };
-        value.ok_or_else(|| self.missing_argument_error("a value"))?;
+        let value = value.ok_or_else(|| self.missing_argument_error("a value"))?;
+        let is_text =
+            value.text_content(self.text).is_some() && value.column_names(self.text).is_none();
+        if is_text && question.is_none() && self.parse_labels(options).is_ok_and(|l| l.is_none()) {
+            return Err(QueryError::in_sql(
+                format!("the first argument of `{}` is a text", self.name()),
+                Some(value.span()),
+                "expected the value to classify",
+                format!("write {}", USAGE.0),
+            ));
+        }
         let is_many = many.map_or(Ok(false), |many| self.parse_flag(many, "many"))?;
         let other_label = other.map_or(Ok(None), |other| self.parse_other_label(other))?;
         let mut edits = Edits::default();

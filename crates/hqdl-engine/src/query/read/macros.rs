@@ -501,11 +501,11 @@ impl MacroNode<'_> {
         let arguments: [ArgumentNames<'_>; 2] =
             [&["question"], &["documents", "document", "context"]];
         let [Some(question), Some(documents)] = self.match_all_arguments(arguments)? else {
-            return Err(self.error_at_name(
-                format!("`{}` needs a question and documents", self.name()),
-                "in this call",
-                "name the column with the texts: {{RAGQA('…?', documents.text)}}",
-            ));
+            let name = self.name();
+            let help =
+                format!("name the column with the texts: {{{{{name}('…?', documents.text)}}}}");
+            let message = format!("`{name}` needs a question and documents");
+            return Err(self.error_at_name(message, "in this call", &help));
         };
         let question_text = question
             .text_content(self.text)

@@ -8,6 +8,7 @@
 
 use crate::query::read::arguments::{ArgumentNames, MacroNode};
 use crate::query::request::error::QueryError;
+use hqdl_sql::blendsql::macros::WrittenArgument;
 use hqdl_sql::blendsql::runtime::Function;
 use hqdl_sql::{EditText, Edits};
 
@@ -17,9 +18,16 @@ impl MacroNode<'_> {
         let arguments: [ArgumentNames<'_>; 2] = [&["question"], &["value", "values"]];
         let (matched, others) = self.match_arguments(&arguments)?;
         let [question, Some(value)] = matched[..] else {
-            let help = "write {{LLMReduce('…', t.column)}}";
-            let message = format!("`{}` has no values to reduce", self.name());
-            return Err(self.error_at_name(message, "needs a column or an expression", help));
+            let name = self.name();
+            let help = format!("write {{{{{name}('…', t.column)}}}}");
+            // A column that comes first would be the question.
+            let is_text = |question: &WrittenArgument| question.text_content(self.text).is_some();
+            let message = match matched[0] {
+                Some(question) if !is_text(question) => format!("`{name}` has no question"),
+                _ => format!("`{name}` has no values to reduce"),
+            };
+            let label = "needs a question, and a column or an expression";
+            return Err(self.error_at_name(message, label, &help));
         };
         let mut parts = vec![EditText::from("{{LLMReduce(")];
         for argument in question.into_iter().chain(others) {
