@@ -234,7 +234,7 @@ pub(super) struct StartedRun {
 impl StartedRun {
     pub(super) async fn wait_for_end(self, state: &HttpState) -> Result<Arc<RunStatus>, HttpError> {
         let Ok(()) = self.ended.await else { return Err(shutdown_failure().into()) };
-        let run = state.context.status.borrow().run(self.id).cloned();
+        let run = state.context.status.borrow().find_run(self.id).cloned();
         run.ok_or_else(|| unknown_run_error(self.id))
     }
 }

@@ -252,7 +252,7 @@ impl QueryAnalyzer<'_> {
                 let found = self.tables.find_expanded_column(table.as_deref(), column);
                 self.columns.extend(found);
                 if is_rowid(column) && !self.tables.has_column(column) {
-                    return interval_refusal(
+                    return reject_interval(
                         &expr.span,
                         format!("`{column}` depends on the order of the rows"),
                     );

@@ -49,7 +49,7 @@ pub(in crate::query) fn validate_query(
     let notes = match prepared {
         Ok(()) => {
             let mut notes = describe_quoted_texts(&with_functions, connection);
-            notes.extend(describe_column_texts(&replacement, connection));
+            notes.extend(describe_column_texts(&replacer, connection));
             notes
         }
         Err(_) => Vec::new(),
@@ -69,8 +69,8 @@ pub(in crate::query) fn validate_query(
 
 /// Returns a note for each text that a call asks about and that is the name of a column, such as
 /// `LLMMap('…', 'name')`.
-fn describe_column_texts(replacement: &Replacement<'_>, connection: &Connection) -> Vec<String> {
-    let (text, calls) = (replacement.text, list_outermost_calls(replacement.parsed));
+fn describe_column_texts(replacer: &CallReplacer<'_>, connection: &Connection) -> Vec<String> {
+    let (text, calls) = (replacer.text, list_outermost_calls(replacer.parsed));
     let values = calls.iter().flat_map(|call| &call.values);
     let is_word_char = |c: char| c.is_alphanumeric() || c == '_';
     let names = values.filter_map(|value| {
@@ -89,9 +89,9 @@ fn describe_column_texts(replacement: &Replacement<'_>, connection: &Connection)
         // The name has the length of the text, so all spans stay valid.
         let mut text = text.to_owned();
         text.replace_range(span.clone(), &sql::quote_name(name));
-        let list_flags = replacement.list_flags.clone();
-        let replacement = Replacement { text: &text, parsed: replacement.parsed, list_flags };
-        let statement = replacement.replace_with_functions(0..text.len(), &calls);
+        let list_flags = replacer.list_flags.clone();
+        let replacer = CallReplacer { text: &text, parsed: replacer.parsed, list_flags };
+        let statement = replacer.replace_with_functions(0..text.len(), &calls);
         connection.prepare(&statement).is_ok()
     };
     let notes = names.iter().filter(|(span, name)| is_column(span, name)).map(|(_, name)| {

@@ -120,7 +120,7 @@ impl QuestionCollector<'_, '_> {
         let left_values = group_by_entity(self.join, lookups);
         for chunk in left_values.chunks(CHUNK) {
             let entities: Vec<&Entity> = chunk.iter().map(|left| &left.entity).collect();
-            for (left, record) in chunk.iter().zip(facts.get_many(&entities)?) {
+            for (left, record) in chunk.iter().zip(facts.get_records(&entities)?) {
                 self.add_left_value(left, &record.unwrap_or_default())?;
             }
         }

@@ -103,7 +103,7 @@ impl AskedLists {
     ) -> Result<KnownPairs, QueryError> {
         let mut known = KnownPairs::default();
         let mut found = Vec::new();
-        for identity_id in record.facts.iter().map(|fact| fact.meaning) {
+        for identity_id in record.facts.iter().map(|fact| fact.identity_id) {
             let Some(list) = self.lists.get_mut(&identity_id) else { continue };
             if known.answers.contains_key(&identity_id) {
                 continue;
@@ -144,10 +144,10 @@ impl AskedLists {
         }
         let requirements = build_requirements(join, list, true, request)?;
         if let CellLookup::Known(fact) = requirements.look_up_cell(Some(record), 0) {
-            known.answers.insert(fact.meaning, fact.answer.clone());
+            known.answers.insert(fact.identity_id, fact.answer.clone());
             let mut earlier = KnownPairs::default();
-            earlier.answers.insert(fact.meaning, fact.answer.clone());
-            earlier.add_answer(fact.meaning, list);
+            earlier.answers.insert(fact.identity_id, fact.answer.clone());
+            earlier.add_answer(fact.identity_id, list);
             for (candidate, pair) in earlier.partners {
                 known.partners.entry(candidate).or_insert(pair);
             }
@@ -207,7 +207,7 @@ fn build_requirements(
 ) -> Result<ExpansionRequirements, QueryError> {
     let mut expansion = build_join_expansion(join, list.to_vec());
     if earlier {
-        expansion.columns[0].also = vec![build_earlier_identity(join, &ListHash::new(list))];
+        expansion.columns[0].other_identities = vec![build_earlier_identity(join, &ListHash::new(list))];
     }
     let models = request.choose_models(&expansion);
     let mut requirements = models.build_requirements(request.facts.history(), &expansion)?;
