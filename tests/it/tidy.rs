@@ -362,7 +362,7 @@ fn the_lock_file_of_the_python_module_has_our_versions() {
 
 /// Places that search a text for fixed words because no syntax tree is available: the file, the
 /// search, and why it affects no decision about a query.
-const TEXT_SEARCHES: [(&str, &str, &str); 25] = [
+const TEXT_SEARCHES: [(&str, &str, &str); 23] = [
     ("scan/mod.rs", "contains(\"}}\")", "only the words of an error"),
     ("connection/sqlite_message.rs", "message.", "a message of SQLite"),
     ("connection/sqlite_message.rs", "before.", "only the hint of a syntax error"),
@@ -386,8 +386,6 @@ const TEXT_SEARCHES: [(&str, &str, &str); 25] = [
     ("blendsql/error.rs", "starts_with(\"there is no ingredient\")", "a message of our own"),
     ("blendsql/scan/call.rs", "starts_with(\"==\")", "the characters after a token"),
     ("suql/function.rs", "starts_with(", "the name of a function, or the slots of a template"),
-    ("suql/parser.rs", "contains(\"{{\")", "what has none has no call; the scanner decides"),
-    ("suql/query.rs", "ends_with(\".value\")", "the name that an element of an array is given"),
 ];
 
 /// The meaning and cost of a query are decided by its syntax tree and the columns that it uses,

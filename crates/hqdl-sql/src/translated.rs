@@ -107,7 +107,7 @@ impl EditText {
     pub fn join(parts: Vec<Self>, separator: &str) -> Self {
         let mut joined = Self::default();
         for (n, part) in parts.into_iter().enumerate() {
-            if n > 0 {
+            if n > 0 && !separator.is_empty() {
                 joined.0.push(EditPart::Text(separator.to_owned()));
             }
             joined.0.extend(part.0);
@@ -215,7 +215,9 @@ impl Edits {
                 match part {
                     EditPart::Text(new) => written.push_fragment(new, span.clone(), false),
                     EditPart::Source(part) => {
-                        self.write_range(text, part.clone(), (n + 1, Some(limit)), written)?;
+                        // Text from before the edit has its own edits.
+                        let next = if part.end <= span.start { 0 } else { n + 1 };
+                        self.write_range(text, part.clone(), (next, Some(limit)), written)?;
                         if written.sql.len() > limit {
                             return Err(TextTooLong(span.clone()));
                         }

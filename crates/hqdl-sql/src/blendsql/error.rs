@@ -46,6 +46,13 @@ impl SqlError {
         Self { span: map(self.span), ..self }
     }
 
+    /// Creates an error for a construct that has no translation to `SQLite`. `help` suggests what to
+    /// write instead.
+    pub(crate) fn untranslatable(span: Range<usize>, construct: &str, help: &str) -> Self {
+        let message = format!("hqdl cannot translate {construct} to SQLite");
+        Self::new(span, message, "here").with_help(help)
+    }
+
     pub(crate) fn with_help(self, help: impl Into<String>) -> Self {
         Self { help: Some(help.into()), ..self }
     }

@@ -11,7 +11,7 @@ use super::ingredients::{
 };
 use super::lexer::{Brackets, Token, TokenKind};
 use super::macros::{WrittenArgument, find_macro_ingredient};
-use super::scan::{ScanSettings, Scanner, scan_query};
+use super::scan::{Grammar, ScanSettings, Scanner, scan_query};
 use super::vendors::Vendor;
 use super::{Argument, Call, SqlError, Subject, answer_arguments};
 
@@ -69,8 +69,9 @@ impl Scanner<'_> {
         if let Some(call) = self.read_vendor_call(word, previous)? {
             return Ok(Some(call));
         }
-        let function =
-            FUNCTIONS.into_iter().find(|function| word.is_word(self.sql, function.name()));
+        let function = FUNCTIONS.into_iter().find(|function| {
+            self.grammar != Grammar::Suql && word.is_word(self.sql, function.name())
+        });
         let is_macro =
             self.find_macro.is_some() && MACROS.iter().any(|name| word.is_word(self.sql, name));
         let macro_ingredient = is_macro.then(|| find_macro_ingredient(Subject::Document));

@@ -12,7 +12,7 @@ use super::SqlError;
 pub enum TokenKind {
     /// Keyword or unquoted identifier.
     Word,
-    /// String literal: `'…'`, or `PostgreSQL`'s `$$…$$` and `$tag$…$tag$`.
+    /// String literal: `'…'`, or `PostgreSQL`'s `$$…$$`, `$tag$…$tag$` and `E'…'`.
     Text,
     /// `"…"`: an identifier in `SQLite`, often a string for users of `BlendSQL`.
     Quoted,
@@ -72,6 +72,9 @@ impl Token {
     pub fn unquoted_text(self, sql: &str) -> String {
         let text = self.text(sql);
         match self.lexeme {
+            TokenKind::Text if text.starts_with(['E', 'e']) => {
+                unescape(text.get(2..text.len() - 1).unwrap_or_default())
+            }
             TokenKind::Text | TokenKind::LegacyColumn if text.starts_with('$') => {
                 let tag = text.get(1..).and_then(|rest| rest.find('$')).map_or(0, |end| end + 2);
                 text.get(tag..text.len().saturating_sub(tag)).unwrap_or_default().to_owned()
@@ -95,6 +98,51 @@ pub fn unquote(text: &str) -> String {
         '`' => inside.replace("``", "`"),
         _ => inside.replace("''", "'"),
     }
+}
+
+/// Decodes the escapes of an E'…' string.
+fn unescape(text: &str) -> String {
+    let mut out = String::new();
+    let mut chars = text.chars();
+    while let Some(c) = chars.next() {
+        if c != '\\' {
+            out.push(c);
+            if c == '\'' {
+                // Skip the second quote of a doubled quote.
+                chars.next();
+            }
+            continue;
+        }
+        match chars.next() {
+            Some('n') => out.push('\n'),
+            Some('t') => out.push('\t'),
+            Some('r') => out.push('\r'),
+            Some(other) => out.push(other),
+            None => out.push('\\'),
+        }
+    }
+    out
+}
+
+/// Returns the string E'…' of `PostgreSQL` that begins with `word`, or `word` if there is none. The
+/// string ends at the first quote without a backslash before it.
+///
+/// # Errors
+/// Returns [`SqlError`] for an unterminated string.
+pub(super) fn extend_escaped_string(sql: &str, word: Token) -> Result<Token, SqlError> {
+    let bytes = sql.as_bytes();
+    if !word.is_word(sql, "E") || bytes.get(word.end) != Some(&b'\'') {
+        return Ok(word);
+    }
+    let mut end = word.end + 1;
+    while let Some(byte) = bytes.get(end) {
+        end += match (byte, bytes.get(end + 1)) {
+            (b'\\', _) | (b'\'', Some(b'\'')) => 2,
+            (b'\'', _) => return Ok(Token { lexeme: TokenKind::Text, end: end + 1, ..word }),
+            _ => 1,
+        };
+    }
+    Err(unclosed_quote_error(bytes, word.end, "text", "'"))
 }
 
 /// Meaning of `[`: the start of a quoted identifier, as in `SQLite`, or of a list, as in Python.

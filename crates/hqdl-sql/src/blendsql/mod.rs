@@ -55,7 +55,7 @@ pub use ingredients::{Ingredient, IngredientRef, Subject};
 pub use lexer::has_outer_order_by;
 pub use macros::{MacroCall, MacroSignature};
 pub use parse::begins_write;
-pub use scan::{scan_calls, scan_dialect_calls};
+pub use scan::scan_calls;
 
 use hqdl_values::Type;
 use hqdl_values::value::Value;

@@ -97,6 +97,8 @@ pub struct SelectCore {
     pub span: Span,
     /// Whether the SELECT is SELECT DISTINCT.
     pub distinct: bool,
+    /// Expressions of DISTINCT ON, in `SUQL`.
+    pub distinct_on: Vec<Expr>,
     /// Result columns.
     pub columns: Vec<ResultColumn>,
     /// FROM clause, in text order.
@@ -145,6 +147,10 @@ pub struct FromItem {
     pub using: Vec<String>,
     /// Whether the join is NATURAL.
     pub natural: bool,
+    /// Column aliases after the alias, in `SUQL`.
+    pub column_names: Vec<(String, Span)>,
+    /// Byte range with the aliases, without the join's keywords and condition.
+    pub span: Span,
 }
 
 /// Source of a FROM entry.
@@ -272,7 +278,8 @@ pub enum ExprKind {
         list: Vec<Expr>,
         /// Query on the right-hand side.
         query: Option<Box<Query>>,
-        /// Whether the list is a single call without parentheses, whose answer is the list.
+        /// Whether the list is a single call without parentheses, whose answer is the list, or an
+        /// array.
         is_answer: bool,
     },
     /// A literal value.
@@ -304,6 +311,14 @@ pub enum ExprOperator {
     Match(MatchOperator),
     /// A row value.
     Row,
+    /// `ANY (…)`, `SOME (…)` or `ALL (…)`: an array or a query.
+    Quantified,
+    /// `ARRAY[…]` or `ARRAY (SELECT …)`: the elements or the query.
+    Array,
+    /// `x[1]` or `x[1:2]`: the array and the bounds.
+    Subscript,
+    /// `t.*` as a value: the row of the table.
+    TableRow(String),
     /// A parameter, RAISE, or a function with unusual syntax.
     Unknown,
 }
@@ -311,7 +326,7 @@ pub enum ExprOperator {
 /// Pattern operator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MatchOperator {
-    /// `LIKE`, with the wildcards `%` and `_`.
+    /// `LIKE`, with the wildcards `%` and `_`, and any pattern operator of `PostgreSQL`.
     Like,
     /// `GLOB`, with the wildcards `*` and `?`.
     Glob,
@@ -336,6 +351,24 @@ impl Query {
     }
 }
 
+impl Query {
+    /// Creates `SELECT * FROM source`.
+    #[must_use]
+    pub fn select_all(source: FromSource, name: Option<String>, span: Span) -> Self {
+        let column = ResultColumn {
+            expr: None,
+            star_table: None,
+            alias: None,
+            source_text: "*".to_owned(),
+            span: span.clone(),
+        };
+        let item = FromItem::new(source, name, JoinKind::Inner, span.clone());
+        let from_end = span.end;
+        let core = SelectCore::with_columns(vec![column], span);
+        Self::from_core(SelectCore { from: vec![item], from_end, ..core })
+    }
+}
+
 impl SelectCore {
     /// Creates a SELECT that has only result columns.
     #[must_use]
@@ -343,6 +376,7 @@ impl SelectCore {
         Self {
             span,
             distinct: false,
+            distinct_on: Vec::new(),
             columns,
             from: Vec::new(),
             filter: None,
@@ -576,6 +610,13 @@ impl Query {
 }
 
 impl FromItem {
+    /// Creates an entry without a condition.
+    #[must_use]
+    pub fn new(source: FromSource, name: Option<String>, join: JoinKind, span: Span) -> Self {
+        let (on, using, column_names) = (None, Vec::new(), Vec::new());
+        Self { source, name, join, on, using, natural: false, column_names, span }
+    }
+
     /// Returns the table that the entry reads, as SQL; `None` for a subquery, a function or a join.
     #[must_use]
     pub fn table_sql(&self) -> Option<String> {

@@ -1,6 +1,6 @@
 //! Target types of `PostgreSQL` casts, and the equivalent SQL in `SQLite`.
 
-use super::parser::SqlType;
+use super::translator::SqlType;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum CastTarget {

@@ -1,17 +1,19 @@
-//! Parser of casts and intervals.
+//! Translates casts and intervals.
 
 use std::ops::Range;
 
 use super::cast_target::CastTarget;
-use super::expr::OTHER;
 use super::functions::parse_number;
 use super::literal::{
-    KNOWN_TYPES, TYPES, check_range, convert_literal_text, find_misspelled_type, unknown_type_error,
+    KNOWN_TYPES, check_range, convert_literal_text, find_cast_target, find_misspelled_type,
+    unknown_type_error,
 };
-use super::parser::{PRIMARY, Parser, SqlType, TypedSql, translation_error};
-use super::text::SourceFragment;
+use super::translator::{SqlType, Translator, TypedExpr};
 use crate::blendsql::SqlError;
 use crate::blendsql::lexer::{Token, TokenKind};
+use crate::blendsql::parse::Precedence;
+use crate::blendsql::tree::Expr;
+use hqdl_values::sql::quote_text;
 
 /// `PostgreSQL` types that have no equivalent in `SQLite`; any other unknown name is treated as an
 /// ENUM.
@@ -63,31 +65,12 @@ struct TypeName {
     length: Option<u32>,
 }
 
-impl Parser<'_> {
-    /// Parses the type of `x::type` and casts `operand` to it.
-    pub fn parse_cast(&mut self, operand: TypedSql, start: usize) -> Result<TypedSql, SqlError> {
-        let type_name = self.parse_type_name()?;
-        self.cast_expr(operand, &type_name, start)
-    }
-
-    /// Parses `CAST(x AS type)`.
-    pub fn parse_cast_function(&mut self) -> Result<TypedSql, SqlError> {
-        let start = self.next_start();
-        self.position += 2;
-        let operand = self.parse_expr()?;
-        self.expect_word("AS")?;
-        let type_name = self.parse_type_name()?;
-        self.expect_symbol(b')')?;
-        self.cast_expr(operand, &type_name, start)
-    }
-
-    fn cast_expr(
-        &mut self,
-        mut operand: TypedSql,
-        type_name: &TypeName,
-        start: usize,
-    ) -> Result<TypedSql, SqlError> {
-        let span = start..self.previous_token_end();
+impl Translator<'_> {
+    /// Translates `x::type` or `CAST(x AS type)`.
+    pub fn translate_cast(&mut self, expr: &Expr, operand: &Expr) -> Result<TypedExpr, SqlError> {
+        let mut operand = self.translate_expr(operand)?;
+        let span = expr.span.clone();
+        let type_name = self.read_type_name(operand.span.end..span.end)?;
         if let Some(token) = type_name.enum_name {
             let name = token.unquoted_text(self.sql);
             let of_enum = match operand.sql_type {
@@ -99,54 +82,32 @@ impl Parser<'_> {
                 return Err(unknown_type_error(&name, token.span()));
             }
             if !type_name.is_array {
-                return Ok(TypedSql {
-                    sql_type: SqlType::Enum(name),
-                    ..TypedSql::new(operand.text, span)
-                });
+                self.fill(span.clone(), "{}", [&operand]);
+                return Ok(TypedExpr::new(span, SqlType::Enum(name)));
             }
         }
         if type_name.is_array {
-            let literal = match &operand.sql_type {
-                SqlType::Literal(text) => Some(parse_array_literal(text)),
-                _ => None,
-            };
-            let text = match literal {
-                Some(Some(array)) => vec![SourceFragment::Generated(
-                    hqdl_values::sql::quote_text(&array),
-                    span.clone(),
-                )],
-                Some(None) => {
-                    return Err(translation_error(
-                        operand.span,
-                        "this array literal",
-                        "write ARRAY['a', 'b']",
-                    ));
-                }
-                None => operand.text,
-            };
-            return Ok(TypedSql {
-                sql_type: SqlType::Array,
-                precedence: operand.precedence,
-                ..TypedSql::new(text, span)
-            });
+            return self.cast_to_array(operand, span);
         }
         if type_name.is_interval {
             let SqlType::Literal(text) = &operand.sql_type else {
-                return Err(translation_error(
+                return Err(SqlError::untranslatable(
                     span,
                     "a computed interval",
                     "write a literal, such as INTERVAL '1 day'",
                 ));
             };
-            return Self::parse_interval_text(&text.clone(), span);
+            return Self::parse_interval(text, span);
         }
         if let SqlType::Literal(text) = &operand.sql_type
             && type_name.length.is_none()
-            && let Some(expr) = convert_literal_text(type_name.target, text, &operand.span)?
+            && let Some((sql, sql_type)) =
+                convert_literal_text(type_name.target, text, &operand.span)?
         {
-            return Ok(TypedSql { span, ..expr });
+            self.replace(span.clone(), sql);
+            return Ok(TypedExpr::new(span, sql_type));
         }
-        let source_text = self.sql.get(operand.span.clone()).unwrap_or_default();
+        let source_text = self.text(&operand.span);
         if let Some(number) = parse_number(source_text) {
             check_range(type_name.target, &number, source_text, &operand.span)?;
         }
@@ -157,90 +118,70 @@ impl Parser<'_> {
             (target, _) => target.template(),
         };
         if matches!(type_name.target, CastTarget::Integer(_)) {
-            operand.round_half_even();
+            self.round_half_even(&mut operand);
         }
-        let sql_type = type_name.target.sql_type();
-        let precedence =
-            if type_name.target == CastTarget::Unchanged { operand.precedence } else { PRIMARY };
+        let is_unchanged = type_name.target == CastTarget::Unchanged;
+        let precedence = if is_unchanged { operand.precedence } else { Precedence::Primary };
         let template = match (type_name.scale, type_name.length) {
             (Some(scale), _) => format!("suql_round({template}, {scale})"),
             (None, Some(length)) => format!("substr({template}, 1, {length})"),
             (None, None) => template.to_owned(),
         };
-        Ok(TypedSql {
-            sql_type,
-            precedence,
-            ..TypedSql::from_template(&template, vec![operand.text], span)
-        })
+        self.fill(span.clone(), &template, [&operand]);
+        let sql_type = type_name.target.sql_type();
+        Ok(TypedExpr { precedence, ..TypedExpr::new(span, sql_type) })
     }
 
-    fn parse_type_name(&mut self) -> Result<TypeName, SqlError> {
-        let token = self.expect_token()?;
+    fn cast_to_array(
+        &mut self,
+        operand: TypedExpr,
+        span: Range<usize>,
+    ) -> Result<TypedExpr, SqlError> {
+        match &operand.sql_type {
+            SqlType::Literal(text) => {
+                let array = parse_array_literal(text).ok_or_else(|| {
+                    let (construct, help) = ("this array literal", "write ARRAY['a', 'b']");
+                    SqlError::untranslatable(operand.span.clone(), construct, help)
+                })?;
+                self.replace(span.clone(), quote_text(&array));
+            }
+            _ => _ = self.fill(span.clone(), "{}", [&operand]),
+        }
+        let precedence = operand.precedence;
+        Ok(TypedExpr { precedence, ..TypedExpr::new(span, SqlType::Array) })
+    }
+
+    /// Reads the type in the text after a cast's operand: `::type` or `AS type)`.
+    fn read_type_name(&self, span: Range<usize>) -> Result<TypeName, SqlError> {
+        let unexpected = || SqlError::new(span.clone(), "a cast without a type", "expected a type");
+        let [_, token, more @ ..] = self.tokens_in(&span) else { return Err(unexpected()) };
         let name = token.unquoted_text(self.sql).to_ascii_uppercase();
         let is_interval = name == "INTERVAL";
-        let found = TYPES.iter().find(|(names, _)| names.contains(&name.as_str()));
-        let target = match found {
-            Some((_, target)) => *target,
-            None if UNSUPPORTED_TYPES.contains(&name.as_str()) => {
-                let help = format!("the known types are {KNOWN_TYPES}");
-                return Err(translation_error(token.span(), &format!("the type `{name}`"), &help));
-            }
-            None => CastTarget::Unchanged,
-        };
-        let enum_name = (found.is_none() && !is_interval).then_some(token);
+        let found = find_cast_target(&name);
+        if found.is_none() && UNSUPPORTED_TYPES.contains(&name.as_str()) {
+            let help = format!("the known types are {KNOWN_TYPES}");
+            let construct = format!("the type `{name}`");
+            return Err(SqlError::untranslatable(token.span(), &construct, &help));
+        }
+        let enum_name = (found.is_none() && !is_interval).then_some(*token);
         let is_number = ["NUMERIC", "DECIMAL", "NUMBER"].contains(&name.as_str());
-        for more in ["PRECISION", "VARYING"] {
-            self.eat_word(more);
-        }
         let is_text = ["VARCHAR", "CHAR", "CHARACTER", "BPCHAR"].contains(&name.as_str());
-        let (mut scale, mut length) = (None, None);
-        if self.eat_symbol(b'(') {
-            let mut last = None;
-            let mut has_scale = false;
-            while !self.is_symbol(b')') {
-                let token = self.expect_token()?;
-                if token.is_symbol(b',') {
-                    has_scale = true;
-                } else {
-                    last = token.text(self.sql).parse().ok();
-                }
-            }
-            self.expect_symbol(b')')?;
-            scale = is_number.then(|| last.filter(|_| has_scale).unwrap_or(0));
-            length = last.filter(|_| is_text);
-        }
-        let _ = self.eat_words(&["WITHOUT", "TIME", "ZONE"])
-            || self.eat_words(&["WITH", "TIME", "ZONE"]);
-        let mut is_array = false;
-        while self.is_symbol(b'[') {
-            self.position += 1;
-            while !self.is_symbol(b']') {
-                self.expect_token()?;
-            }
-            self.expect_symbol(b']')?;
-            is_array = true;
-        }
+        let arguments = more.iter().take_while(|token| !token.is_symbol(b'['));
+        let numbers = arguments.filter(|token| token.lexeme == TokenKind::Number);
+        let numbers: Vec<Option<u32>> =
+            numbers.map(|token| token.text(self.sql).parse().ok()).collect();
+        let (scale, length) = match numbers.as_slice() {
+            [] => (None, None),
+            [one] => (is_number.then_some(0), one.filter(|_| is_text)),
+            [.., last] => (is_number.then(|| last.unwrap_or(0)), last.filter(|_| is_text)),
+        };
+        let is_array = more.iter().any(|token| token.is_symbol(b'['));
+        let target = found.unwrap_or(CastTarget::Unchanged);
         Ok(TypeName { target, enum_name, is_array, is_interval, scale, length })
     }
 
-    /// Parses the rest of `INTERVAL '…'` after its text.
-    pub fn parse_interval(&mut self, span: Range<usize>) -> Result<TypedSql, SqlError> {
-        let token =
-            self.tokens.get(self.position - 1).copied().filter(|t| t.lexeme == TokenKind::Text);
-        let mut text = token.map(|t| t.unquoted_text(self.sql)).unwrap_or_default();
-        let mut span = span;
-        // The unit can follow the text: INTERVAL '1' DAY
-        if let Some(unit) = self.peek().filter(|t| t.lexeme == TokenKind::Word)
-            && find_unit(unit.text(self.sql)).is_some()
-        {
-            self.position += 1;
-            text = format!("{text} {}", unit.text(self.sql));
-            span.end = unit.end;
-        }
-        Self::parse_interval_text(&text, span)
-    }
-
-    pub fn parse_interval_text(text: &str, span: Range<usize>) -> Result<TypedSql, SqlError> {
+    /// Parses the text of an interval.
+    pub fn parse_interval(text: &str, span: Range<usize>) -> Result<TypedExpr, SqlError> {
         let words: Vec<&str> = text.split_whitespace().collect();
         let is_ago = words.last().is_some_and(|w| w.eq_ignore_ascii_case("ago"));
         let words = &words[..words.len() - usize::from(is_ago)];
@@ -256,9 +197,10 @@ impl Parser<'_> {
         match parts.filter(|p| !p.is_empty()) {
             Some(parts) => {
                 let sql_type = SqlType::Interval(parts);
-                Ok(TypedSql { sql_type, precedence: OTHER, ..TypedSql::from_source(span) })
+                let precedence = Precedence::Bits;
+                Ok(TypedExpr { precedence, ..TypedExpr::new(span, sql_type) })
             }
-            None => Err(translation_error(
+            None => Err(SqlError::untranslatable(
                 span,
                 "this interval",
                 "write numbers and units, such as '3 days'",

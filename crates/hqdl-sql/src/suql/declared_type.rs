@@ -4,9 +4,8 @@
 
 use super::cast_target::CastTarget;
 use super::functions::{parse_boolean, parse_number};
-use super::literal::{TYPES, convert_literal_text};
-use super::parser::{PRIMARY, Parser, SqlType, SuqlSelect, TypedColumns, TypedSql, join_exprs};
-use super::text::SourceFragment;
+use super::literal::{convert_literal_text, find_cast_target};
+use super::translator::{SqlType, SuqlSelect, Translator, TypedColumns, TypedExpr};
 use crate::blendsql::SqlError;
 
 /// Error label for a text literal that cannot be converted to the other operand's type.
@@ -27,8 +26,7 @@ pub(super) fn parse_declared_type(declaration: &str) -> SqlType {
             _ => SqlType::Integer,
         };
     }
-    let found = TYPES.iter().find(|(names, _)| names.contains(&name));
-    found.map_or(SqlType::Unknown, |(_, target)| target.sql_type())
+    find_cast_target(name).map_or(SqlType::Unknown, CastTarget::sql_type)
 }
 
 impl SqlType {
@@ -68,38 +66,34 @@ impl SqlType {
 /// expressions.
 pub(super) fn find_common_type<'p>(
     sql: &str,
-    exprs: impl IntoIterator<Item = &'p TypedSql>,
+    exprs: impl IntoIterator<Item = &'p TypedExpr>,
 ) -> SqlType {
-    let is_null = |p: &TypedSql| {
+    let is_null = |p: &TypedExpr| {
         sql.get(p.span.clone()).is_some_and(|text| text.eq_ignore_ascii_case("NULL"))
     };
     let non_null = exprs.into_iter().filter(|p| !is_null(p));
-    let (texts, others): (Vec<&TypedSql>, Vec<&TypedSql>) =
+    let (texts, others): (Vec<&TypedExpr>, Vec<&TypedExpr>) =
         non_null.partition(|p| matches!(p.sql_type, SqlType::Literal(_)));
     let types = others.iter().map(|p| p.sql_type.as_column_type());
     let all_texts = if texts.is_empty() { SqlType::Unknown } else { SqlType::Text };
     types.reduce(|a, b| a.unify(&b)).unwrap_or(all_texts)
 }
 
-impl Parser<'_> {
+impl Translator<'_> {
     /// Converts alternative values to their common type, and returns that type.
     ///
     /// # Errors
     /// Returns [`SqlError`] for a text literal that cannot be converted.
-    pub fn coerce_to_common_type(&self, values: Vec<&mut TypedSql>) -> Result<SqlType, SqlError> {
+    pub fn coerce_to_common_type(
+        &mut self,
+        values: Vec<&mut TypedExpr>,
+    ) -> Result<SqlType, SqlError> {
         let common = find_common_type(self.sql, values.iter().map(|expr| &**expr));
         for expr in values {
-            match expr.sql_type.clone() {
-                SqlType::Literal(text) => {
-                    *expr = Self::convert_literal(expr.clone(), &text, &common)?;
-                }
+            match &expr.sql_type {
+                SqlType::Literal(_) => self.convert_literal(expr, &common)?,
                 SqlType::Date if common == SqlType::Timestamp => {
-                    let text = vec![expr.text.clone()];
-                    *expr = TypedSql::from_template(
-                        CastTarget::Timestamp.template(),
-                        text,
-                        expr.span.clone(),
-                    );
+                    self.wrap(expr, CastTarget::Timestamp.template());
                 }
                 _ => {}
             }
@@ -119,25 +113,23 @@ impl Parser<'_> {
     /// # Errors
     /// Returns [`SqlError`] for a text literal that cannot be converted.
     pub fn unify_operands(
-        left: TypedSql,
-        right: TypedSql,
-    ) -> Result<(TypedSql, TypedSql), SqlError> {
-        if let (SqlType::Row(a), SqlType::Row(b)) = (&left.sql_type, &right.sql_type)
+        &mut self,
+        left: &mut TypedExpr,
+        right: &mut TypedExpr,
+    ) -> Result<(), SqlError> {
+        if let (SqlType::Row(a), SqlType::Row(b)) = (&mut left.sql_type, &mut right.sql_type)
             && a.len() == b.len()
         {
-            let both = a.iter().cloned().zip(b.iter().cloned());
-            let both: Result<Vec<(TypedSql, TypedSql)>, SqlError> =
-                both.map(|(a, b)| Self::unify_operands(a, b)).collect();
-            let (a, b) = both?.into_iter().unzip();
-            return Ok((left.with_values(a), right.with_values(b)));
+            return a.iter_mut().zip(b).try_for_each(|(a, b)| self.unify_operands(a, b));
         }
-        Self::check_comparable(&left, &right)?;
-        let (of_left, of_right) = (left.clone(), right.clone());
-        Ok((Self::convert_operand(left, &of_right)?, Self::convert_operand(right, &of_left)?))
+        Self::check_comparable(left, right)?;
+        let of_left = left.clone();
+        self.convert_operand(left, right)?;
+        self.convert_operand(right, &of_left)
     }
 
     /// Fails if both types are known and cannot be compared, as in `PostgreSQL`.
-    fn check_comparable(left: &TypedSql, right: &TypedSql) -> Result<(), SqlError> {
+    fn check_comparable(left: &TypedExpr, right: &TypedExpr) -> Result<(), SqlError> {
         use SqlType::{Boolean, Date, Text, Time, Timestamp};
         let are_incompatible = |a: &SqlType, b: &SqlType| match a {
             Date | Timestamp | Time => b.is_number() || *b == Boolean,
@@ -149,7 +141,7 @@ impl Parser<'_> {
         {
             return Ok(());
         }
-        let describe = |expr: &TypedSql| match expr.sql_type {
+        let describe = |expr: &TypedExpr| match expr.sql_type {
             Date => "a date",
             Timestamp => "a timestamp",
             Time => "a time of a day",
@@ -164,41 +156,25 @@ impl Parser<'_> {
     }
 
     /// Converts an operand to the type of the other operand, if necessary.
-    fn convert_operand(expr: TypedSql, other: &TypedSql) -> Result<TypedSql, SqlError> {
-        if let SqlType::Literal(text) = &expr.sql_type {
-            let text = text.clone();
-            return Self::convert_literal(expr, &text, &other.sql_type);
+    fn convert_operand(&mut self, expr: &mut TypedExpr, other: &TypedExpr) -> Result<(), SqlError> {
+        use SqlType::{Boolean, Date, Literal, Text, Timestamp, Unknown};
+        if let Literal(_) = expr.sql_type {
+            return self.convert_literal(expr, &other.sql_type);
         }
+        // Compare the stored values of two columns directly, so that an index can be used.
+        let is_only_column = expr.is_column && !other.is_column;
         let target = match (&expr.sql_type, &other.sql_type) {
-            // Compare the stored values of two columns directly, so that an index can be used.
-            (SqlType::Boolean, SqlType::Boolean | SqlType::Literal(_))
-                if expr.is_column() && !other.is_column() =>
-            {
-                CastTarget::Boolean
-            }
-            (SqlType::Date, SqlType::Date | SqlType::Literal(_))
-                if expr.is_column() && !other.is_column() =>
-            {
-                CastTarget::Date
-            }
-            (SqlType::Timestamp, SqlType::Timestamp | SqlType::Literal(_))
-                if expr.is_column() && !other.is_column() =>
-            {
+            (Boolean, Boolean | Literal(_)) if is_only_column => CastTarget::Boolean,
+            (Date, Date | Literal(_)) if is_only_column => CastTarget::Date,
+            (Timestamp, Timestamp | Literal(_)) if is_only_column => CastTarget::Timestamp,
+            (Timestamp, Date) if expr.is_column => CastTarget::Timestamp,
+            (Date | Text | Unknown, Timestamp) if !other.is_column || expr.sql_type == Date => {
                 CastTarget::Timestamp
             }
-            (SqlType::Timestamp, SqlType::Date) if expr.is_column() => CastTarget::Timestamp,
-            (SqlType::Date | SqlType::Text | SqlType::Unknown, SqlType::Timestamp)
-                if !other.is_column() || expr.sql_type == SqlType::Date =>
-            {
-                CastTarget::Timestamp
-            }
-            _ => return Ok(expr),
+            _ => return Ok(()),
         };
-        let span = expr.span.clone();
-        Ok(TypedSql {
-            sql_type: expr.sql_type,
-            ..TypedSql::from_template(target.template(), vec![expr.text], span)
-        })
+        self.wrap(expr, target.template());
+        Ok(())
     }
 
     /// Converts a text literal to the type of the other operand.
@@ -206,72 +182,63 @@ impl Parser<'_> {
     /// # Errors
     /// Returns [`SqlError`] for a text that cannot be converted.
     pub fn convert_literal(
-        expr: TypedSql,
-        text: &str,
+        &mut self,
+        expr: &mut TypedExpr,
         target_type: &SqlType,
-    ) -> Result<TypedSql, SqlError> {
+    ) -> Result<(), SqlError> {
+        let SqlType::Literal(text) = &expr.sql_type else { return Ok(()) };
         let span = expr.span.clone();
         let target = match target_type {
-            SqlType::Boolean => return Self::parse_boolean_literal(text, span, UNIFY_LABEL),
-            SqlType::Array => return Ok(Self::coerce_to_array(expr)),
+            SqlType::Boolean => {
+                let word = Self::parse_boolean_literal(text, span.clone(), UNIFY_LABEL)?;
+                self.replace(span.clone(), word);
+                *expr = TypedExpr::new(span, SqlType::Boolean);
+                return Ok(());
+            }
+            SqlType::Array => {
+                self.coerce_to_array(expr);
+                return Ok(());
+            }
             number if number.is_number() => {
                 if parse_number(text).is_none() {
                     let message = format!("'{text}' is not a number");
                     return Err(SqlError::new(span, message, UNIFY_LABEL));
                 }
-                let fragment =
-                    SourceFragment::Generated(format!("({})", text.trim()), span.clone());
-                return Ok(TypedSql {
-                    sql_type: target_type.clone(),
-                    ..TypedSql::new(vec![fragment], span)
-                });
+                self.replace(span.clone(), format!("({})", text.trim()));
+                *expr = TypedExpr::new(span, target_type.clone());
+                return Ok(());
             }
             SqlType::Date => CastTarget::Date,
             SqlType::Timestamp => CastTarget::Timestamp,
             SqlType::Time => CastTarget::Time,
-            _ => return Ok(expr),
+            _ => return Ok(()),
         };
-        Ok(convert_literal_text(target, text, &span)?.unwrap_or(expr))
+        if let Some((sql, sql_type)) = convert_literal_text(target, text, &span)? {
+            self.replace(span.clone(), sql);
+            *expr = TypedExpr::new(span, sql_type);
+        }
+        Ok(())
     }
 
     /// Converts a condition that is a declared boolean column to a boolean.
-    pub fn to_condition(expr: TypedSql) -> TypedSql {
-        if expr.sql_type != SqlType::Boolean || !expr.is_column() {
-            return expr;
+    pub fn convert_to_condition(&mut self, expr: &mut TypedExpr) {
+        if expr.sql_type == SqlType::Boolean && expr.is_column {
+            self.wrap(expr, CastTarget::Boolean.template());
         }
-        let span = expr.span.clone();
-        TypedSql::from_template(CastTarget::Boolean.template(), vec![expr.text], span)
-            .with_boolean_type()
     }
 
-    /// Converts a text literal to a boolean.
+    /// Returns TRUE or FALSE for the text of a boolean.
     pub fn parse_boolean_literal(
         text: &str,
         span: std::ops::Range<usize>,
         label: &str,
-    ) -> Result<TypedSql, SqlError> {
+    ) -> Result<&'static str, SqlError> {
         let Some(is_true) = parse_boolean(text) else {
             let message = format!("'{text}' is neither true nor false");
             let error = SqlError::new(span, message, label);
             return Err(error.with_help("write TRUE or FALSE, or a text such as 'yes' or 'no'"));
         };
-        let word = if is_true { "TRUE" } else { "FALSE" };
-        Ok(TypedSql::new(vec![SourceFragment::Generated(word.to_owned(), span.clone())], span)
-            .with_boolean_type())
-    }
-}
-
-impl TypedSql {
-    /// Returns the row value with its values replaced.
-    fn with_values(self, values: Vec<Self>) -> Self {
-        let text = join_exprs(self.span.start, values, self.span.end);
-        Self { text, ..self }
-    }
-
-    /// Returns true for a plain column, whose stored values may be formatted differently from
-    /// computed values.
-    fn is_column(&self) -> bool {
-        self.precedence == PRIMARY && matches!(self.text.as_slice(), [SourceFragment::Column(..)])
+        Ok(if is_true { "TRUE" } else { "FALSE" })
     }
 }
 

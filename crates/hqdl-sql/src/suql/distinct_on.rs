@@ -14,142 +14,136 @@
 
 use std::ops::Range;
 
-use super::parser::{DistinctOn, Parser, TableSource, TypedSql, join_exprs, translation_error};
-use super::query::rename_elements;
-use super::text::{SourceFragment, SqlText};
+use super::translator::{TableSource, Translator, TypedExpr};
 use crate::blendsql::SqlError;
 use crate::blendsql::lexer::{Token, TokenKind};
+use crate::blendsql::tree::{Expr, ExprKind, OrderTerm, SelectCore};
+use crate::translated::EditText;
 use hqdl_values::sql::quote_name;
 
 /// A result column, or a column of a `*`.
 struct ResultItem {
-    text: SqlText,
+    text: EditText,
     name: String,
     /// Byte range of the alias; `None` without an alias.
     alias: Option<Range<usize>>,
     /// Tokens of the expression.
     words: Vec<String>,
-    /// Index of the column in `text` that the question is about, if the outer query asks it.
-    asked: Option<usize>,
+    /// Byte ranges of the question and of its column, if the outer query asks it.
+    asked: Option<(Range<usize>, Range<usize>)>,
 }
 
 /// A term of ON or ORDER BY.
 struct Term<'i> {
-    text: &'i SqlText,
+    text: EditText,
     words: &'i [String],
     direction: &'i str,
 }
 
-impl Parser<'_> {
-    /// Parses `ON (…)` after the DISTINCT of a SELECT; `start` is the offset of SELECT.
-    pub fn parse_distinct_on(&mut self, start: usize) -> Result<DistinctOn, SqlError> {
-        let distinct = self.position - 1;
-        self.expect_word("ON")?;
-        let words = self.tokens[distinct].start..self.previous_token_end();
-        self.expect_symbol(b'(')?;
-        let on = self.parse_exprs()?;
-        let head = start..self.expect_symbol(b')')?;
-        Ok(DistinctOn { head, words, on, columns: Vec::new(), from: None, rows: Vec::new() })
-    }
-
-    /// Parses the ORDER BY after a SELECT with `DISTINCT ON`, and returns the translated query. In
-    /// a compound, ORDER BY belongs to the whole query.
+impl Translator<'_> {
+    /// Translates a SELECT with `DISTINCT ON`, whose clauses have been translated, and its ORDER BY,
+    /// which has not. `unnested` are the FROM entries to add at an offset.
     ///
     /// # Errors
     /// Returns [`SqlError`] for an invalid term, if the columns of a `*` are not known, or if ORDER
     /// BY does not begin with the expressions of `DISTINCT ON`.
-    pub fn finish_distinct_on(
+    pub fn translate_distinct_on(
         &mut self,
-        distinct: DistinctOn,
-        in_compound: bool,
-    ) -> Result<TypedSql, SqlError> {
-        let DistinctOn { head, words, on, columns, from, rows } = distinct;
-        let rows_end = self.previous_token_end();
+        core: &SelectCore,
+        on: &[TypedExpr],
+        order: &[OrderTerm],
+        unnested: (usize, Option<EditText>),
+    ) -> Result<(), SqlError> {
+        let rows_end = self.find_rows_end(core);
+        let head = self.tokens_in(&core.span);
+        let words = match head {
+            [_, distinct, on, ..] => distinct.start..on.end,
+            _ => core.span.clone(),
+        };
         let refusal = || {
             let help = "list its columns, followed by ORDER BY";
-            translation_error(words.clone(), "DISTINCT ON", help)
+            SqlError::untranslatable(words.clone(), "DISTINCT ON", help)
         };
-        let rows_span = from.ok_or_else(refusal)?..rows_end;
-        let items = self.read_result_items(columns, &rows_span).ok_or_else(refusal)?;
-        let mut order = Vec::new();
-        if !in_compound && self.eat_words(&["ORDER", "BY"]) {
-            self.may_unnest = true;
-            order = self.parse_order_terms()?;
-            self.may_unnest = false;
-        }
-        let words = |expr: &TypedSql| self.read_comparable_tokens(&expr.span);
-        let words: Vec<Vec<String>> =
-            on.iter().chain(order.iter().map(|(expr, _)| expr)).map(words).collect();
-        let (on_words, order_words) = words.split_at(on.len());
+        let columns_end = core.columns.last().map_or(core.span.start, |column| column.span.end);
+        let from = self.tokens_in(&(columns_end..rows_end)).first();
+        let from = from.filter(|_| !core.from.is_empty()).ok_or_else(refusal)?;
+        let rows = from.start..rows_end;
+        let items = self.read_result_items(core, &rows).ok_or_else(refusal)?;
+        let keys = self.translate_with_unnest(|t| t.translate_order_by(order))?;
+        let read = |expr: &TypedExpr| self.read_comparable_tokens(&expr.span);
+        let words: Vec<Vec<String>> = on.iter().chain(&keys).map(read).collect();
+        let (on_words, key_words) = words.split_at(on.len());
         let on: Vec<Term<'_>> = on
             .iter()
             .zip(on_words)
-            .map(|(expr, words)| resolve_term(&items, &expr.text, words, ""))
+            .map(|(expr, words)| resolve_term(&items, &expr.span, words, ""))
             .collect();
-        let terms: Vec<Term<'_>> = order
+        let ends: Vec<usize> = order.iter().map(|term| self.find_term_end(term)).collect();
+        let terms: Vec<Term<'_>> = keys
             .iter()
-            .zip(order_words)
-            .map(|((expr, direction), words)| {
-                let direction = self.sql.get(direction.clone()).unwrap_or_default();
-                resolve_term(&items, &expr.text, words, direction)
+            .zip(key_words)
+            .zip(&ends)
+            .map(|((key, words), end)| {
+                let direction = self.text(&(key.span.end..*end));
+                resolve_term(&items, &key.span, words, direction)
             })
             .collect();
         if let Some(n) = find_misordered_term(&on, &terms) {
             let message = "ORDER BY must begin with the expressions of DISTINCT ON";
             let label = "expected the expressions of DISTINCT ON first";
-            let error = SqlError::new(order[n].0.span.clone(), message, label);
+            let error = SqlError::new(keys[n].span.clone(), message, label);
             return Err(
                 error.with_help("DISTINCT ON keeps the first row of each group in this order")
             );
         }
-        let rows = join_exprs(rows_span.start, rows, rows_end);
-        let span = head.start..self.previous_token_end();
-        let mut text = write_first_rows(&items, &on, &terms, rows, &span);
-        if let Some(select) = self.selects.last() {
-            self.rewrite_row_counts(&mut text, select)?;
-            rename_elements(&mut text, select);
-        }
-        Ok(TypedSql::new(text, span))
+        let (from_end, unnested) = unnested;
+        let rows = EditText::concat([
+            (rows.start..from_end).into(),
+            unnested.unwrap_or_default(),
+            (from_end..rows.end).into(),
+        ]);
+        let text = write_first_rows(&items, &on, &terms, rows);
+        let end = ends.last().copied().unwrap_or(rows_end);
+        self.replace(core.span.start..end, text);
+        Ok(())
     }
 
     /// Returns the result columns; `None` if the columns of a `*` are not known.
-    fn read_result_items(
-        &self,
-        columns: Vec<(TypedSql, Option<Token>)>,
-        rows: &Range<usize>,
-    ) -> Option<Vec<ResultItem>> {
+    fn read_result_items(&self, core: &SelectCore, rows: &Range<usize>) -> Option<Vec<ResultItem>> {
         let known = self.table_columns(None).unwrap_or_default();
         let mut items = Vec::new();
-        for (expr, alias) in columns {
-            if let [SourceFragment::Star(span, table)] = expr.text.as_slice() {
-                let columns = self.table_columns(table.as_deref())?;
+        for column in &core.columns {
+            let Some(expr) = &column.expr else {
+                let columns = self.table_columns(column.star_table.as_deref())?;
                 items.extend(columns.into_iter().map(|(sql, name)| ResultItem {
-                    text: vec![SourceFragment::Generated(sql, span.clone())],
+                    text: sql.into(),
                     words: vec![name.to_lowercase()],
                     name,
                     alias: None,
                     asked: None,
                 }));
                 continue;
-            }
-            // Drop the marks of possible array elements, because the outer query names each column.
-            let is_mark = |fragment: &SourceFragment| matches!(fragment, SourceFragment::Generated(text, _) if text.starts_with('\0'));
-            let text: SqlText = expr.text.iter().filter(|f| !is_mark(f)).cloned().collect();
-            let name = match (alias, text.as_slice()) {
-                (Some(alias), _) => alias.unquoted_text(self.sql),
-                (None, [SourceFragment::Column(_, _, column)]) => column.clone(),
-                _ => self.sql.get(expr.span.clone()).unwrap_or_default().to_owned(),
             };
-            let asked = self.find_asked_column(&expr.span, &text, &known).filter(|_| {
+            let name = match (&column.alias, &expr.kind) {
+                (Some(alias), _) => alias.clone(),
+                (None, ExprKind::Column { column, .. }) => column.clone(),
+                _ => self.text(&expr.span).to_owned(),
+            };
+            let asked = self.find_asked_column(expr, &known).filter(|_| {
                 let uses_answer = |t: &Token| {
                     t.is_word(self.sql, "GROUP")
-                        || alias.is_some() && t.unquoted_text(self.sql).eq_ignore_ascii_case(&name)
+                        || column.alias.is_some()
+                            && t.unquoted_text(self.sql).eq_ignore_ascii_case(&name)
                 };
-                !self.list_tokens_in(rows).any(uses_answer)
+                !self.tokens_in(rows).iter().any(uses_answer)
             });
-            let alias = alias.map(|token| expr.span.end..token.end);
-            let words = self.read_comparable_tokens(&expr.span);
-            items.push(ResultItem { text, name, alias, words, asked });
+            items.push(ResultItem {
+                text: expr.span.clone().into(),
+                name,
+                alias: column.alias.is_some().then(|| expr.span.end..column.span.end),
+                words: self.read_comparable_tokens(&expr.span),
+                asked: asked.map(|column| (expr.span.clone(), column)),
+            });
         }
         Some(items)
     }
@@ -173,39 +167,32 @@ impl Parser<'_> {
         (!found.is_empty()).then_some(found)
     }
 
-    /// Returns the index of the fragment with the column that a question is about. Returns `None`
-    /// if the expression is not a question about a column, or if the column is not in `known`.
-    fn find_asked_column(
-        &self,
-        span: &Range<usize>,
-        text: &SqlText,
-        known: &[(String, String)],
-    ) -> Option<usize> {
-        let tokens: Vec<Token> = self.list_tokens_in(span).copied().collect();
-        let [asks, open, inner @ .., close] = tokens.as_slice() else { return None };
-        let is_question = ["answer", "summary"].iter().any(|word| asks.is_word(self.sql, word));
-        let rest = match inner {
-            [_, dot, _, rest @ ..] if dot.is_symbol(b'.') => rest,
-            [_, rest @ ..] => rest,
-            [] => return None,
+    /// Returns the byte range of the column that a question is about. Returns `None` if the
+    /// expression is not a question about a column, or if the column is not in `known`.
+    fn find_asked_column(&self, expr: &Expr, known: &[(String, String)]) -> Option<Range<usize>> {
+        let ExprKind::Function { name, window: None, has_modifier: false, filter: None, args } =
+            &expr.kind
+        else {
+            return None;
         };
-        let is_whole = open.is_symbol(b'(') && close.is_symbol(b')');
-        let is_one_text = match rest {
-            [] => true,
-            [comma, text] => comma.is_symbol(b',') && text.lexeme == TokenKind::Text,
-            _ => false,
+        let [of, question @ ..] = args.as_slice() else { return None };
+        let ExprKind::Column { column, .. } = &of.kind else { return None };
+        let is_text = |question: &Expr| {
+            let tokens = self.tokens_in(&question.span);
+            matches!(tokens, [text] if text.lexeme == TokenKind::Text)
         };
-        let column = text.iter().position(|f| matches!(f, SourceFragment::Column(..)))?;
-        let SourceFragment::Column(_, _, name) = text.get(column)? else { return None };
-        let is_known = known.iter().any(|(_, known)| known == name);
-        (is_question && is_whole && is_one_text && is_known).then_some(column)
+        let is_known = known.iter().any(|(_, known)| known == column);
+        let is_question = matches!(name.as_str(), "answer" | "summary")
+            && question.len() < 2
+            && question.iter().all(is_text);
+        (is_question && is_known).then(|| of.span.clone())
     }
 
     /// Returns the tokens of a range in a form that can be compared: a column is equal with and
     /// without its table qualifier.
     fn read_comparable_tokens(&self, span: &Range<usize>) -> Vec<String> {
         let mut words: Vec<String> = Vec::new();
-        for token in self.list_tokens_in(span) {
+        for token in self.tokens_in(span) {
             let is_name =
                 matches!(token.lexeme, TokenKind::Word | TokenKind::Quoted | TokenKind::Name);
             if is_name && words.last().is_some_and(|last| last == ".") {
@@ -219,18 +206,12 @@ impl Parser<'_> {
         }
         words
     }
-
-    fn list_tokens_in(&self, span: &Range<usize>) -> impl Iterator<Item = &Token> {
-        let first = self.tokens.partition_point(|token| token.start < span.start);
-        let end = self.tokens.partition_point(|token| token.start < span.end);
-        self.tokens[first..end.max(first)].iter()
-    }
 }
 
 /// Resolves a term, which can be the name or position of a result column.
 fn resolve_term<'i>(
     items: &'i [ResultItem],
-    text: &'i SqlText,
+    span: &Range<usize>,
     words: &'i [String],
     direction: &'i str,
 ) -> Term<'i> {
@@ -244,8 +225,8 @@ fn resolve_term<'i>(
         _ => None,
     };
     match item {
-        Some(item) => Term { text: &item.text, words: &item.words, direction },
-        None => Term { text, words, direction },
+        Some(item) => Term { text: item.text.clone(), words: &item.words, direction },
+        None => Term { text: span.clone().into(), words, direction },
     }
 }
 
@@ -265,64 +246,57 @@ fn find_misordered_term(on: &[Term<'_>], order: &[Term<'_>]) -> Option<usize> {
     None
 }
 
-/// Writes the query that selects the first row of each partition.
+/// Returns the query that selects the first row of each partition.
 fn write_first_rows(
     items: &[ResultItem],
     on: &[Term<'_>],
     order: &[Term<'_>],
-    rows: SqlText,
-    span: &Range<usize>,
-) -> SqlText {
-    let generated = |text: String| SourceFragment::Generated(text, span.clone());
-    let separator = |n: usize| if n == 0 { "" } else { ", " };
-    let mut text = vec![generated("SELECT ".to_owned())];
+    rows: EditText,
+) -> EditText {
+    let mut columns = Vec::new();
+    let mut inner_columns = Vec::new();
     for (n, item) in items.iter().enumerate() {
-        text.push(generated(separator(n).to_owned()));
         let (column, name) = (format!("hq_c{}", n + 1), quote_name(&item.name));
-        match item.asked {
-            Some(asked) => {
-                text.extend(item.text[..asked].iter().cloned());
-                text.push(generated(column));
-                text.extend(item.text[asked + 1..].iter().cloned());
-                text.push(generated(format!(" AS {name}")));
-            }
-            None if item.alias.is_some() => text.push(generated(name)),
-            None => text.push(generated(format!("{column} AS {name}"))),
-        }
-    }
-    text.push(generated(" FROM (SELECT ".to_owned()));
-    for (n, item) in items.iter().enumerate() {
-        text.push(generated(separator(n).to_owned()));
-        match (item.asked, &item.alias) {
-            (Some(asked), _) => text.push(item.text[asked].clone()),
-            (None, _) => text.extend(item.text.iter().cloned()),
-        }
-        text.push(match (item.asked, &item.alias) {
+        columns.push(match &item.asked {
+            Some((question, asked)) => EditText::concat([
+                (question.start..asked.start).into(),
+                column.into(),
+                (asked.end..question.end).into(),
+                format!(" AS {name}").into(),
+            ]),
+            None if item.alias.is_some() => name.into(),
+            None => format!("{column} AS {name}").into(),
+        });
+        let inner_name = format!(" AS hq_c{}", n + 1).into();
+        inner_columns.push(match (&item.asked, &item.alias) {
+            (Some((_, asked)), _) => EditText::concat([asked.clone().into(), inner_name]),
             // GROUP BY may refer to an alias.
-            (None, Some(alias)) => SourceFragment::Source(alias.clone()),
-            _ => generated(format!(" AS hq_c{}", n + 1)),
+            (None, Some(alias)) => EditText::concat([item.text.clone(), alias.clone().into()]),
+            (None, None) => EditText::concat([item.text.clone(), inner_name]),
         });
     }
     for (n, term) in order.iter().enumerate() {
-        text.push(generated(", ".to_owned()));
-        text.extend(term.text.iter().cloned());
-        text.push(generated(format!(" AS hq_o{}", n + 1)));
+        let name = format!(" AS hq_o{}", n + 1);
+        inner_columns.push(EditText::concat([term.text.clone(), name.into()]));
     }
-    text.push(generated(", row_number() OVER (PARTITION BY ".to_owned()));
-    for (n, term) in on.iter().enumerate() {
-        text.push(generated(separator(n).to_owned()));
-        text.extend(term.text.iter().cloned());
-    }
-    for (n, term) in order.iter().enumerate() {
-        text.push(generated(if n == 0 { " ORDER BY ".to_owned() } else { ", ".to_owned() }));
-        text.extend(term.text.iter().cloned());
-        text.push(generated(term.direction.to_owned()));
-    }
-    text.push(generated(") AS hq_n ".to_owned()));
-    text.extend(rows);
-    let outer_order: Vec<String> =
-        order.iter().enumerate().map(|(n, t)| format!("hq_o{}{}", n + 1, t.direction)).collect();
+    let on = on.iter().map(|term| term.text.clone()).collect();
+    let keys = order.iter();
+    let keys = keys.map(|term| EditText::concat([term.text.clone(), term.direction.into()]));
     let by = if order.is_empty() { "" } else { " ORDER BY " };
-    text.push(generated(format!(") AS hq_d WHERE hq_n = 1{by}{}", outer_order.join(", "))));
-    text
+    let outer_keys = order.iter().enumerate();
+    let outer_keys: Vec<String> =
+        outer_keys.map(|(n, term)| format!("hq_o{}{}", n + 1, term.direction)).collect();
+    EditText::concat([
+        "SELECT ".into(),
+        EditText::join(columns, ", "),
+        " FROM (SELECT ".into(),
+        EditText::join(inner_columns, ", "),
+        ", row_number() OVER (PARTITION BY ".into(),
+        EditText::join(on, ", "),
+        by.into(),
+        EditText::join(keys.collect(), ", "),
+        ") AS hq_n ".into(),
+        rows,
+        format!(") AS hq_d WHERE hq_n = 1{by}{}", outer_keys.join(", ")).into(),
+    ])
 }

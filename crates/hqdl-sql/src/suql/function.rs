@@ -1,11 +1,16 @@
-//! Parser of function calls.
+//! Translates function calls.
+
+use std::ops::Range;
 
 use super::declared_type::find_common_type;
 use super::operator::check_pattern;
-use super::parser::{Parser, SqlType, TypedSql, join_exprs, translation_error};
-use super::text::SourceFragment;
+use super::translator::{
+    PendingKind, SqlType, Translator, TypedExpr, UnnestedArray, fill_template,
+};
 use crate::blendsql::SqlError;
-use crate::blendsql::lexer::{Token, TokenKind};
+use crate::blendsql::tree::{Expr, ExprKind, ExprOperator};
+use crate::translated::EditText;
+use hqdl_values::sql::quote_text;
 
 /// `PostgreSQL`'s functions: name, number of arguments, and template of the equivalent in `SQLite`.
 const FUNCTIONS: [(&str, usize, &str); 90] = [
@@ -214,160 +219,225 @@ pub fn has_function(name: &str) -> bool {
         || ["any", "date_trunc"].contains(&name)
 }
 
-/// Contents of the parentheses of a function call.
-struct ParsedArguments {
-    /// Arguments, followed by the ORDER BY terms.
-    exprs: Vec<TypedSql>,
-    /// Number of arguments.
-    count: usize,
+/// Returns true for a function that returns rows. `name` is in lower case.
+pub(super) fn is_set_function(name: &str) -> bool {
+    SET_FUNCTIONS.iter().any(|(rows, _)| *rows == name)
+}
+
+/// A function call without its FILTER and OVER.
+pub(super) struct SuqlCall<'e> {
+    /// Name in lower case.
+    pub name: &'e str,
+    /// Byte range from the name, without its schema, to the `)`.
+    pub span: Range<usize>,
+    /// Start of the `(`.
+    pub paren: usize,
+    /// Translated arguments.
+    pub args: Vec<TypedExpr>,
     /// Whether there is neither DISTINCT nor ALL nor ORDER BY.
     is_plain: bool,
     is_distinct: bool,
 }
 
-impl Parser<'_> {
-    /// Parses a function call, starting at its opening parenthesis.
-    pub fn parse_function(&mut self, first: Token, names: &[Token]) -> Result<TypedSql, SqlError> {
-        let start = first.start;
-        let name = match names {
-            [one] => one.unquoted_text(self.sql).to_lowercase(),
-            [.., last] => last.unquoted_text(self.sql).to_lowercase(),
-            [] => String::new(),
+impl Translator<'_> {
+    /// Translates a function call with its FILTER and OVER.
+    pub fn translate_function(&mut self, expr: &Expr, name: &str) -> Result<TypedExpr, SqlError> {
+        let ExprKind::Function { args, filter, window, .. } = &expr.kind else {
+            return Ok(TypedExpr::new(expr.span.clone(), SqlType::Unknown));
         };
-        if let [schema, last] = names
-            && ["public", "pg_catalog"]
-                .contains(&schema.unquoted_text(self.sql).to_lowercase().as_str())
-        {
-            let expr = self.parse_function(*last, std::slice::from_ref(last))?;
-            return Ok(TypedSql { span: start..expr.span.end, ..expr });
+        let start = self.find_function_start(&expr.span);
+        if expr.span.start < start {
+            self.replace(expr.span.start..start, "");
         }
-        if SET_FUNCTIONS.iter().any(|(rows, _)| *rows == name) {
-            return self.parse_set_function(first, &name);
+        if is_set_function(name) {
+            let args = self.translate_exprs(args)?;
+            return self.translate_set_function(name, &args, expr.span.clone());
         }
-        let open = self.position;
-        self.position += 1;
-        let ParsedArguments { mut exprs, count: arg_count, is_plain, is_distinct } =
-            self.parse_arguments()?;
-        let end = self.expect_symbol(b')')?;
-        let is_question = matches!(name.as_str(), "answer" | "summary") && names.len() == 1;
-        let mut sql_type = self.infer_result_type(&name, &exprs, arg_count);
+        let call = self.read_call(name, args, start)?;
+        let typed = match self.translate_special_syntax(&call)? {
+            Some(typed) => typed,
+            None => self.translate_call(call, args)?,
+        };
+        if let Some(filter) = filter {
+            self.translate_expr(filter)?;
+        }
+        for expr in window.iter().flat_map(|window| window.exprs()) {
+            self.translate_sort_key(expr)?;
+        }
+        Ok(TypedExpr { span: expr.span.clone(), ..typed })
+    }
+
+    /// Returns the start of a function's name without the schema `public` or `pg_catalog`.
+    fn find_function_start(&self, span: &Range<usize>) -> usize {
+        match self.tokens_in(span) {
+            [schema, dot, name, ..] if dot.is_symbol(b'.') => {
+                let schema = schema.unquoted_text(self.sql).to_lowercase();
+                let is_default = ["public", "pg_catalog"].contains(&schema.as_str());
+                if is_default { name.start } else { span.start }
+            }
+            _ => span.start,
+        }
+    }
+
+    /// Returns the end of the call that begins at `start` and has this last argument.
+    pub fn find_call_end(&self, start: usize, last: Option<&TypedExpr>) -> usize {
+        let after = last.map_or(start, |last| last.span.end);
+        let first = self.tokens.partition_point(|token| token.start < after);
+        let close = self.tokens[first..].iter().find(|token| token.is_symbol(b')'));
+        close.map_or(after, |token| token.end)
+    }
+
+    /// Translates the arguments of a function and the terms of their ORDER BY.
+    fn read_call<'e>(
+        &mut self,
+        name: &'e str,
+        args: &[Expr],
+        start: usize,
+    ) -> Result<SuqlCall<'e>, SqlError> {
+        let after = self.tokens.partition_point(|token| token.start < start);
+        let mut tokens = self.tokens[after..].iter();
+        let paren = tokens.find(|token| token.is_symbol(b'(')).map_or(start, |token| token.start);
+        let first = tokens.next();
+        let is_first = |word: &str| first.is_some_and(|token| token.is_word(self.sql, word));
+        let (is_distinct, has_all) = (is_first("DISTINCT"), is_first("ALL"));
+        let begins_order = |n: &usize| {
+            let before = n.checked_sub(1).map_or(paren, |before| args[before].span.end);
+            self.has_word(before..args[*n].span.start, "ORDER")
+        };
+        let count = (0..args.len()).find(begins_order).unwrap_or(args.len());
+        let (values, keys) = args.split_at(count);
+        let typed = self.translate_exprs(values)?;
+        typed.iter().try_for_each(Self::ensure_value)?;
+        let mut last = typed.last().cloned();
+        for key in keys {
+            last = Some(self.translate_sort_key(key)?);
+        }
+        let span = start..self.find_call_end(paren, last.as_ref());
+        let is_plain = !is_distinct && !has_all && keys.is_empty();
+        Ok(SuqlCall { name, span, paren, args: typed, is_plain, is_distinct })
+    }
+
+    fn translate_call(
+        &mut self,
+        mut call: SuqlCall<'_>,
+        args: &[Expr],
+    ) -> Result<TypedExpr, SqlError> {
+        let (name, span) = (call.name, call.span.clone());
+        let mut sql_type = self.infer_result_type(name, &call.args);
         if sql_type == SqlType::ComputedInterval
-            && FIRST_ARGUMENT_FUNCTIONS.contains(&name.as_str())
+            && FIRST_ARGUMENT_FUNCTIONS.contains(&name)
             && name != "nullif"
         {
             let help = "compute with seconds instead: extract(epoch FROM …)";
-            return Err(translation_error(start..end, &format!("`{name}` of intervals"), help));
+            return Err(SqlError::untranslatable(span, &format!("`{name}` of intervals"), help));
         }
-        if COMMON_TYPE_FUNCTIONS.contains(&name.as_str()) || name == "nullif" {
-            sql_type = self.coerce_to_common_type(exprs.iter_mut().collect())?;
+        if COMMON_TYPE_FUNCTIONS.contains(&name) || name == "nullif" {
+            sql_type = self.coerce_to_common_type(call.args.iter_mut().collect())?;
         }
-        if let ("is_relevant", [_, question]) = (name.as_str(), exprs.as_slice()) {
-            let SqlType::Literal(question) = &question.sql_type else {
-                let construct = "`is_relevant` with a computed question";
-                return Err(translation_error(start..end, construct, "write the question as '…'"));
-            };
-            let question_sql = format!("is this document relevant to: {question}");
-            let question_sql = hqdl_values::sql::quote_text(&question_sql);
-            let template = format!("(answer({{}}, {question_sql}) = 'Yes')");
-            let document = exprs.swap_remove(0);
-            let expr = TypedSql::from_template(&template, vec![document.text], start..end);
-            return self.parse_call_suffix(expr.with_boolean_type());
+        if let Some(typed) = self.translate_rewritten_call(&call)? {
+            return Ok(typed);
         }
-        if let (true, [_, pattern, ..]) = (name.starts_with("regexp_"), exprs.as_slice()) {
+        if let (true, [_, pattern, ..]) = (name.starts_with("regexp_"), call.args.as_slice()) {
             check_pattern(pattern, "match")?;
-            self.check_regex_flags(&name, &exprs)?;
+            self.check_regex_flags(name, &call.args)?;
         }
-        if let ("count", [one]) = (name.as_str(), exprs.as_mut_slice())
-            && let [SourceFragment::Star(span, Some(table))] = one.text.as_slice()
+        if let (
+            "count",
+            [Expr { kind: ExprKind::Operation(ExprOperator::TableRow(table), _), span }],
+        ) = (name, args)
         {
-            one.text = vec![SourceFragment::CountedRows(span.clone(), table.clone(), !is_plain)];
+            let kind = PendingKind::CountedRows(table.clone(), !call.is_plain);
+            self.add_pending_name(span.clone(), kind);
         }
-        if let ("round", [of]) = (name.as_str(), exprs.as_mut_slice()) {
-            of.round_half_even();
-        }
-        if let (true, "string_agg", [of, between]) = (is_distinct, name.as_str(), exprs.as_slice())
-        {
-            return Ok(translate_string_agg_distinct(of, between, start..end));
+        if let ("round", [of]) = (name, call.args.as_mut_slice()) {
+            self.round_half_even(of);
         }
         if let Some((_, count, template)) = FUNCTIONS
             .iter()
-            .find(|(n, count, _)| *n == name && [arg_count, ANY_COUNT].contains(count))
+            .find(|(n, count, _)| *n == name && [call.args.len(), ANY_COUNT].contains(count))
         {
-            let mut expr = if is_plain || template.matches('(').count() == 1 && *count == 1 {
-                self.apply_template(template, exprs, open, start, end)
-            } else {
+            if !call.is_plain && (template.matches('(').count() > 1 || *count != 1) {
                 let construct = format!("`{name}` with DISTINCT or ORDER BY in its arguments");
-                return Err(translation_error(start..end, &construct, "leave them out"));
-            };
-            if expr.sql_type == SqlType::Unknown {
-                expr.sql_type = sql_type;
+                return Err(SqlError::untranslatable(span, &construct, "leave them out"));
             }
-            return self.parse_call_suffix(expr);
+            self.apply_template(template, &call);
+            let is_question = template.starts_with("{{");
+            return Ok(TypedExpr::new(span, if is_question { SqlType::Call } else { sql_type }));
         }
-        if let Some(error) = self.argument_count_error(&name, arg_count, names, start..end) {
+        let written = self.text(&(span.start..call.paren)).trim_end();
+        if let Some(error) =
+            Self::argument_count_error(name, call.args.len(), written, span.clone())
+        {
             return Err(error);
         }
-        if let ("date_part" | "date_trunc", [part, _]) = (name.as_str(), exprs.as_slice()) {
-            let SqlType::Literal(part) = part.sql_type.clone() else {
-                return Err(translation_error(
-                    start..end,
-                    &format!("`{name}` with a computed part"),
-                    "write the part as a text, such as 'year'",
-                ));
+        if let ("date_part" | "date_trunc", [part, of]) = (name, call.args.as_slice()) {
+            let SqlType::Literal(part) = &part.sql_type else {
+                let construct = format!("`{name}` with a computed part");
+                let help = "write the part as a text, such as 'year'";
+                return Err(SqlError::untranslatable(span, &construct, help));
             };
-            let of = exprs.swap_remove(1);
-            return Self::translate_date_part(&name, &part, of, start..end);
+            return self.translate_date_part(name, part, of, span);
         }
         if name.starts_with("concat") {
-            exprs.iter_mut().for_each(abbreviate_boolean);
+            // String concatenation functions abbreviate a boolean to `t` or `f`.
+            let booleans = call.args.iter_mut().filter(|arg| arg.sql_type == SqlType::Boolean);
+            booleans.for_each(|arg| self.wrap(arg, "substr(suql_said({}), 1, 1)"));
         }
-        if is_question {
+        if matches!(name, "answer" | "summary") {
             // Write the name without quotes, in case it has any.
-            let expr = self.apply_template(&format!("{name}({{}})"), exprs, open, start, end);
-            return self.parse_call_suffix(TypedSql { sql_type: SqlType::Call, ..expr });
+            self.replace(span.start..call.paren, name);
+            sql_type = SqlType::Call;
         }
-        let text = join_exprs(start, exprs, end);
-        let expr = TypedSql { sql_type, ..TypedSql::new(text, start..end) };
-        self.parse_call_suffix(expr)
+        Ok(TypedExpr::new(span, sql_type))
     }
 
-    /// Parses the contents of a call's parentheses.
-    fn parse_arguments(&mut self) -> Result<ParsedArguments, SqlError> {
-        let open = self.position;
-        let is_distinct = self.eat_word("DISTINCT");
-        let _ = is_distinct || self.eat_word("ALL");
-        let is_plain = self.position == open;
-        let mut found = ParsedArguments { exprs: Vec::new(), count: 0, is_plain, is_distinct };
-        while !self.is_symbol(b')') {
-            // Set-returning functions are allowed in results, but not in arguments of an aggregate
-            // with FILTER.
-            let expr = self.parse_expr()?;
-            Self::ensure_value(&expr)?;
-            found.exprs.push(expr);
-            found.count += 1;
-            if self.eat_words(&["ORDER", "BY"]) {
-                found.is_plain = false;
-                found.exprs.extend(self.parse_order_by()?);
+    /// Translates a call whose arguments decide its translation. Returns `None` for any other call.
+    fn translate_rewritten_call(
+        &mut self,
+        call: &SuqlCall<'_>,
+    ) -> Result<Option<TypedExpr>, SqlError> {
+        let span = call.span.clone();
+        match (call.name, call.args.as_slice()) {
+            ("is_relevant", [document, question]) => {
+                let SqlType::Literal(question) = &question.sql_type else {
+                    let construct = "`is_relevant` with a computed question";
+                    let help = "write the question as '…'";
+                    return Err(SqlError::untranslatable(span, construct, help));
+                };
+                let question = quote_text(&format!("is this document relevant to: {question}"));
+                let template = format!("(answer({{}}, {question}) = 'Yes')");
+                Ok(Some(self.fill(span, &template, [document]).with_boolean_type()))
             }
-            if !self.eat_symbol(b',') {
-                break;
+            // PostgreSQL's implementation sorts the values.
+            ("string_agg", [of, between]) if call.is_distinct => {
+                let template = "suql_array_to_string(nullif(json_group_array(DISTINCT {} ORDER BY {}) \
+                     FILTER (WHERE {} IS NOT NULL), '[]'), {})";
+                let text = self.fill(span, template, [of, of, of, between]);
+                Ok(Some(TypedExpr { sql_type: SqlType::Text, ..text }))
             }
+            _ => Ok(None),
         }
-        Ok(found)
+    }
+
+    /// Rounds a binary floating-point expression half to even.
+    pub fn round_half_even(&mut self, expr: &mut TypedExpr) {
+        if expr.sql_type == SqlType::Float {
+            self.wrap(expr, "suql_even({})");
+        }
     }
 
     /// Checks the literal flags and start position of a regular expression function, so that
     /// invalid arguments are reported before any request is made.
-    fn check_regex_flags(&self, name: &str, exprs: &[TypedSql]) -> Result<(), SqlError> {
+    fn check_regex_flags(&self, name: &str, args: &[TypedExpr]) -> Result<(), SqlError> {
         let first = if name == "regexp_replace" { 3 } else { 2 };
-        for (n, expr) in exprs.iter().enumerate().skip(first) {
-            let error = |message: String| Err(SqlError::new(expr.span.clone(), message, "here"));
-            if let SqlType::Literal(flags) = &expr.sql_type
+        for (n, arg) in args.iter().enumerate().skip(first) {
+            let error = |message: String| Err(SqlError::new(arg.span.clone(), message, "here"));
+            if let SqlType::Literal(flags) = &arg.sql_type
                 && let Some(flag) = flags.chars().find(|c| !"gi".contains(*c))
             {
                 return error(format!("{name} supports the flags g and i, not `{flag}`"));
             }
-            let source_text = self.sql.get(expr.span.clone()).unwrap_or_default();
+            let source_text = self.text(&arg.span);
             if n == first && source_text.trim().parse::<i64>().is_ok_and(|start| start < 1) {
                 return error(format!("{name} counts characters from 1"));
             }
@@ -375,9 +445,8 @@ impl Parser<'_> {
         Ok(())
     }
 
-    /// Returns the result type of a function with `arg_count` arguments, if it is known.
-    fn infer_result_type(&self, name: &str, exprs: &[TypedSql], arg_count: usize) -> SqlType {
-        let values = exprs.get(..arg_count).unwrap_or_default();
+    /// Returns the result type of a function of these arguments, if it is known.
+    fn infer_result_type(&self, name: &str, values: &[TypedExpr]) -> SqlType {
         let first_type = || find_common_type(self.sql, values.first());
         match name {
             "age" => SqlType::ComputedInterval,
@@ -411,11 +480,10 @@ impl Parser<'_> {
     /// Returns an error if a `PostgreSQL` function does not accept this number of arguments.
     /// Returns `None` for a function that `SQLite` has under the same name.
     fn argument_count_error(
-        &self,
         name: &str,
         arg_count: usize,
-        names: &[Token],
-        span: std::ops::Range<usize>,
+        name_text: &str,
+        span: Range<usize>,
     ) -> Option<SqlError> {
         const SQLITE: [&str; 2] = ["json_array_length", "power"];
         let mut counts: Vec<usize> =
@@ -430,7 +498,6 @@ impl Parser<'_> {
             (Some(min), Some(max)) if counts.len() > 2 => format!("{min} to {max}"),
             _ => counts.iter().map(ToString::to_string).collect::<Vec<_>>().join(" or "),
         };
-        let name_text = names.last().map_or(name, |token| token.text(self.sql));
         let noun = if expected == "1" { "value" } else { "values" };
         let message =
             format!("`{name_text}` takes {expected} {noun}, but the call has {arg_count}");
@@ -438,234 +505,113 @@ impl Parser<'_> {
     }
 
     /// Translates a function call with a template.
-    fn apply_template(
-        &self,
-        template: &str,
-        exprs: Vec<TypedSql>,
-        open: usize,
-        start: usize,
-        end: usize,
-    ) -> TypedSql {
+    fn apply_template(&mut self, template: &str, call: &SuqlCall<'_>) {
         // An aggregate keeps the DISTINCT and ORDER BY around its argument.
         if let Some(name) = template.strip_suffix("({})") {
-            let from = self.tokens.get(open).map_or(start, |t| t.start);
-            let mut text = vec![SourceFragment::Generated(name.to_owned(), start..from)];
-            text.extend(join_exprs(from, exprs, end));
-            return TypedSql::new(text, start..end);
+            self.replace(call.span.start..call.paren, name);
+            return;
         }
-        let is_call = template.starts_with("{{");
-        let (mut text, mut rest) = (Vec::new(), template);
-        let span = start..end;
+        let is_question = template.starts_with("{{");
+        let (mut parts, mut rest) = (Vec::new(), template);
         let mut quoted = false;
         while let Some(at) = rest.find(['{', '\'']) {
             let (before, after) = rest.split_at(at);
-            let (expr, consumed) = match after {
+            let (arg, consumed) = match after {
                 a if a.starts_with('\'') => {
                     quoted = !quoted;
                     (None, 1)
                 }
-                a if a.starts_with("{}") && !(is_call && quoted) => (exprs.first(), 2),
-                a if a.starts_with("{1}") => (exprs.get(1), 3),
+                a if a.starts_with("{}") && !(is_question && quoted) => (call.args.first(), 2),
+                a if a.starts_with("{1}") => (call.args.get(1), 3),
                 a if a.starts_with("{{") || a.starts_with("{}") => (None, 2),
                 _ => (None, 1),
             };
-            let keep = if expr.is_some() { at } else { at + consumed };
-            text.push(SourceFragment::Generated(
-                if expr.is_some() { before.to_owned() } else { rest[..keep].to_owned() },
-                span.clone(),
-            ));
-            if let Some(expr) = expr {
-                text.extend(expr.text.clone());
+            match arg {
+                Some(arg) => parts.extend([before.into(), arg.span.clone().into()]),
+                None => parts.push(rest[..at + consumed].into()),
             }
             rest = &after[consumed..];
         }
-        text.push(SourceFragment::Generated(rest.to_owned(), span.clone()));
-        TypedSql {
-            sql_type: if is_call { SqlType::Call } else { SqlType::Unknown },
-            ..TypedSql::new(text, span)
-        }
+        parts.push(rest.into());
+        self.replace(call.span.clone(), EditText::join(parts, ""));
     }
 
-    /// Parses FILTER and OVER.
-    fn parse_call_suffix(&mut self, expr: TypedSql) -> Result<TypedSql, SqlError> {
-        let start = expr.span.start;
-        let mut exprs = vec![expr];
-        if self.is_word("WITHIN") {
-            let word = self.expect_token()?;
-            let help = "use an aggregate without it, such as avg, min or max";
-            return Err(translation_error(word.span(), "WITHIN GROUP", help));
-        }
-        if self.is_word("FILTER") && self.peek_at(1).is_some_and(|t| t.is_symbol(b'(')) {
-            self.position += 2;
-            self.expect_word("WHERE")?;
-            exprs.push(self.parse_expr()?);
-            self.expect_symbol(b')')?;
-        }
-        if self.eat_word("OVER") {
-            if self.eat_symbol(b'(') {
-                self.parse_window(&mut exprs)?;
-            } else {
-                self.expect_token()?;
-            }
-        }
-        if self.previous_token_end() == exprs[0].span.end {
-            return Ok(exprs.swap_remove(0));
-        }
-        let end = self.previous_token_end();
-        let sql_type = exprs[0].sql_type.clone();
-        let text = join_exprs(start, exprs, end);
-        Ok(TypedSql { sql_type, ..TypedSql::new(text, start..end) })
-    }
-
-    /// Parses a window definition after its opening parenthesis.
-    pub fn parse_window(&mut self, exprs: &mut Vec<TypedSql>) -> Result<(), SqlError> {
-        loop {
-            if self.eat_words(&["PARTITION", "BY"]) {
-                exprs.extend(self.parse_exprs()?);
-            } else if self.eat_words(&["ORDER", "BY"]) {
-                exprs.extend(self.parse_order_by()?);
-            } else if self.eat_symbol(b')') {
-                return Ok(());
-            } else {
-                self.expect_token()?;
-            }
-        }
-    }
-
-    /// Parses a set-returning function in the result columns.
-    fn parse_set_function(&mut self, first: Token, name: &str) -> Result<TypedSql, SqlError> {
-        self.position += 1;
-        let args = if self.is_symbol(b')') { Vec::new() } else { self.parse_exprs()? };
-        let end = self.expect_symbol(b')')?;
-        let span = first.start..end;
-        let Some(array) = Self::find_set_function_array(name, args, &span)? else {
-            return Err(self.expected_error("an array"));
+    /// Translates a set-returning function in the result columns.
+    fn translate_set_function(
+        &mut self,
+        name: &str,
+        args: &[TypedExpr],
+        span: Range<usize>,
+    ) -> Result<TypedExpr, SqlError> {
+        let Some(array) = self.build_set_function_array(name, args, &span)? else {
+            return Ok(TypedExpr::new(span, SqlType::Unknown));
         };
-        let text = self.sql[array.span.clone()].to_owned();
-        let same = |a: &TypedSql| self.sql[a.span.clone()] == *text;
-        let known = self.selects.last().and_then(|s| {
-            s.unnested.iter().find(|u| u.array.as_ref().is_some_and(&same)).map(|u| u.alias.clone())
-        });
-        let others =
-            self.selects.last().is_some_and(|s| s.unnested.iter().any(|u| u.array.is_some()));
-        let alias = match known {
-            Some(alias) => alias,
+        let text = self.text(&array.0);
+        let arrays = |select: &'_ super::translator::SuqlSelect| -> Vec<(String, bool)> {
+            let arrays = select.unnested.iter().filter_map(|u| Some((u, u.array.as_ref()?)));
+            arrays.map(|(u, (span, _))| (u.alias.clone(), self.text(span) == text)).collect()
+        };
+        let arrays = self.selects.last().map(arrays).unwrap_or_default();
+        let alias = match arrays.iter().find(|(_, is_same)| *is_same) {
+            Some((alias, _)) => alias.clone(),
             None if !self.may_unnest => {
                 let help = "move it to FROM or to the columns of SELECT";
-                return Err(translation_error(span, &format!("`{name}` in this place"), help));
+                let construct = format!("`{name}` in this place");
+                return Err(SqlError::untranslatable(span, &construct, help));
             }
-            None if others => {
-                return Err(translation_error(
+            None if !arrays.is_empty() => {
+                let construct = "the elements of two arrays in one SELECT";
+                return Err(SqlError::untranslatable(
                     span,
-                    "the elements of two arrays in one SELECT",
+                    construct,
                     "unnest one of them in FROM",
                 ));
             }
             None => {
                 let alias = self.new_alias();
                 if let Some(select) = self.selects.last_mut() {
-                    let (alias, array) = (alias.clone(), Some(array));
-                    select.unnested.push(super::parser::UnnestedArray {
-                        alias,
-                        names: Vec::new(),
-                        array,
-                    });
+                    let (alias, names, array) = (alias.clone(), Vec::new(), Some(array));
+                    select.unnested.push(UnnestedArray { alias, names, array });
                 }
                 alias
             }
         };
-        Ok(TypedSql::new(
-            vec![SourceFragment::Generated(format!("{alias}.value"), span.clone())],
-            span,
-        ))
+        self.replace(span.clone(), format!("{alias}.value"));
+        Ok(TypedExpr::new(span, SqlType::Unknown))
     }
 
-    /// Returns the array with the rows of a set-returning function. Returns `None` for any other
-    /// function.
+    /// Returns the array with the rows of a set-returning function, and its byte range. Returns
+    /// `None` for any other function.
     ///
     /// # Errors
     /// Returns [`SqlError`] if `unnest` does not have exactly one argument.
-    pub fn find_set_function_array(
+    pub fn build_set_function_array(
+        &mut self,
         name: &str,
-        args: Vec<TypedSql>,
-        span: &std::ops::Range<usize>,
-    ) -> Result<Option<TypedSql>, SqlError> {
+        args: &[TypedExpr],
+        span: &Range<usize>,
+    ) -> Result<Option<(Range<usize>, EditText)>, SqlError> {
         let Some((_, template)) = SET_FUNCTIONS.iter().find(|(rows, _)| *rows == name) else {
             return Ok(None);
         };
         if *template == "{}" {
-            let mut args = args;
-            return match (args.pop(), args.is_empty()) {
-                (Some(only), true) => Ok(Some(only)),
-                _ => Err(translation_error(
-                    span.clone(),
-                    "`unnest` of several arrays",
-                    "write one `unnest` for each array",
-                )),
+            let [only] = args else {
+                let help = "write one `unnest` for each array";
+                let construct = "`unnest` of several arrays";
+                return Err(SqlError::untranslatable(span.clone(), construct, help));
             };
+            return Ok(Some((only.span.clone(), only.span.clone().into())));
         }
-        let placeholders = vec!["{}"; args.len()].join(", ");
-        // The step of a date series is an interval, so pass it as text.
-        let as_text = |expr: TypedSql| match &expr.sql_type {
-            SqlType::Interval(parts) => {
+        for arg in args {
+            // The step of a date series is an interval, so pass it as text.
+            if let SqlType::Interval(parts) = &arg.sql_type {
                 let parts: Vec<String> =
                     parts.iter().map(|(n, unit)| format!("{n} {unit}")).collect();
-                vec![SourceFragment::Generated(
-                    hqdl_values::sql::quote_text(&parts.join(" ")),
-                    expr.span,
-                )]
+                self.replace(arg.span.clone(), quote_text(&parts.join(" ")));
             }
-            _ => expr.text,
-        };
-        let operands = args.into_iter().map(as_text).collect();
-        Ok(Some(TypedSql::from_template(
-            &template.replace("{}", &placeholders),
-            operands,
-            span.clone(),
-        )))
-    }
-
-    /// Returns true if a token is a name.
-    pub fn is_name(&self, token: Token) -> bool {
-        match token.lexeme {
-            TokenKind::Quoted | TokenKind::Name => true,
-            TokenKind::Word => {
-                !super::expr::RESERVED_WORDS.iter().any(|w| token.is_word(self.sql, w))
-            }
-            _ => false,
         }
+        let template = template.replace("{}", &vec!["{}"; args.len()].join(", "));
+        let operands = args.iter().map(|arg| arg.span.clone().into());
+        Ok(Some((span.clone(), fill_template(&template, operands))))
     }
-}
-
-impl TypedSql {
-    /// Rounds a binary floating-point expression half to even.
-    pub fn round_half_even(&mut self) {
-        if self.sql_type == SqlType::Float {
-            let text = vec![self.text.clone()];
-            self.text = Self::from_template("suql_even({})", text, self.span.clone()).text;
-        }
-    }
-}
-
-/// Abbreviates a boolean to `t` or `f`, because string concatenation functions use `PostgreSQL`'s
-/// output format, not its cast to text.
-fn abbreviate_boolean(expr: &mut TypedSql) {
-    if expr.sql_type == SqlType::Boolean {
-        let template = "substr(suql_said({}), 1, 1)";
-        expr.text =
-            TypedSql::from_template(template, vec![expr.text.clone()], expr.span.clone()).text;
-    }
-}
-
-/// Translates `string_agg(DISTINCT x, ',')`. The translation sorts the values, like `PostgreSQL`'s
-/// implementation.
-fn translate_string_agg_distinct(
-    of: &TypedSql,
-    between: &TypedSql,
-    span: std::ops::Range<usize>,
-) -> TypedSql {
-    let template = "suql_array_to_string(nullif(json_group_array(DISTINCT {} ORDER BY {}) \
-                 FILTER (WHERE {} IS NOT NULL), '[]'), {})";
-    let texts = [of, of, of, between].map(|expr| expr.text.clone());
-    TypedSql { sql_type: SqlType::Text, ..TypedSql::from_template(template, texts.to_vec(), span) }
 }

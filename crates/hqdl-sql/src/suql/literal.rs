@@ -5,13 +5,12 @@ use std::ops::Range;
 use super::cast_target::{CastTarget, IntegerWidth};
 use super::date_functions;
 use super::functions::{parse_number, parse_time, to_integer};
-use super::parser::{Parser, SqlType, TypedSql};
-use super::text::SourceFragment;
+use super::translator::{SqlType, Translator};
 use crate::blendsql::SqlError;
 use rusqlite::types::Value as Sql;
 
 /// `PostgreSQL`'s type names with their cast target.
-pub(super) static TYPES: [(&[&str], CastTarget); 13] = [
+static TYPES: [(&[&str], CastTarget); 13] = [
     (
         &["TEXT", "VARCHAR", "CHAR", "CHARACTER", "BPCHAR", "NAME", "CITEXT", "UUID"],
         CastTarget::Text,
@@ -29,6 +28,11 @@ pub(super) static TYPES: [(&[&str], CastTarget); 13] = [
     (&["ENUM"], CastTarget::Unchanged),
     (&["FREE_TEXT"], CastTarget::Text),
 ];
+
+/// Returns the target of a cast to a type with this name, in upper case.
+pub(super) fn find_cast_target(name: &str) -> Option<CastTarget> {
+    TYPES.iter().find(|(names, _)| names.contains(&name)).map(|(_, target)| *target)
+}
 
 /// List of types for error messages.
 pub(super) const KNOWN_TYPES: &str = "text, integer, bigint, real, numeric, boolean, date, timestamp, time, \
@@ -62,40 +66,39 @@ pub(super) fn check_range(
     number: &Sql,
     text: &str,
     span: &Range<usize>,
-) -> Result<Option<TypedSql>, SqlError> {
-    let CastTarget::Integer(width) = target else { return Ok(None) };
+) -> Result<(), SqlError> {
+    let CastTarget::Integer(width) = target else { return Ok(()) };
     if to_integer(number, width.bits()).is_some() {
-        return Ok(None);
+        return Ok(());
     }
     let message = format!("{text} is out of the range of this type");
     let error = SqlError::new(span.clone(), message, "cast here");
     Err(error.with_help("smallint holds 16 bits, integer 32, bigint 64"))
 }
 
-/// Converts a text literal to the target type. Returns `None` if `SQLite`'s own cast applies.
+/// Converts a text literal to the target type. Returns its SQL and type, or `None` if `SQLite`'s own
+/// cast applies.
 pub(super) fn convert_literal_text(
     target: CastTarget,
     text: &str,
     span: &Range<usize>,
-) -> Result<Option<TypedSql>, SqlError> {
+) -> Result<Option<(String, SqlType)>, SqlError> {
     let invalid = |noun: &str, help: &str| {
         let error = SqlError::new(span.clone(), format!("'{text}' is not a {noun}"), "cast here");
         Err(if help.is_empty() { error } else { error.with_help(help) })
     };
     let word = text.trim().to_ascii_lowercase();
-    let generated = |sql: &str| {
-        TypedSql::new(vec![SourceFragment::Generated(sql.to_owned(), span.clone())], span.clone())
-    };
     match target {
         CastTarget::Boolean => {
-            Parser::parse_boolean_literal(text, span.clone(), "cast here").map(Some)
+            let word = Translator::parse_boolean_literal(text, span.clone(), "cast here")?;
+            Ok(Some((word.to_owned(), SqlType::Boolean)))
         }
         CastTarget::Real | CastTarget::Numeric => match parse_number(text) {
             Some(_) => Ok(None),
             None => invalid("number", ""),
         },
         CastTarget::Integer(_) => match parse_number(text) {
-            Some(number) => check_range(target, &number, text, span),
+            Some(number) => check_range(target, &number, text, span).map(|()| None),
             None => invalid("number", ""),
         },
         CastTarget::Date | CastTarget::Timestamp => {
@@ -119,12 +122,10 @@ pub(super) fn convert_literal_text(
                 }
                 (_, None) => return invalid(noun, help),
             };
-            Ok(Some(TypedSql { sql_type, ..generated(&sql) }))
+            Ok(Some((sql, sql_type)))
         }
         CastTarget::Time => match parse_time(text) {
-            Some(time) => {
-                Ok(Some(TypedSql { sql_type: SqlType::Time, ..generated(&format!("'{time}'")) }))
-            }
+            Some(time) => Ok(Some((format!("'{time}'"), SqlType::Time))),
             None => invalid("time of a day", "write it like '15:00:00'"),
         },
         CastTarget::Text | CastTarget::Unchanged => Ok(None),

@@ -1,9 +1,9 @@
 //! `SUQL`'s dialect: translates `PostgreSQL`'s syntax into `SQLite`'s.
 //!
-//! [`translate`] parses a query with `PostgreSQL`'s precedence and replaces the constructs that
-//! `SQLite` does not have. All other bytes are copied, so that every position can be mapped back to
-//! the original query. Arrays become JSON arrays. The result is then parsed and prepared like any
-//! `SQLite` query.
+//! [`translate`] visits the tree of a query, which has `PostgreSQL`'s precedence, and collects the
+//! edits that replace the constructs that `SQLite` does not have. All other bytes are copied, so that
+//! every position can be mapped back to the original query. Arrays become JSON arrays. The result is
+//! then parsed and prepared like any `SQLite` query.
 //!
 //! | syntax | translation |
 //! |---|---|
@@ -23,32 +23,33 @@
 
 mod array;
 mod cast_target;
-mod count_rows;
 mod date_functions;
 mod declared_type;
 mod distinct_on;
 mod expr;
-mod from;
 mod function;
 pub mod functions;
 mod casts;
 mod literal;
+mod names;
 mod operator;
-mod parser;
-mod query;
-mod text;
+mod select;
 mod special_syntax;
+mod tables;
+mod translator;
 
+pub use crate::translated::TranslatedQuery;
 pub use function::has_function;
-pub use text::TranslatedQuery;
 
-use std::borrow::Cow;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
 use crate::blendsql::SqlError;
-use crate::blendsql::lexer::{self, Brackets, Token, TokenKind};
+use crate::blendsql::lexer::{Token, TokenKind};
+use crate::blendsql::parse::{parse_suql_query, scan_suql_query};
 use crate::blendsql::vendors::Vendor;
+use crate::translated::Edits;
+use translator::Translator;
 
 /// Columns of a database table.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -87,32 +88,6 @@ fn find_known_tables(
     tables
 }
 
-/// Replaces the qualifier `public.`, `PostgreSQL`'s default schema, with spaces in
-/// `public.table.column`.
-fn blank_out_public_schema(sql: &str) -> Cow<'_, str> {
-    let mut text = Cow::Borrowed(sql);
-    let (mut at, mut last) = (0, [None; 4]);
-    while let Ok(Some(token)) = lexer::next_token(sql, at, Brackets::List) {
-        at = token.end;
-        last.rotate_left(1);
-        last[3] = Some(token);
-        let is_name =
-            |t: Token| matches!(t.lexeme, TokenKind::Word | TokenKind::Quoted | TokenKind::Name);
-        if let [Some(schema), Some(dot), Some(table), Some(second)] = last
-            && is_name(schema)
-            && schema.unquoted_text(sql).eq_ignore_ascii_case("public")
-            && dot.is_symbol(b'.')
-            && is_name(table)
-            && second.is_symbol(b'.')
-            && !sql[..schema.start].trim_end().ends_with('.')
-        {
-            let blanks = " ".repeat(dot.end - schema.start);
-            text.to_mut().replace_range(schema.start..dot.end, &blanks);
-        }
-    }
-    text
-}
-
 /// Translates a query into `SQLite`'s dialect without a database schema.
 ///
 /// # Errors
@@ -131,12 +106,20 @@ pub fn translate_with_columns(
     vendor: Option<Vendor>,
     columns: ColumnLookup<'_>,
 ) -> Result<TranslatedQuery, SqlError> {
-    let sql = blank_out_public_schema(sql);
-    let sql = sql.as_ref();
-    let mut parser = parser::Parser::new(sql, vendor)?;
+    let scanned = scan_suql_query(sql, vendor)?;
+    // Pass other statements through. They are rejected later, as in any dialect.
+    if !scanned.begins_query(sql) {
+        return Ok(Edits::default().write(sql)?);
+    }
+    let tokens = scanned.tokens.clone();
     // Call `columns` before the thread starts, because it need not be `Sync`.
-    parser.tables = find_known_tables(sql, &parser.tokens, columns);
-    let run = move || parser.parse_statement().map(|text| text::join_fragments(sql, &text));
+    let tables = find_known_tables(sql, &tokens, columns);
+    let run = move || {
+        let parsed = parse_suql_query(sql, scanned)?;
+        let mut translator = Translator::new(sql, tokens, tables);
+        translator.translate_statement(&parsed.query)?;
+        Ok(translator.into_edits().write(sql)?)
+    };
     // The parser is recursive, so run it on a thread with enough stack, regardless of the caller's
     // stack.
     std::thread::scope(|scope| {

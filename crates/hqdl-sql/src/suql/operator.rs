@@ -1,404 +1,378 @@
-//! Parser of operators.
+//! Translates operators.
 
 use std::ops::Range;
 
-use super::expr::{
-    ADD, AND, COMPARE, IS, MULTIPLY, NOT, OR, OTHER, POWER, SPECIAL, UNARY, join_spans,
-};
+use super::expr::new_boolean;
 use super::functions::{compile_pattern, find_pattern_syntax};
-use super::parser::{PRIMARY, Parser, SqlType, TypedSql, join_exprs, translation_error};
-use super::text::{SourceFragment, SqlText};
+use super::translator::{SqlType, Translator, TypedExpr};
 use crate::blendsql::SqlError;
-use crate::blendsql::lexer::TokenKind;
+use crate::blendsql::parse::Precedence;
+use crate::blendsql::tree::{Expr, ExprKind, ExprOperator};
+use crate::translated::EditText;
+use hqdl_values::sql::quote_text;
 
-/// The operator at the current position.
-pub(super) struct Operator {
-    pub precedence: u8,
-    /// Symbol or keyword of the operator, in upper case.
-    sign: String,
-    /// Number of tokens of the operator.
-    token_count: usize,
+/// Returns the expression in the parentheses of ANY, SOME or ALL.
+fn find_quantified(expr: &Expr) -> Option<&Expr> {
+    match &expr.kind {
+        ExprKind::Operation(ExprOperator::Quantified, operands) => operands.first(),
+        _ => None,
+    }
 }
 
-/// Symbolic operators except `+ - * / %`. A longer operator comes before its prefixes.
-const SIGNS: [&str; 24] = [
-    "!~~*", "!~*", "!~~", "#>>", "->>", "~~*", "!=", "!~", "#>", "&&", "->", "<=", "<>", "<@",
-    ">=", "@>", "||", "~*", "~~", "=", "<", ">", "~", "^",
-];
+/// Returns the byte range from one expression to another.
+fn join_spans(left: &TypedExpr, right: &TypedExpr) -> Range<usize> {
+    left.span.start.min(right.span.start)..left.span.end.max(right.span.end)
+}
 
-impl Parser<'_> {
-    /// Returns the operator at the current position, if there is one.
-    pub fn peek_operator(&self) -> Option<Operator> {
-        let token = self.peek()?;
-        let new_operator = |precedence, sign: &str, token_count| {
-            Some(Operator { precedence, sign: sign.to_owned(), token_count })
-        };
-        if token.lexeme == TokenKind::Word {
-            let word = token.text(self.sql).to_ascii_uppercase();
-            return match word.as_str() {
-                "OR" => new_operator(OR, "OR", 1),
-                "AND" => new_operator(AND, "AND", 1),
-                "IS" | "ISNULL" | "NOTNULL" => new_operator(IS, &word, 1),
-                "IN" | "LIKE" | "ILIKE" | "BETWEEN" | "SIMILAR" => new_operator(SPECIAL, &word, 1),
-                "NOT" => {
-                    let next = self.peek_at(1)?.text(self.sql).to_ascii_uppercase();
-                    let special = ["IN", "LIKE", "ILIKE", "BETWEEN", "SIMILAR"];
-                    special.contains(&next.as_str()).then_some(())?;
-                    new_operator(SPECIAL, &format!("NOT {next}"), 2)
-                }
-                _ => None,
-            };
-        }
-        let rest = &self.sql[token.start..];
-        let sign = SIGNS.iter().find(|s| rest.starts_with(**s));
-        let sign = sign
-            .map(|s| (*s).to_owned())
-            .or_else(|| rest.chars().next().filter(|c| "+-*/%".contains(*c)).map(String::from))?;
-        let precedence = match sign.as_str() {
-            "=" | "<" | ">" | "<=" | ">=" | "<>" | "!=" => COMPARE,
-            "+" | "-" => ADD,
-            "*" | "/" | "%" => MULTIPLY,
-            "^" => POWER,
-            _ => OTHER,
-        };
-        new_operator(precedence, &sign, sign.len())
-    }
-
-    /// Parses the rest of an operation, starting at its operator.
-    pub fn parse_operation(
-        &mut self,
-        left: TypedSql,
-        operator: &Operator,
-    ) -> Result<TypedSql, SqlError> {
-        let sign = self.next_start();
-        self.position += operator.token_count;
-        let name = operator.sign.as_str();
-        match operator.precedence {
-            OR | AND => {
-                let right = self.parse_binary(operator.precedence + 1)?;
-                let (left, right) = (Self::to_condition(left), Self::to_condition(right));
-                Ok(join_operands(left, right, operator.precedence))
-            }
-            IS => self.parse_is(left, name, sign),
-            SPECIAL => self.parse_special_operation(left, name),
-            COMPARE => self.parse_comparison(left, name),
-            _ => {
-                let right = self.parse_binary(operator.precedence + 1)?;
-                self.translate_binary_operation(left, right, operator)
-            }
-        }
-    }
-
+impl Translator<'_> {
     /// Adds parentheses to an operand if `SQLite`'s precedence requires them.
-    fn parenthesize_operand(expr: TypedSql) -> TypedSql {
-        if (NOT..ADD).contains(&expr.precedence) {
-            let (span, sql_type) = (expr.span.clone(), expr.sql_type.clone());
-            return TypedSql {
-                span,
-                sql_type,
-                text: expr.into_parenthesized(),
-                precedence: PRIMARY,
-            };
+    pub fn parenthesize_operand(&mut self, expr: &mut TypedExpr) {
+        if (Precedence::Not..Precedence::Sum).contains(&expr.precedence) {
+            self.parenthesize(expr);
         }
-        expr
     }
 
-    /// Parses IS NULL, IS TRUE and similar tests.
-    fn parse_is(&mut self, left: TypedSql, name: &str, sign: usize) -> Result<TypedSql, SqlError> {
-        let mut left = Self::parenthesize_operand(left);
-        let start = left.span.start;
-        if name == "IS" {
-            self.eat_word("NOT");
-            if ["TRUE", "FALSE", "UNKNOWN"].iter().any(|word| self.is_word(word)) {
-                left = Self::to_condition(left);
-            }
-            if self.eat_words(&["DISTINCT", "FROM"]) {
-                let right = Self::parenthesize_operand(self.parse_binary(COMPARE)?);
-                let (left, right) = Self::unify_operands(left, right)?;
-                return Ok(join_operands(left, right, IS));
-            }
-            if self.is_word("UNKNOWN") {
-                let unknown = self.expect_token()?;
-                let mut text = left.text;
-                text.push(SourceFragment::Source(left.span.end..unknown.start));
-                text.push(SourceFragment::Generated("NULL".to_owned(), unknown.span()));
-                let span = start..unknown.end;
-                return Ok(TypedSql { span, text, sql_type: SqlType::Boolean, precedence: IS });
-            }
-            if !["NULL", "TRUE", "FALSE"].iter().any(|w| self.is_word(w)) {
-                return Err(self.expected_error("NULL, TRUE, FALSE, UNKNOWN or DISTINCT FROM"));
-            }
-            self.position += 1;
-        }
-        let end = self.previous_token_end();
-        let mut text = left.text;
-        text.push(SourceFragment::Source(left.span.end.min(sign)..end));
-        Ok(TypedSql { span: start..end, text, sql_type: SqlType::Boolean, precedence: IS })
-    }
-
-    /// Parses IN, LIKE, BETWEEN and similar operations.
-    fn parse_special_operation(
+    /// Translates IS NULL, IS TRUE and similar tests.
+    pub fn translate_is(
         &mut self,
-        left: TypedSql,
-        name: &str,
-    ) -> Result<TypedSql, SqlError> {
-        let (negated, name) = match name.strip_prefix("NOT ") {
-            Some(name) => (true, name),
-            None => (false, name),
-        };
-        match name {
-            "IN" => {
-                if !self.is_symbol(b'(') {
-                    // PostgreSQL does not allow a table here, so anything but a list is an array.
-                    let array = self.parse_binary(OTHER)?;
-                    Self::ensure_not_boolean(&left)?;
-                    let template =
-                        if negated { "suql_all({}, '<>', {})" } else { "suql_any({}, '=', {})" };
-                    let span = left.span.start..array.span.end;
-                    return Ok(TypedSql::from_template(
-                        template,
-                        vec![left.text, array.text],
-                        span,
-                    )
-                    .with_boolean_type());
-                }
-                if self.is_query_at(1) {
-                    let right = self.parse_binary(OTHER)?;
-                    return Ok(join_operands(Self::parenthesize_operand(left), right, SPECIAL));
-                }
-                if left.sql_type == SqlType::Array {
-                    return self.parse_array_list(&left, negated);
-                }
-                let (left, right) = self.parse_in_list(left)?;
-                Ok(join_operands(Self::parenthesize_operand(left), right, SPECIAL))
-            }
-            "BETWEEN" => {
-                let symmetric = self.eat_word("SYMMETRIC");
-                let (left, low) = Self::unify_operands(left, self.parse_binary(OTHER)?)?;
-                self.expect_word("AND")?;
-                let (left, high) = Self::unify_operands(left, self.parse_binary(OTHER)?)?;
-                let (low, high) =
-                    (Self::parenthesize_operand(low), Self::parenthesize_operand(high));
-                if symmetric {
-                    let template = "({} BETWEEN {} AND {} OR {} BETWEEN {} AND {})";
-                    let template =
-                        if negated { format!("(NOT {template})") } else { template.to_owned() };
-                    let span = left.span.start..high.span.end;
-                    let [of, low, high] = [left, low, high].map(TypedSql::into_parenthesized);
-                    let there = [of.clone(), low.clone(), high.clone()];
-                    let operands = there.into_iter().chain([of, high, low]).collect();
-                    return Ok(
-                        TypedSql::from_template(&template, operands, span).with_boolean_type()
-                    );
-                }
-                let both = join_operands(low, high, SPECIAL);
-                Ok(join_operands(Self::parenthesize_operand(left), both, SPECIAL))
+        expr: &Expr,
+        sign: &str,
+        left: &Expr,
+        right: &Expr,
+    ) -> Result<TypedExpr, SqlError> {
+        let mut operand = self.translate_expr(left)?;
+        self.parenthesize_operand(&mut operand);
+        let test = TypedExpr { precedence: Precedence::Is, ..new_boolean(&expr.span) };
+        if self.has_word(left.span.end..right.span.start, "DISTINCT") {
+            let mut right = self.translate_expr(right)?;
+            self.parenthesize_operand(&mut right);
+            self.unify_operands(&mut operand, &mut right)?;
+            return Ok(test);
+        }
+        let word = self.text(&right.span).to_ascii_uppercase();
+        match word.as_str() {
+            "NULL" => {}
+            "TRUE" | "FALSE" => self.convert_to_condition(&mut operand),
+            "UNKNOWN" => {
+                self.convert_to_condition(&mut operand);
+                self.replace(right.span.clone(), "NULL");
             }
             _ => {
-                if name == "SIMILAR" {
-                    self.expect_word("TO")?;
-                }
-                let syntax = if name == "SIMILAR" {
-                    "similar"
-                } else if name == "ILIKE" {
-                    "ilike"
-                } else {
-                    "like"
-                };
-                if let Some(quantified) =
-                    self.parse_quantified_comparison(&left, syntax, negated)?
-                {
-                    return Ok(quantified);
-                }
-                Self::ensure_not_boolean(&left)?;
-                let right = self.parse_binary(OTHER)?;
-                if self.is_word("ESCAPE") {
-                    self.position += 1;
-                    let escape = self.parse_binary(OTHER)?;
-                    if escape.sql_type != SqlType::Literal("\\".to_owned()) {
-                        let help = "escape with a backslash, and leave ESCAPE out";
-                        return Err(translation_error(escape.span, "this ESCAPE character", help));
-                    }
-                }
-                translate_pattern_match(left, right, syntax, negated, self.previous_token_end())
+                let message = format!("unexpected `{word}` after {sign}");
+                let label = "expected NULL, TRUE, FALSE, UNKNOWN or DISTINCT FROM";
+                return Err(SqlError::new(right.span.clone(), message, label));
             }
         }
+        Ok(test)
     }
 
-    fn parse_comparison(&mut self, left: TypedSql, sign: &str) -> Result<TypedSql, SqlError> {
-        let sign = if sign == "!=" { "<>" } else { sign };
-        if let Some(quantified) = self.parse_quantified_comparison(&left, sign, false)? {
-            return Ok(quantified);
+    /// Translates IN and NOT IN.
+    pub fn translate_in(&mut self, expr: &Expr) -> Result<TypedExpr, SqlError> {
+        let test = TypedExpr { precedence: Precedence::Special, ..new_boolean(&expr.span) };
+        let ExprKind::In { negated, operand, list, query, is_answer } = &expr.kind else {
+            return Ok(test);
+        };
+        let mut left = self.translate_expr(operand)?;
+        if let Some(query) = query {
+            self.translate_query(query, false)?;
+            self.parenthesize_operand(&mut left);
+            return Ok(test);
         }
-        let right = self.parse_binary(SPECIAL)?;
-        if let Some(spans) = Self::compare_intervals(&left, &right, sign)? {
-            return Ok(spans);
+        let mut list = self.translate_exprs(list)?;
+        if *is_answer {
+            Self::ensure_not_boolean(&left)?;
+            let template =
+                if *negated { "suql_all({}, '<>', {})" } else { "suql_any({}, '=', {})" };
+            let array = self.fill(expr.span.clone(), template, [&left].into_iter().chain(&list));
+            return Ok(array.with_boolean_type());
+        }
+        if left.sql_type == SqlType::Array {
+            // Compare the arrays element by element.
+            list.iter_mut().for_each(|array| self.coerce_to_array(array));
+            let comparisons = vec!["suql_same({}, {})"; list.len()].join(" OR ");
+            let template = if *negated {
+                format!("(NOT ({comparisons}))")
+            } else {
+                format!("({comparisons})")
+            };
+            let operands = list.iter().flat_map(|array| [&left, array]);
+            return Ok(self.fill(expr.span.clone(), &template, operands).with_boolean_type());
+        }
+        for value in &mut list {
+            self.unify_operands(&mut left, value)?;
+        }
+        self.parenthesize_operand(&mut left);
+        Ok(test)
+    }
+
+    /// Translates BETWEEN, with or without NOT and SYMMETRIC.
+    pub fn translate_between(
+        &mut self,
+        expr: &Expr,
+        value: &Expr,
+        low: &Expr,
+        high: &Expr,
+    ) -> Result<TypedExpr, SqlError> {
+        let operator = self.read_operator(value, low);
+        let mut value = self.translate_expr(value)?;
+        let mut low = self.translate_expr(low)?;
+        self.unify_operands(&mut value, &mut low)?;
+        let mut high = self.translate_expr(high)?;
+        self.unify_operands(&mut value, &mut high)?;
+        self.parenthesize_operand(&mut low);
+        self.parenthesize_operand(&mut high);
+        let template = "{} BETWEEN {} AND {} OR {} BETWEEN {} AND {}";
+        let template = match operator.as_str() {
+            "BETWEENSYMMETRIC" => format!("({template})"),
+            "NOTBETWEENSYMMETRIC" => format!("(NOT ({template}))"),
+            _ => {
+                self.parenthesize_operand(&mut value);
+                return Ok(TypedExpr {
+                    precedence: Precedence::Special,
+                    ..new_boolean(&expr.span)
+                });
+            }
+        };
+        for operand in [&mut value, &mut low, &mut high] {
+            self.parenthesize(operand);
+        }
+        let operands = [&value, &low, &high, &value, &high, &low];
+        Ok(self.fill(expr.span.clone(), &template, operands).with_boolean_type())
+    }
+
+    /// Translates LIKE, ILIKE, SIMILAR TO, `~` and similar operators.
+    pub fn translate_match(
+        &mut self,
+        expr: &Expr,
+        text: &Expr,
+        pattern: &Expr,
+        escape: Option<&Expr>,
+    ) -> Result<TypedExpr, SqlError> {
+        let words = self.read_operator(text, pattern);
+        let operator = words.strip_prefix("NOT").or(words.strip_prefix('!')).unwrap_or(&words);
+        let negated = operator.len() < words.len();
+        let syntax = match operator {
+            "SIMILARTO" => "similar",
+            "ILIKE" | "~~*" => "ilike",
+            "~" => "match",
+            "~*" => "imatch",
+            _ => "like",
+        };
+        let mut left = self.translate_expr(text)?;
+        if let Some(right) = find_quantified(pattern) {
+            let sign = if negated { format!("not {syntax}") } else { syntax.to_owned() };
+            return self.translate_quantified(expr, &mut left, (pattern, right), &sign);
+        }
+        Self::ensure_not_boolean(&left)?;
+        let right = self.translate_expr(pattern)?;
+        if let Some(escape) = escape {
+            let escape = self.translate_expr(escape)?;
+            if escape.sql_type != SqlType::Literal("\\".to_owned()) {
+                let help = "escape with a backslash, and leave ESCAPE out";
+                return Err(SqlError::untranslatable(escape.span, "this ESCAPE character", help));
+            }
+        }
+        check_pattern(&right, syntax)?;
+        let span = expr.span.clone();
+        // SQLite's LIKE ignores the case of ASCII letters and has no default escape character.
+        let is_plain_like = match &right.sql_type {
+            SqlType::Literal(pattern) => {
+                pattern.is_ascii()
+                    && !pattern.contains('\\')
+                    && (syntax == "ilike"
+                        || syntax == "like" && !pattern.contains(|c: char| c.is_alphabetic()))
+            }
+            _ => false,
+        };
+        let (template, precedence) = match (is_plain_like, negated) {
+            (true, true) => ("{} NOT LIKE {}".to_owned(), Precedence::Special),
+            (true, false) => ("{} LIKE {}".to_owned(), Precedence::Special),
+            (false, true) => (format!("NOT suql_{syntax}({{}}, {{}})"), Precedence::Not),
+            (false, false) => (format!("suql_{syntax}({{}}, {{}})"), Precedence::Primary),
+        };
+        if is_plain_like {
+            self.parenthesize(&mut left);
+        }
+        Ok(TypedExpr {
+            precedence,
+            ..self.fill(span, &template, [&left, &right]).with_boolean_type()
+        })
+    }
+
+    /// Translates `=`, `<>`, `<`, `<=`, `>` or `>=`.
+    pub fn translate_comparison(
+        &mut self,
+        expr: &Expr,
+        sign: &str,
+        left: &Expr,
+        right: &Expr,
+    ) -> Result<TypedExpr, SqlError> {
+        let span = expr.span.clone();
+        let quantified = find_quantified(right).map(|inner| (right, inner));
+        let mut left = self.translate_expr(left)?;
+        if let Some(right) = quantified {
+            return self.translate_quantified(expr, &mut left, right, sign);
+        }
+        let mut right = self.translate_expr(right)?;
+        let comparison = TypedExpr { precedence: Precedence::Equality, ..new_boolean(&expr.span) };
+        if [&left, &right].iter().any(|operand| operand.sql_type == SqlType::ComputedInterval) {
+            // A computed interval is compared by its length. A month counts as 30 days.
+            self.replace_with_length(&mut left)?;
+            self.replace_with_length(&mut right)?;
+            self.fill(span, &format!("{{}} {sign} {{}}"), [&left, &right]);
+            return Ok(comparison);
         }
         Self::ensure_not_interval(&left)?;
         Self::ensure_not_interval(&right)?;
-        let (left, right) = Self::unify_operands(left, right)?;
-        let of_enum = |expr: &TypedSql| matches!(expr.sql_type, SqlType::Enum(_));
+        self.unify_operands(&mut left, &mut right)?;
+        let of_enum = |expr: &TypedExpr| matches!(expr.sql_type, SqlType::Enum(_));
         if (of_enum(&left) || of_enum(&right)) && !["=", "<>"].contains(&sign) {
             let help = "list the values that you mean: IN ('…', '…')";
-            return Err(translation_error(
-                join_spans(&left, &right),
-                "the order of an ENUM's values",
-                help,
-            ));
+            return Err(SqlError::untranslatable(span, "the order of an ENUM's values", help));
         }
         if left.sql_type == SqlType::Array || right.sql_type == SqlType::Array {
-            let span = join_spans(&left, &right);
-            let template = match sign {
-                "=" => "suql_same({}, {})",
-                "<>" => "NOT suql_same({}, {})",
+            let (template, precedence) = match sign {
+                "=" => ("suql_same({}, {})", Precedence::Primary),
+                "<>" => ("NOT suql_same({}, {})", Precedence::Not),
                 _ => {
                     let construct = format!("`{sign}` between arrays");
-                    return Err(translation_error(
-                        span,
-                        &construct,
-                        "compare single elements: a[1]",
-                    ));
+                    let help = "compare single elements: a[1]";
+                    return Err(SqlError::untranslatable(span, &construct, help));
                 }
             };
-            let precedence = if sign == "=" { PRIMARY } else { NOT };
-            let expr = TypedSql::from_template(template, vec![left.text, right.text], span);
-            return Ok(TypedSql { precedence, ..expr.with_boolean_type() });
+            self.fill(span, template, [&left, &right]);
+            return Ok(TypedExpr { precedence, ..comparison });
         }
-        Ok(join_operands(
-            Self::parenthesize_operand(left),
-            Self::parenthesize_operand(right),
-            COMPARE,
-        ))
+        self.parenthesize_operand(&mut left);
+        self.parenthesize_operand(&mut right);
+        Ok(comparison)
     }
 
-    #[expect(clippy::too_many_lines, reason = "one case for each operator")]
-    fn translate_binary_operation(
+    /// Replaces an interval with its length in seconds.
+    fn replace_with_length(&mut self, expr: &mut TypedExpr) -> Result<(), SqlError> {
+        let interval = match &expr.sql_type {
+            SqlType::Literal(text) => Self::parse_interval(text, expr.span.clone())?.sql_type,
+            sql_type => sql_type.clone(),
+        };
+        let SqlType::Interval(parts) = interval else {
+            self.wrap(expr, "suql_span_part('length', {})");
+            return Ok(());
+        };
+        let seconds = |unit| match unit {
+            "years" => 360.0 * 86_400.0,
+            "months" => 30.0 * 86_400.0,
+            "days" => 86_400.0,
+            "hours" => 3600.0,
+            "minutes" => 60.0,
+            _ => 1.0,
+        };
+        let total: f64 = parts.iter().map(|(n, unit)| n * seconds(*unit)).sum();
+        self.replace(expr.span.clone(), total.to_string());
+        Ok(())
+    }
+
+    /// Translates a binary operator other than a comparison.
+    pub fn translate_infix(
         &mut self,
-        left: TypedSql,
-        right: TypedSql,
-        operator: &Operator,
-    ) -> Result<TypedSql, SqlError> {
-        let span = join_spans(&left, &right);
-        let sign = operator.sign.as_str();
-        let (left, right) = match sign {
-            "@>" | "<@" | "&&" => (Self::coerce_to_array(left), Self::coerce_to_array(right)),
-            _ => (left, right),
-        };
-        let fill_both = |template: &str, left: TypedSql, right: TypedSql| {
-            TypedSql::from_template(template, vec![left.text, right.text], span.clone())
-        };
-        let arrays = left.sql_type == SqlType::Array || right.sql_type == SqlType::Array;
-        Ok(match sign {
-            "+" | "-" if matches!(right.sql_type, SqlType::Interval(_)) => {
-                return Self::add_interval(left, &right, sign);
+        expr: &Expr,
+        sign: &str,
+        left: &Expr,
+        right: &Expr,
+    ) -> Result<TypedExpr, SqlError> {
+        let mut left = self.translate_expr(left)?;
+        let mut right = self.translate_expr(right)?;
+        let span = expr.span.clone();
+        if matches!(sign, "@>" | "<@" | "&&") {
+            self.coerce_to_array(&mut left);
+            self.coerce_to_array(&mut right);
+        }
+        let are_arrays = [&left, &right].iter().any(|p| p.sql_type == SqlType::Array);
+        let is_interval = |p: &TypedExpr| matches!(p.sql_type, SqlType::Interval(_));
+        match sign {
+            "+" | "-" if is_interval(&right) => self.add_interval(&left, &right, sign),
+            "+" if is_interval(&left) => self.add_interval(&right, &left, sign),
+            "*" if is_interval(&left) => self.multiply_interval(&left, &right),
+            "*" if is_interval(&right) => self.multiply_interval(&right, &left),
+            "^" => Ok(self.fill(span, "pow({}, {})", [&left, &right])),
+            "@>" => {
+                Ok(self.fill(span, "suql_contains({}, {})", [&left, &right]).with_boolean_type())
             }
-            "+" if matches!(left.sql_type, SqlType::Interval(_)) => {
-                return Self::add_interval(right, &left, sign);
+            "<@" => {
+                Ok(self.fill(span, "suql_contains({}, {})", [&right, &left]).with_boolean_type())
             }
-            "*" if matches!(left.sql_type, SqlType::Interval(_)) => {
-                return self.multiply_interval(&left, &right, span);
+            "&&" => {
+                Ok(self.fill(span, "suql_overlaps({}, {})", [&left, &right]).with_boolean_type())
             }
-            "*" if matches!(right.sql_type, SqlType::Interval(_)) => {
-                return self.multiply_interval(&right, &left, span);
+            "||" if are_arrays => {
+                let joined = self.fill(span, "suql_joined({}, {})", [&left, &right]);
+                Ok(TypedExpr { sql_type: SqlType::Array, ..joined })
             }
-            "^" => fill_both("pow({}, {})", left, right),
-            "@>" => fill_both("suql_contains({}, {})", left, right).with_boolean_type(),
-            "<@" => fill_both("suql_contains({}, {})", right, left).with_boolean_type(),
-            "&&" => fill_both("suql_overlaps({}, {})", left, right).with_boolean_type(),
-            "||" if arrays => {
-                let sql_type = SqlType::Array;
-                TypedSql { sql_type, ..fill_both("suql_joined({}, {})", left, right) }
-            }
-            "~" | "~*" | "!~" | "!~*" => {
-                Self::ensure_not_boolean(&left)?;
-                let negated = sign.starts_with('!');
-                let syntax = if sign.ends_with('*') { "imatch" } else { "match" };
-                let end = span.end;
-                translate_pattern_match(left, right, syntax, negated, end)?
-            }
-            "~~" | "~~*" | "!~~" | "!~~*" => {
-                Self::ensure_not_boolean(&left)?;
-                let syntax = if sign.ends_with('*') { "ilike" } else { "like" };
-                let end = span.end;
-                translate_pattern_match(left, right, syntax, sign.starts_with('!'), end)?
-            }
-            "#>" | "#>>" => translate_json_path(left, &right, sign, span)?,
+            "#>" | "#>>" => self.translate_json_path(&mut left, &right, sign),
             // The result is always a text.
             "->>" => {
+                self.parenthesize(&mut left);
+                self.parenthesize(&mut right);
                 let template = "CAST(suql_json_text({} -> {}) AS TEXT)";
-                let operands = vec![left.into_parenthesized(), right.into_parenthesized()];
-                TypedSql {
-                    sql_type: SqlType::Text,
-                    ..TypedSql::from_template(template, operands, span)
-                }
+                let text = self.fill(span, template, [&left, &right]);
+                Ok(TypedExpr { sql_type: SqlType::Text, ..text })
             }
+            "+" | "-" | "*" | "/" | "%" => self.translate_arithmetic(left, right, sign),
             // In SQLite, || and -> have a higher precedence than arithmetic and signs.
-            _ if operator.precedence == OTHER => {
-                let parenthesize = |p: TypedSql| {
-                    let span = p.span.clone();
-                    if sign == "||" && p.sql_type == SqlType::Boolean {
-                        return TypedSql::from_template("suql_said({})", vec![p.text], span);
-                    }
-                    TypedSql::new(p.into_parenthesized(), span)
-                };
-                let sql_type = if sign == "||" { SqlType::Text } else { SqlType::Unknown };
-                TypedSql {
-                    sql_type,
-                    ..join_operands(parenthesize(left), parenthesize(right), OTHER)
-                }
-            }
             _ => {
-                Self::ensure_value(&left)?;
-                Self::ensure_value(&right)?;
-                let as_number = |expr: TypedSql, other: &SqlType| match expr.sql_type.clone() {
-                    SqlType::Literal(text) if other.is_number() => {
-                        Self::convert_literal(expr, &text, other)
-                    }
-                    _ => Ok(expr),
-                };
-                let right_type = right.sql_type.clone();
-                let right = as_number(right, &left.sql_type)?;
-                let left = as_number(left, &right_type)?;
-                if let Some(days) = self.translate_date_arithmetic(&left, &right, sign)? {
-                    return Ok(days);
-                }
-                let is_fractional =
-                    |p: &TypedSql| [SqlType::Numeric, SqlType::Float].contains(&p.sql_type);
-                let is_fractional = is_fractional(&left) || is_fractional(&right);
-                let sql_type = match left.sql_type.unify(&right.sql_type) {
-                    sql_type if sql_type.is_number() => sql_type,
-                    _ if is_fractional => SqlType::Numeric,
-                    _ => SqlType::Integer,
-                };
-                if sign == "%" && is_fractional {
-                    return Ok(TypedSql { sql_type, ..fill_both("mod({}, {})", left, right) });
-                }
-                if is_fractional && sign == "/" {
-                    // `SQLite` stores a whole NUMERIC as an integer, and integer division
-                    // truncates.
-                    let template = "CAST({} AS REAL) / {}";
-                    let operands =
-                        vec![left.text, Self::parenthesize_operand(right).into_parenthesized()];
-                    let precedence = operator.precedence;
-                    return Ok(TypedSql {
-                        sql_type,
-                        precedence,
-                        ..TypedSql::from_template(template, operands, span)
-                    });
-                }
-                let parenthesize = |p: TypedSql| {
-                    if p.precedence == UNARY || p.precedence >= ADD {
-                        p
+                for operand in [&mut left, &mut right] {
+                    if sign == "||" && operand.sql_type == SqlType::Boolean {
+                        self.wrap(operand, "suql_said({})");
                     } else {
-                        Self::parenthesize_operand(p)
+                        self.parenthesize(operand);
                     }
-                };
-                TypedSql {
-                    sql_type,
-                    ..join_operands(parenthesize(left), parenthesize(right), operator.precedence)
                 }
+                let sql_type = if sign == "||" { SqlType::Text } else { SqlType::Unknown };
+                Ok(TypedExpr { precedence: Precedence::Bits, ..TypedExpr::new(span, sql_type) })
             }
-        })
+        }
+    }
+
+    fn translate_arithmetic(
+        &mut self,
+        mut left: TypedExpr,
+        mut right: TypedExpr,
+        sign: &str,
+    ) -> Result<TypedExpr, SqlError> {
+        Self::ensure_value(&left)?;
+        Self::ensure_value(&right)?;
+        let span = join_spans(&left, &right);
+        let types = (left.sql_type.clone(), right.sql_type.clone());
+        for (operand, other) in [(&mut right, &types.0), (&mut left, &types.1)] {
+            if matches!(operand.sql_type, SqlType::Literal(_)) && other.is_number() {
+                self.convert_literal(operand, other)?;
+            }
+        }
+        if let Some(days) = self.translate_date_arithmetic(&left, &right, sign)? {
+            return Ok(days);
+        }
+        let is_fractional =
+            |p: &TypedExpr| [SqlType::Numeric, SqlType::Float].contains(&p.sql_type);
+        let is_fractional = is_fractional(&left) || is_fractional(&right);
+        let sql_type = match left.sql_type.unify(&right.sql_type) {
+            sql_type if sql_type.is_number() => sql_type,
+            _ if is_fractional => SqlType::Numeric,
+            _ => SqlType::Integer,
+        };
+        if sign == "%" && is_fractional {
+            return Ok(TypedExpr { sql_type, ..self.fill(span, "mod({}, {})", [&left, &right]) });
+        }
+        let precedence =
+            if matches!(sign, "+" | "-") { Precedence::Sum } else { Precedence::Product };
+        let product = TypedExpr { precedence, ..TypedExpr::new(span.clone(), sql_type) };
+        if sign == "/" && is_fractional {
+            // `SQLite` stores a whole NUMERIC as an integer, and integer division truncates.
+            self.parenthesize(&mut right);
+            self.fill(span, "CAST({} AS REAL) / {}", [&left, &right]);
+            return Ok(product);
+        }
+        self.parenthesize_operand(&mut left);
+        self.parenthesize_operand(&mut right);
+        Ok(product)
     }
 
     /// Translates date arithmetic: a date plus or minus days, the days between two dates, or the
@@ -407,13 +381,13 @@ impl Parser<'_> {
     /// # Errors
     /// Returns [`SqlError`] for an invalid combination, such as a timestamp plus a number.
     fn translate_date_arithmetic(
-        &self,
-        left: &TypedSql,
-        right: &TypedSql,
+        &mut self,
+        left: &TypedExpr,
+        right: &TypedExpr,
         sign: &str,
-    ) -> Result<Option<TypedSql>, SqlError> {
+    ) -> Result<Option<TypedExpr>, SqlError> {
         use SqlType::{ComputedInterval, Date, Integer, Timestamp, Unknown};
-        let has_type = |expr: &TypedSql, sql_type: &SqlType| expr.sql_type == *sql_type;
+        let has_type = |expr: &TypedExpr, sql_type: &SqlType| expr.sql_type == *sql_type;
         let span = join_spans(left, right);
         let operands = [left, right];
         if sign == "-" && operands.iter().any(|p| has_type(p, &Timestamp)) {
@@ -422,28 +396,29 @@ impl Parser<'_> {
                 .find(|p| !has_type(p, &Timestamp))
                 .map_or(&Timestamp, |p| &p.sql_type);
             if !other.is_number() && *other != ComputedInterval {
-                let operands = vec![right.text.clone(), left.text.clone()];
-                let expr = TypedSql::from_template("suql_between({}, {})", operands, span);
-                return Ok(Some(TypedSql { sql_type: ComputedInterval, ..expr }));
+                let expr = self.fill(span, "suql_between({}, {})", [right, left]);
+                return Ok(Some(TypedExpr { sql_type: ComputedInterval, ..expr }));
             }
         }
         let (first, second) = if has_type(right, &Date) { (right, left) } else { (left, right) };
         if sign == "+" && has_type(first, &Date) && has_type(second, &SqlType::Time) {
-            let operands = vec![first.text.clone(), second.text.clone()];
-            let expr = TypedSql::from_template("suql_timestamp({} || ' ' || {})", operands, span);
-            return Ok(Some(TypedSql { sql_type: Timestamp, ..expr }));
+            let expr = self.fill(span, "suql_timestamp({} || ' ' || {})", [first, second]);
+            return Ok(Some(TypedExpr { sql_type: Timestamp, ..expr }));
         }
         if operands
             .iter()
             .any(|p| matches!(p.sql_type, Timestamp | SqlType::Time | ComputedInterval))
         {
             let help = "add or subtract an interval: d + INTERVAL '1 day'";
-            return Err(translation_error(span, &format!("this `{sign}` with a time"), help));
+            return Err(SqlError::untranslatable(
+                span,
+                &format!("this `{sign}` with a time"),
+                help,
+            ));
         }
-        let is_number = |expr: &TypedSql| {
-            let text = self.sql.get(expr.span.clone()).unwrap_or_default();
+        let is_number = |expr: &TypedExpr| {
             expr.sql_type.is_number()
-                || text.trim_start_matches('-').bytes().all(|b| b.is_ascii_digit())
+                || self.text(&expr.span).trim_start_matches('-').bytes().all(|b| b.is_ascii_digit())
         };
         let (template, date, amount) = match sign {
             "+" if has_type(left, &Date) && !has_type(right, &Date) => {
@@ -457,7 +432,8 @@ impl Parser<'_> {
             }
             _ if operands.iter().any(|p| has_type(p, &Date)) => {
                 let help = "add or subtract a number of days: d + 7";
-                return Err(translation_error(span, &format!("this `{sign}` with a date"), help));
+                let construct = format!("this `{sign}` with a date");
+                return Err(SqlError::untranslatable(span, &construct, help));
             }
             _ => return Ok(None),
         };
@@ -466,83 +442,11 @@ impl Parser<'_> {
             () if has_type(amount, &Date) => Integer,
             () => Unknown,
         };
-        let operands = vec![date.text.clone(), amount.text.clone()];
-        Ok(Some(TypedSql { sql_type, ..TypedSql::from_template(template, operands, span) }))
-    }
-
-    /// Parses the list `(x, y, …)` of `array IN (x, y, …)`, and compares the arrays element by
-    /// element.
-    fn parse_array_list(&mut self, left: &TypedSql, negated: bool) -> Result<TypedSql, SqlError> {
-        self.expect_symbol(b'(')?;
-        let all: Vec<TypedSql> =
-            self.parse_exprs()?.into_iter().map(Self::coerce_to_array).collect();
-        let end = self.expect_symbol(b')')?;
-        let comparisons = vec!["suql_same({}, {})"; all.len()].join(" OR ");
-        let template =
-            if negated { format!("(NOT ({comparisons}))") } else { format!("({comparisons})") };
-        let operands = all.into_iter().flat_map(|expr| [left.text.clone(), expr.text]).collect();
-        Ok(TypedSql::from_template(&template, operands, left.span.start..end).with_boolean_type())
-    }
-
-    /// Parses `(x, 'y', …)` after IN, and unifies the types of the left operand and each element.
-    fn parse_in_list(&mut self, left: TypedSql) -> Result<(TypedSql, TypedSql), SqlError> {
-        let start = self.next_start();
-        self.expect_symbol(b'(')?;
-        let (mut left, mut all) = (left, Vec::new());
-        for expr in self.parse_exprs()? {
-            let (converted, expr) = Self::unify_operands(left, expr)?;
-            left = converted;
-            all.push(expr);
-        }
-        let end = self.expect_symbol(b')')?;
-        Ok((left, TypedSql::new(join_exprs(start, all, end), start..end)))
-    }
-
-    /// Compares a computed interval with another interval by their lengths. A month counts as 30
-    /// days.
-    fn compare_intervals(
-        left: &TypedSql,
-        right: &TypedSql,
-        sign: &str,
-    ) -> Result<Option<TypedSql>, SqlError> {
-        if ![left, right].iter().any(|expr| expr.sql_type == SqlType::ComputedInterval) {
-            return Ok(None);
-        }
-        let length = |expr: &TypedSql| -> Result<SqlText, SqlError> {
-            let interval_type = match &expr.sql_type {
-                SqlType::Literal(text) => {
-                    Self::parse_interval_text(text, expr.span.clone())?.sql_type
-                }
-                sql_type => sql_type.clone(),
-            };
-            let SqlType::Interval(parts) = interval_type else {
-                let template = "suql_span_part('length', {})";
-                return Ok(TypedSql::from_template(
-                    template,
-                    vec![expr.text.clone()],
-                    expr.span.clone(),
-                )
-                .text);
-            };
-            let seconds = |unit| match unit {
-                "years" => 360.0 * 86_400.0,
-                "months" => 30.0 * 86_400.0,
-                "days" => 86_400.0,
-                "hours" => 3600.0,
-                "minutes" => 60.0,
-                _ => 1.0,
-            };
-            let total: f64 = parts.iter().map(|(n, unit)| n * seconds(*unit)).sum();
-            Ok(vec![SourceFragment::Generated(total.to_string(), expr.span.clone())])
-        };
-        let template = format!("{{}} {sign} {{}}");
-        let operands = vec![length(left)?, length(right)?];
-        let expr = TypedSql::from_template(&template, operands, join_spans(left, right));
-        Ok(Some(TypedSql { precedence: COMPARE, ..expr.with_boolean_type() }))
+        Ok(Some(TypedExpr { sql_type, ..self.fill(span, template, [date, amount]) }))
     }
 
     /// Fails for a boolean where a text or an array element is required.
-    pub fn ensure_not_boolean(expr: &TypedSql) -> Result<(), SqlError> {
+    pub fn ensure_not_boolean(expr: &TypedExpr) -> Result<(), SqlError> {
         if expr.sql_type != SqlType::Boolean {
             return Ok(());
         }
@@ -553,39 +457,34 @@ impl Parser<'_> {
     /// Multiplies an interval by a literal number.
     fn multiply_interval(
         &self,
-        interval: &TypedSql,
-        factor: &TypedSql,
-        span: Range<usize>,
-    ) -> Result<TypedSql, SqlError> {
-        let SqlType::Interval(parts) = &interval.sql_type else {
-            return Err(self.expected_error("an interval"));
-        };
-        let number =
-            self.sql.get(factor.span.clone()).and_then(|text| text.trim().parse::<f64>().ok());
-        let Some(times) = number else {
+        interval: &TypedExpr,
+        factor: &TypedExpr,
+    ) -> Result<TypedExpr, SqlError> {
+        let span = join_spans(interval, factor);
+        let number = self.text(&factor.span).trim().parse::<f64>().ok();
+        let (SqlType::Interval(parts), Some(times)) = (&interval.sql_type, number) else {
             let help = "write the interval out: d + INTERVAL '3 days'";
-            return Err(translation_error(span, "an interval times a computed number", help));
+            let construct = "an interval times a computed number";
+            return Err(SqlError::untranslatable(span, construct, help));
         };
         let parts = parts.iter().map(|(n, unit)| (n * times, *unit)).collect();
-        Ok(TypedSql {
-            sql_type: SqlType::Interval(parts),
-            precedence: OTHER,
-            ..TypedSql::from_source(span)
-        })
+        let precedence = Precedence::Bits;
+        Ok(TypedExpr { precedence, ..TypedExpr::new(span, SqlType::Interval(parts)) })
     }
 
     /// Adds an interval to a date or time.
-    fn add_interval(left: TypedSql, right: &TypedSql, sign: &str) -> Result<TypedSql, SqlError> {
-        let span = join_spans(&left, right);
-        let span = span.start.min(right.span.start)..span.end.max(left.span.end);
+    fn add_interval(
+        &mut self,
+        left: &TypedExpr,
+        right: &TypedExpr,
+        sign: &str,
+    ) -> Result<TypedExpr, SqlError> {
+        let span = join_spans(left, right);
         let SqlType::Interval(parts) = &right.sql_type else {
-            return Err(translation_error(
-                span,
-                "a computed interval",
-                "write a literal, such as INTERVAL '3 days'",
-            ));
+            let help = "write a literal, such as INTERVAL '3 days'";
+            return Err(SqlError::untranslatable(span, "a computed interval", help));
         };
-        Self::ensure_value(&left)?;
+        Self::ensure_value(left)?;
         let parts: Vec<String> = parts
             .iter()
             .flat_map(|(n, unit)| {
@@ -593,8 +492,8 @@ impl Parser<'_> {
                 // If the resulting month has fewer days, the day becomes the month's last one, as
                 // in PostgreSQL.
                 let clamps_to_month_end = ["months", "years"].contains(unit);
-                let floor = clamps_to_month_end.then(|| hqdl_values::sql::quote_text("floor"));
-                std::iter::once(hqdl_values::sql::quote_text(&format!("{n:+} {unit}"))).chain(floor)
+                let floor = clamps_to_month_end.then(|| quote_text("floor"));
+                std::iter::once(quote_text(&format!("{n:+} {unit}"))).chain(floor)
             })
             .collect();
         // A time of day wraps around at midnight.
@@ -603,55 +502,41 @@ impl Parser<'_> {
             _ => ("datetime", SqlType::Timestamp),
         };
         let template = format!("{function}({{}}, {})", parts.join(", "));
-        Ok(TypedSql { sql_type, ..TypedSql::from_template(&template, vec![left.text], span) })
+        Ok(TypedExpr { sql_type, ..self.fill(span, &template, [left]) })
     }
-}
 
-/// Translates a comparison with a pattern.
-///
-/// # Errors
-/// Returns [`SqlError`] for an invalid pattern.
-pub(super) fn translate_pattern_match(
-    left: TypedSql,
-    right: TypedSql,
-    syntax: &str,
-    negated: bool,
-    end: usize,
-) -> Result<TypedSql, SqlError> {
-    check_pattern(&right, syntax)?;
-    let span = left.span.start..end;
-    // SQLite's LIKE ignores the case of ASCII letters and has no default escape character.
-    let is_plain_like = match &right.sql_type {
-        SqlType::Literal(pattern) => {
-            pattern.is_ascii()
-                && !pattern.contains('\\')
-                && (syntax == "ilike"
-                    || syntax == "like" && !pattern.contains(|c: char| c.is_alphabetic()))
-        }
-        _ => false,
-    };
-    if is_plain_like {
-        let template = if negated { "{} NOT LIKE {}" } else { "{} LIKE {}" };
-        let operands = vec![left.into_parenthesized(), right.text];
-        return Ok(TypedSql {
-            precedence: SPECIAL,
-            ..TypedSql::from_template(template, operands, span).with_boolean_type()
-        });
+    /// Translates the JSON operators `#>` and `#>>`.
+    fn translate_json_path(
+        &mut self,
+        left: &mut TypedExpr,
+        path: &TypedExpr,
+        sign: &str,
+    ) -> Result<TypedExpr, SqlError> {
+        let span = join_spans(left, path);
+        let Some(operators) = convert_json_path(path) else {
+            let help = "use json_extract(x, '$.path')";
+            let construct = format!("`{sign}` with a computed path");
+            return Err(SqlError::untranslatable(span, &construct, help));
+        };
+        self.parenthesize(left);
+        let (before, after, sql_type) = match sign {
+            "#>" => ("(", ")", SqlType::Unknown),
+            _ => ("CAST(suql_json_text(", ") AS TEXT)", SqlType::Text),
+        };
+        let after = format!("{operators}{after}");
+        self.replace(
+            span.clone(),
+            EditText::concat([before.into(), left.span.clone().into(), after.into()]),
+        );
+        Ok(TypedExpr::new(span, sql_type))
     }
-    let not = if negated { "NOT " } else { "" };
-    let template = format!("{not}suql_{syntax}({{}}, {{}})");
-    let precedence = if negated { NOT } else { PRIMARY };
-    Ok(TypedSql {
-        precedence,
-        ..TypedSql::from_template(&template, vec![left.text, right.text], span).with_boolean_type()
-    })
 }
 
 /// Checks a literal pattern, so that an invalid pattern is reported before any request is made.
 ///
 /// # Errors
 /// Returns [`SqlError`] if the pattern is invalid.
-pub(super) fn check_pattern(pattern: &TypedSql, syntax: &str) -> Result<(), SqlError> {
+pub(super) fn check_pattern(pattern: &TypedExpr, syntax: &str) -> Result<(), SqlError> {
     let SqlType::Literal(text) = &pattern.sql_type else { return Ok(()) };
     compile_pattern(text, find_pattern_syntax(syntax), false).map(drop).map_err(|error| {
         SqlError::new(pattern.span.clone(), error.to_string(), "this pattern").with_help(
@@ -660,38 +545,8 @@ pub(super) fn check_pattern(pattern: &TypedSql, syntax: &str) -> Result<(), SqlE
     })
 }
 
-/// Joins two operands with the unchanged source text between them.
-fn join_operands(left: TypedSql, right: TypedSql, precedence: u8) -> TypedSql {
-    let span = join_spans(&left, &right);
-    let mut text = left.text;
-    text.push(SourceFragment::Source(left.span.end..right.span.start));
-    text.extend(right.text);
-    let sql_type = if precedence < OTHER { SqlType::Boolean } else { SqlType::Unknown };
-    TypedSql { span, text, sql_type, precedence }
-}
-
-/// Translates the JSON operators `#>` and `#>>`.
-fn translate_json_path(
-    left: TypedSql,
-    path: &TypedSql,
-    sign: &str,
-    span: Range<usize>,
-) -> Result<TypedSql, SqlError> {
-    let Some(operators) = convert_json_path(path) else {
-        let help = "use json_extract(x, '$.path')";
-        return Err(translation_error(span, &format!("`{sign}` with a computed path"), help));
-    };
-    let texts = vec![left.into_parenthesized()];
-    Ok(if sign == "#>" {
-        TypedSql::from_template(&format!("({{}}{operators})"), texts, span)
-    } else {
-        let template = format!("CAST(suql_json_text({{}}{operators}) AS TEXT)");
-        TypedSql { sql_type: SqlType::Text, ..TypedSql::from_template(&template, texts, span) }
-    })
-}
-
 /// Converts a JSON path literal `'{a,0}'` to `->` operators. Returns `None` for a computed path.
-fn convert_json_path(path: &TypedSql) -> Option<String> {
+fn convert_json_path(path: &TypedExpr) -> Option<String> {
     let SqlType::Literal(text) = &path.sql_type else { return None };
     let path: Vec<serde_json::Value> =
         serde_json::from_str(&super::casts::parse_array_literal(text)?).ok()?;
@@ -699,7 +554,7 @@ fn convert_json_path(path: &TypedSql) -> Option<String> {
         let key = step.as_str().map_or_else(|| step.to_string(), str::to_owned);
         match key.parse::<i64>() {
             Ok(at) => format!(" -> {at}"),
-            Err(_) => format!(" -> {}", hqdl_values::sql::quote_text(&key)),
+            Err(_) => format!(" -> {}", quote_text(&key)),
         }
     };
     Some(path.iter().map(step).collect())

@@ -1,12 +1,11 @@
-//! Parser of functions with keywords between their arguments, and of date fields.
+//! Translates functions with keywords between their arguments, and date fields.
 
 use std::ops::Range;
 
+use super::function::SuqlCall;
 use super::operator::check_pattern;
-use super::parser::{Parser, SqlType, TypedSql, join_exprs, translation_error};
-use super::text::SourceFragment;
+use super::translator::{SqlType, Translator, TypedExpr, fill_template};
 use crate::blendsql::SqlError;
-use crate::blendsql::lexer::Token;
 
 /// Template for the part of a text that a regular expression matches: the first capture group, or
 /// the whole match.
@@ -48,134 +47,106 @@ const TRUNC_UNITS: [&str; 11] = [
 const SPAN_PARTS: [&str; 8] =
     ["year", "quarter", "month", "day", "hour", "minute", "second", "epoch"];
 
-impl Parser<'_> {
-    /// Parses a function with keywords between its arguments. Returns `None` for a `trim` whose
-    /// arguments are separated by commas.
-    pub fn parse_special_syntax(
+impl Translator<'_> {
+    /// Translates a function with keywords between its arguments. Returns `None` for any other call.
+    pub fn translate_special_syntax(
         &mut self,
-        token: Token,
-        name: &str,
-    ) -> Result<Option<TypedSql>, SqlError> {
-        let (start, saved_position) = (token.start, self.position);
-        self.position += 2;
-        match name {
-            "EXTRACT" => {
-                let part = self.expect_token()?.unquoted_text(self.sql);
-                self.expect_word("FROM")?;
-                let of = self.parse_expr()?;
-                let end = self.expect_symbol(b')')?;
-                Self::translate_date_part("date_part", &part, of, start..end).map(Some)
+        call: &SuqlCall<'_>,
+    ) -> Result<Option<TypedExpr>, SqlError> {
+        let span = call.span.clone();
+        let new = match (call.name, call.args.as_slice()) {
+            ("extract", [of]) => {
+                let inside = self.tokens_in(&(call.paren..span.end));
+                let part = inside.get(1).map(|part| part.unquoted_text(self.sql));
+                return self
+                    .translate_date_part("date_part", &part.unwrap_or_default(), of, span)
+                    .map(Some);
             }
-            "POSITION" => {
-                let needle = self.parse_binary(super::expr::OTHER)?;
-                self.expect_word("IN")?;
-                let of = self.parse_expr()?;
-                let end = self.expect_symbol(b')')?;
-                Ok(Some(TypedSql::from_template(
-                    "instr({}, {})",
-                    vec![of.text, needle.text],
-                    start..end,
-                )))
+            ("position", [needle, of]) => {
+                let found = self.fill(span, "instr({}, {})", [of, needle]);
+                return Ok(Some(TypedExpr { sql_type: SqlType::Integer, ..found }));
             }
-            "OVERLAY" => {
-                let mut operands = vec![self.parse_expr()?.text];
-                for (n, word) in ["PLACING", "FROM", "FOR"].into_iter().enumerate() {
-                    if n == 2 && !self.is_word(word) {
-                        break;
-                    }
-                    self.expect_word(word)?;
-                    operands.push(self.parse_expr()?.text);
-                }
-                let end = self.expect_symbol(b')')?;
-                let template = format!("suql_overlay({})", vec!["{}"; operands.len()].join(", "));
-                let expr = TypedSql::from_template(&template, operands, start..end);
-                Ok(Some(TypedSql { sql_type: SqlType::Text, ..expr }))
+            ("overlay", args) => {
+                let template = format!("suql_overlay({})", vec!["{}"; args.len()].join(", "));
+                self.fill(span, &template, args)
             }
-            "SUBSTRING" => {
-                let of = self.parse_expr()?;
-                if self.eat_symbol(b',') {
-                    self.position = saved_position;
-                    return self.parse_substring_call(token).map(Some);
-                }
-                let from = if self.eat_word("FROM") { Some(self.parse_expr()?) } else { None };
-                let length = if self.eat_word("FOR") { Some(self.parse_expr()?) } else { None };
-                let end = self.expect_symbol(b')')?;
-                if let Some(SqlType::Literal(_)) = from.as_ref().map(|from| &from.sql_type) {
-                    if length.is_some() {
-                        let construct = "`substring` with a pattern and an escape character";
-                        let help = "use a regular expression: substring(x FROM '…')";
-                        return Err(translation_error(start..end, construct, help));
-                    }
-                    from.as_ref().map_or(Ok(()), |pattern| check_pattern(pattern, "match"))?;
-                    let operands =
-                        [of.text].into_iter().chain(from.map(|from| from.text)).collect();
-                    return Ok(Some(TypedSql::from_template(REGEX_MATCH, operands, start..end)));
-                }
-                let one = || vec![SourceFragment::Generated("1".to_owned(), start..end)];
-                let mut operands = vec![of.text, from.map_or_else(one, |f| f.text)];
-                operands.extend(length.map(|l| l.text));
-                let template = if operands.len() == 3 {
-                    "suql_substr({}, {}, {})"
-                } else {
-                    "suql_substr({}, {})"
-                };
-                Ok(Some(TypedSql::from_template(template, operands, start..end)))
+            ("substring", [of, rest @ ..]) if !rest.is_empty() => {
+                self.translate_substring(call, of, rest)?
             }
-            _ => {
-                let side = ["BOTH", "LEADING", "TRAILING"].into_iter().find(|w| self.eat_word(w));
-                let first = if self.is_word("FROM") { None } else { Some(self.parse_expr()?) };
-                if !self.eat_word("FROM") {
-                    self.position = saved_position;
-                    return if side.is_some() {
-                        Err(self.expected_error("FROM"))
-                    } else {
-                        Ok(None)
-                    };
-                }
-                let of = self.parse_expr()?;
-                let end = self.expect_symbol(b')')?;
-                let function = match side {
+            ("trim", args @ [first, ..]) => {
+                let words = self.tokens_in(&(call.paren..first.span.start));
+                let side = words.get(1).map(|side| side.text(self.sql).to_ascii_uppercase());
+                let function = match side.as_deref() {
                     Some("LEADING") => "ltrim",
                     Some("TRAILING") => "rtrim",
                     _ => "trim",
                 };
-                let mut operands = vec![of.text];
-                operands.extend(first.map(|f| f.text));
-                let placeholders = vec!["{}"; operands.len()].join(", ");
-                Ok(Some(TypedSql::from_template(
-                    &format!("{function}({placeholders})"),
-                    operands,
-                    start..end,
-                )))
+                let is_swapped = match args {
+                    [first, second] => self.has_word(first.span.end..second.span.start, "FROM"),
+                    _ => false,
+                };
+                if side.is_none() && !is_swapped {
+                    return Ok(None);
+                }
+                let mut args: Vec<&TypedExpr> = args.iter().collect();
+                if is_swapped {
+                    args.reverse();
+                }
+                let template = format!("{function}({})", vec!["{}"; args.len()].join(", "));
+                self.fill(span, &template, args)
+            }
+            _ => return Ok(None),
+        };
+        Ok(Some(TypedExpr { sql_type: SqlType::Text, ..new }))
+    }
+
+    /// Translates `substring(x FROM 1 FOR 2)` and `substring(x, 1, 2)`; `rest` are the arguments
+    /// after the text.
+    fn translate_substring(
+        &mut self,
+        call: &SuqlCall<'_>,
+        of: &TypedExpr,
+        rest: &[TypedExpr],
+    ) -> Result<TypedExpr, SqlError> {
+        let span = call.span.clone();
+        let word = self.tokens_in(&(of.span.end..rest[0].span.start)).first();
+        let is_call = word.is_some_and(|comma| comma.is_symbol(b','));
+        let is_length = word.is_some_and(|word| word.is_word(self.sql, "FOR"));
+        let is_pattern = matches!(rest[0].sql_type, SqlType::Literal(_)) && !is_length;
+        match rest {
+            [pattern] if is_pattern => {
+                check_pattern(pattern, "match")?;
+                Ok(self.fill(span, REGEX_MATCH, [of, pattern]))
+            }
+            _ if is_call => {
+                self.replace(span.start..call.paren, "suql_substr");
+                Ok(TypedExpr::new(span, SqlType::Text))
+            }
+            _ if is_pattern || rest.len() > 2 => {
+                let construct = "`substring` with a pattern and an escape character";
+                let help = "use a regular expression: substring(x FROM '…')";
+                Err(SqlError::untranslatable(span, construct, help))
+            }
+            _ => {
+                let from = is_length.then(|| "1".into());
+                let operands = [of.span.clone().into()].into_iter().chain(from);
+                let operands: Vec<_> =
+                    operands.chain(rest.iter().map(|arg| arg.span.clone().into())).collect();
+                let template = format!("suql_substr({})", vec!["{}"; operands.len()].join(", "));
+                self.replace(span.clone(), fill_template(&template, operands));
+                Ok(TypedExpr::new(span, SqlType::Text))
             }
         }
     }
 
-    /// Parses `substring(x, 1, 2)`.
-    fn parse_substring_call(&mut self, token: Token) -> Result<TypedSql, SqlError> {
-        self.position += 2;
-        let exprs = self.parse_exprs()?;
-        let end = self.expect_symbol(b')')?;
-        let span = token.start..end;
-        if let [of, pattern] = exprs.as_slice()
-            && matches!(pattern.sql_type, SqlType::Literal(_))
-        {
-            check_pattern(pattern, "match")?;
-            let operands = vec![of.text.clone(), pattern.text.clone()];
-            return Ok(TypedSql::from_template(REGEX_MATCH, operands, span));
-        }
-        let text = join_exprs(token.end, exprs, end);
-        let name = SourceFragment::Generated("suql_substr".to_owned(), token.span());
-        Ok(TypedSql::new([vec![name], text].concat(), span))
-    }
-
     /// Extracts a field of a date or interval, or truncates a date.
     pub fn translate_date_part(
+        &mut self,
         name: &str,
         part: &str,
-        of: TypedSql,
+        of: &TypedExpr,
         span: Range<usize>,
-    ) -> Result<TypedSql, SqlError> {
+    ) -> Result<TypedExpr, SqlError> {
         let part = part.to_lowercase();
         let (template, sql_type) = if name == "date_trunc" {
             let is_known = TRUNC_UNITS.contains(&part.as_str());
@@ -187,15 +158,11 @@ impl Parser<'_> {
             let found = DATE_PARTS.iter().find(|(name, _)| *name == part);
             (found.map(|(_, template)| (*template).to_owned()), SqlType::Numeric)
         };
-        match template {
-            Some(template) => {
-                Ok(TypedSql { sql_type, ..TypedSql::from_template(&template, vec![of.text], span) })
-            }
-            None => {
-                let construct = format!("the part `{part}` of a date or interval");
-                let help = "use year, quarter, month, day, hour, minute or second";
-                Err(translation_error(span, &construct, help))
-            }
-        }
+        let Some(template) = template else {
+            let construct = format!("the part `{part}` of a date or interval");
+            let help = "use year, quarter, month, day, hour, minute or second";
+            return Err(SqlError::untranslatable(span, &construct, help));
+        };
+        Ok(TypedExpr { sql_type, ..self.fill(span, &template, [of]) })
     }
 }

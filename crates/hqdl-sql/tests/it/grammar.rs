@@ -3,8 +3,8 @@
 use std::fmt::Debug;
 use std::path::Path;
 
-use hqdl_sql::blendsql::parse::parse_query;
-use hqdl_sql::blendsql::tree::Body;
+use hqdl_sql::blendsql::parse::{Syntax, parse_query, parse_query_with_syntax};
+use hqdl_sql::blendsql::tree::{Body, Expr};
 use hqdl_sql::blendsql::{mask_calls, scan_calls};
 use proptest::prelude::*;
 use proptest::sample::select;
@@ -88,6 +88,28 @@ fn a_blob_is_not_a_name() {
     ] {
         assert_same_tree(sql);
     }
+}
+
+/// The text of each operand of the result columns.
+#[test]
+fn a_query_on_a_server_has_the_precedence_of_postgresql() {
+    let sql = "SELECT a || b * c, a = b IS NULL, a = ANY (b)::text, -a[1] ^ 2, a NOT LIKE b || c";
+    let syntax = Syntax { is_server: true, ..Syntax::default() };
+    let query = parse_query_with_syntax(sql, syntax).unwrap().query;
+    let Body::Core(core) = &query.body else { panic!() };
+    let text = |expr: &Expr| sql[expr.span.clone()].to_owned();
+    let operands = core.columns.iter().map(|column| {
+        let (operands, _) = column.expr.as_ref().unwrap().children();
+        operands.into_iter().map(text).collect::<Vec<_>>()
+    });
+    let expected = [
+        vec!["a", "b * c"],
+        vec!["a = b", "NULL"],
+        vec!["a = ANY (b)"],
+        vec!["-a[1]", "2"],
+        vec!["a", "b || c"],
+    ];
+    assert_eq!(operands.collect::<Vec<_>>(), expected);
 }
 
 #[test]

@@ -175,8 +175,7 @@ impl<'t> Oracle<'t> {
                 return;
             }
         };
-        let (join, on, using) = (JoinKind::Inner, None, Vec::new());
-        into.push(FromItem { source, name, join, on, using, natural: false });
+        into.push(FromItem::new(source, name, JoinKind::Inner, 0..0));
     }
 
     fn expr(&self, expr: &sq::Expr<'t>) -> Expr {

@@ -32,8 +32,11 @@ pub(super) struct QueryParser<'s> {
     pub call_starts: HashMap<usize, usize>,
     /// Queries in `options=` that were parsed.
     pub options: Vec<Query>,
-    /// Whether the query may contain syntax that only `PostgreSQL` has.
-    pub is_server: bool,
+    /// Whether the query has `PostgreSQL`'s syntax.
+    pub is_postgres: bool,
+    /// Whether the query is translated to `SQLite`'s dialect, so that the tree can contain
+    /// constructs that the planner does not support.
+    pub is_suql: bool,
     /// Index of the next token.
     pub at: usize,
     /// Index after the last token to parse.
@@ -146,7 +149,7 @@ impl QueryParser<'_> {
     /// Returns true if the token can be the name of a table, a column or an alias: `nm` in
     /// `SQLite`'s grammar.
     pub fn is_name(&self, token: Token) -> bool {
-        token.lexeme == TokenKind::Text && !self.text(token).starts_with('$')
+        token.lexeme == TokenKind::Text && !self.is_postgres && !self.text(token).starts_with('$')
             || self.is_identifier(token)
     }
 
@@ -178,7 +181,12 @@ impl QueryParser<'_> {
     /// Reads an alias with or without AS.
     pub fn read_alias(&mut self) -> Result<Option<String>, SqlError> {
         if self.eat_word("AS") {
-            return self.read_name().map(Some);
+            let text = self.peek().filter(|t| self.is_postgres && t.lexeme == TokenKind::Text);
+            self.at += usize::from(text.is_some());
+            return match text {
+                Some(text) => Ok(Some(text.unquoted_text(self.sql))),
+                None => self.read_name().map(Some),
+            };
         }
         match self.peek() {
             Some(token) if self.is_name(token) && !self.continues_clause(token) => {
@@ -197,11 +205,11 @@ impl QueryParser<'_> {
         let is_window =
             || self.peek_after(1).is_some_and(|t| self.is_name(t)) && self.is_word_after(2, "AS");
         // Keywords of `PostgreSQL` that are names in `SQLite`.
-        let is_server_keyword = || {
-            self.is_server
-                && ["FETCH", "OFFSET", "LATERAL"].iter().any(|word| token.is_word(self.sql, word))
+        let is_postgres_keyword = || {
+            let words = ["FETCH", "FOR", "OFFSET", "LATERAL"];
+            self.is_postgres && words.iter().any(|word| token.is_word(self.sql, word))
         };
-        is_server_keyword()
+        is_postgres_keyword()
             || keywords::requires_as(self.text(token))
             || token.is_word(self.sql, "WINDOW") && is_window()
     }

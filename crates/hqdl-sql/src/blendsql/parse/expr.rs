@@ -7,18 +7,27 @@ use crate::blendsql::tree::{Expr, ExprKind, ExprOperator, MatchOperator, WindowS
 
 /// Operator precedence; a higher precedence binds tighter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Precedence {
+pub(crate) enum Precedence {
     Or,
     And,
     Not,
+    /// IS in `PostgreSQL`.
+    Is,
+    /// Any comparison in `PostgreSQL`.
     Equality,
     Order,
+    /// IN, LIKE and BETWEEN in `PostgreSQL`.
+    Special,
+    /// Any operator of `PostgreSQL` that has no other precedence.
     Bits,
     Sum,
     Product,
+    /// `^` in `PostgreSQL`.
     Concatenation,
     Collation,
     Prefix,
+    /// An expression without an operator.
+    Primary,
 }
 
 impl Precedence {
@@ -27,14 +36,16 @@ impl Precedence {
         match self {
             Self::Or => Self::And,
             Self::And => Self::Not,
-            Self::Not => Self::Equality,
+            Self::Not => Self::Is,
+            Self::Is => Self::Equality,
             Self::Equality => Self::Order,
-            Self::Order => Self::Bits,
+            Self::Order => Self::Special,
+            Self::Special => Self::Bits,
             Self::Bits => Self::Sum,
             Self::Sum => Self::Product,
             Self::Product => Self::Concatenation,
             Self::Concatenation => Self::Collation,
-            Self::Collation | Self::Prefix => Self::Prefix,
+            Self::Collation | Self::Prefix | Self::Primary => Self::Prefix,
         }
     }
 }
@@ -57,7 +68,26 @@ enum Infix {
     Cast,
 }
 
-/// Returns the operator that consists of these symbols, and its precedence.
+impl Infix {
+    /// Returns the operator's precedence in `PostgreSQL`.
+    fn postgres_level(self) -> Precedence {
+        match self {
+            Self::Or => Precedence::Or,
+            Self::And => Precedence::And,
+            Self::Is | Self::NullTest => Precedence::Is,
+            Self::Compare(_) => Precedence::Equality,
+            Self::Between | Self::In | Self::Match(_) => Precedence::Special,
+            Self::Binary("+" | "-") => Precedence::Sum,
+            Self::Binary("*" | "/" | "%") => Precedence::Product,
+            Self::Binary("^") => Precedence::Concatenation,
+            Self::Binary(_) => Precedence::Bits,
+            Self::Collate => Precedence::Collation,
+            Self::Cast => Precedence::Prefix,
+        }
+    }
+}
+
+/// Returns the operator that consists of these symbols, and its precedence in `SQLite`.
 fn find_infix(sign: &str) -> Option<(Infix, Precedence)> {
     Some(match sign {
         "=" | "==" => (Infix::Compare("="), Precedence::Equality),
@@ -119,15 +149,21 @@ impl QueryParser<'_> {
         if let Some(tokens) = self.pattern_operator_length() {
             return Some((Infix::Match(MatchOperator::Like), tokens, Precedence::Bits));
         }
-        if let Some(sign) = self.peek_server_operator() {
-            return Some((Infix::Binary(sign), sign.len(), Precedence::Concatenation));
+        if let Some(sign) = self.peek_postgres_operator() {
+            let infix = Infix::Binary(sign);
+            return Some((infix, sign.len(), infix.postgres_level()));
         }
         if let Some((sign, tokens)) = self.peek_operator() {
             if sign == "::" {
-                let is_cast = self.is_server || self.is_legacy_cast(left);
+                let is_cast = self.is_postgres || self.is_legacy_cast(left);
                 return is_cast.then_some((Infix::Cast, 1, Precedence::Prefix));
             }
-            return find_infix(sign).map(|(infix, level)| (infix, tokens, level));
+            let (infix, level) = find_infix(sign)?;
+            return Some((
+                infix,
+                tokens,
+                if self.is_postgres { infix.postgres_level() } else { level },
+            ));
         }
         if token.lexeme != TokenKind::Word {
             return None;
@@ -141,11 +177,12 @@ impl QueryParser<'_> {
         if self.is_word("COLLATE") {
             return Some((Infix::Collate, 1, Precedence::Collation));
         }
-        if self.is_server && self.is_word("AT") && self.is_word_after(1, "TIME") {
+        if self.is_postgres && self.is_word("AT") && self.is_word_after(1, "TIME") {
             return Some((Infix::Binary("AT TIME ZONE"), 3, Precedence::Collation));
         }
         let (infix, tokens) = self.peek_equality()?;
-        Some((infix, tokens, Precedence::Equality))
+        let level = if self.is_postgres { infix.postgres_level() } else { Precedence::Equality };
+        Some((infix, tokens, level))
     }
 
     /// Returns the next operator if it begins with a word and has the precedence of `=`, and its
@@ -168,7 +205,7 @@ impl QueryParser<'_> {
         if is("IN") {
             return Some((Infix::In, not + 1));
         }
-        if self.is_server && is("SIMILAR") && self.is_word_after(not + 1, "TO") {
+        if self.is_postgres && is("SIMILAR") && self.is_word_after(not + 1, "TO") {
             return Some((Infix::Match(MatchOperator::Like), not + 2));
         }
         let operators = [
@@ -177,8 +214,9 @@ impl QueryParser<'_> {
             ("MATCH", MatchOperator::Match),
             ("REGEXP", MatchOperator::Regexp),
         ];
-        let server = [("ILIKE", MatchOperator::Like)].into_iter().filter(|_| self.is_server);
-        let found = operators.into_iter().chain(server).find(|(word, _)| is(word));
+        let postgres = [("LIKE", MatchOperator::Like), ("ILIKE", MatchOperator::Like)];
+        let operators = if self.is_postgres { &postgres[..] } else { &operators };
+        let found = operators.iter().copied().find(|(word, _)| is(word));
         found.map(|(_, operator)| (Infix::Match(operator), not + 1))
     }
 
@@ -206,7 +244,7 @@ impl QueryParser<'_> {
                 }))
             }
             Infix::Compare(sign) => {
-                let right = self.parse_binary(tighter, false)?;
+                let right = self.parse_comparand(tighter)?;
                 ExprKind::Compare(sign, Box::new(left), Box::new(right))
             }
             Infix::Binary(sign) => {
@@ -216,15 +254,16 @@ impl QueryParser<'_> {
             Infix::Is => self.parse_is(left)?,
             Infix::NullTest => ExprKind::Operation(ExprOperator::NullTest, vec![left]),
             Infix::Between => {
-                let _symmetric = self.is_server && self.eat_word("SYMMETRIC");
-                let low = self.parse_binary(Precedence::Or, true)?;
+                let _symmetric = self.is_postgres && self.eat_word("SYMMETRIC");
+                let loosest = if self.is_postgres { tighter } else { Precedence::Or };
+                let low = self.parse_binary(loosest, true)?;
                 self.expect_word("AND")?;
                 let high = self.parse_binary(tighter, false)?;
                 ExprKind::Operation(ExprOperator::Between, vec![left, low, high])
             }
             Infix::In => self.parse_in(left)?,
             Infix::Match(operator) => {
-                let mut operands = vec![left, self.parse_binary(tighter, false)?];
+                let mut operands = vec![left, self.parse_comparand(tighter)?];
                 if self.eat_word("ESCAPE") {
                     operands.push(self.parse_binary(tighter, false)?);
                 }
@@ -236,11 +275,19 @@ impl QueryParser<'_> {
             }
             Infix::Cast => {
                 let colons = self.previous_token_end() - 2;
-                let type_name = self.read_server_type()?;
+                let type_name = self.read_postgres_type()?;
                 self.replace_legacy_cast(&left, colons, &type_name)?;
                 ExprKind::Cast(Box::new(left), type_name)
             }
         })
+    }
+
+    /// Parses the right side of a comparison. A cast after ANY (…) applies to the comparison.
+    fn parse_comparand(&mut self, loosest: Precedence) -> Result<Expr, SqlError> {
+        if self.begins_quantifier() {
+            return self.parse_nested(Self::parse_operand);
+        }
+        self.parse_binary(loosest, false)
     }
 
     /// Parses the part of an expression that follows IS.
@@ -250,7 +297,12 @@ impl QueryParser<'_> {
         if distinct {
             self.expect_word("FROM")?;
         }
-        let right = self.parse_binary(Precedence::Equality.next_tighter(), false)?;
+        // The right side of `PostgreSQL`'s IS is a keyword, except after DISTINCT FROM.
+        let right = match (self.is_postgres, distinct) {
+            (true, false) => self.parse_operand()?,
+            (true, true) => self.parse_binary(Precedence::Equality, false)?,
+            _ => self.parse_binary(Precedence::Equality.next_tighter(), false)?,
+        };
         let sign = if not == distinct { "IS" } else { "IS NOT" };
         Ok(ExprKind::Compare(sign, Box::new(left), Box::new(right)))
     }
@@ -260,10 +312,14 @@ impl QueryParser<'_> {
         let negated = self.tokens[..self.at].iter().rev().nth(1);
         let negated = negated.is_some_and(|t| t.is_word(self.sql, "NOT"));
         let (mut list, mut query, mut is_answer) = (Vec::new(), None, false);
-        if self.is_symbol(b'(') && self.begins_query(self.peek_after(1)) {
+        if self.is_symbol(b'(') && self.begins_query_after(1) {
             query = Some(Box::new(self.parse_query_in_parens()?));
         } else if self.is_symbol(b'(') {
             list = self.parse_list_in_parens()?;
+        } else if self.is_suql {
+            // PostgreSQL does not allow a table here, so anything but a list is an array.
+            list = vec![self.parse_binary(Precedence::Bits, false)?];
+            is_answer = true;
         } else if self.peek().is_some_and(|t| t.lexeme == TokenKind::Call) {
             list = vec![self.parse_call()?];
             is_answer = true;
@@ -312,9 +368,7 @@ impl QueryParser<'_> {
                 ExprKind::Operation(ExprOperator::Prefix(sign), vec![operand])
             }
             TokenKind::Number if is_number(self.text(token)) => self.read_literal(1),
-            TokenKind::Text
-                if self.text(token).starts_with(['\'', '"']) && !self.is_symbol_after(1, b'.') =>
-            {
+            TokenKind::Text if self.is_text_literal(token) && !self.is_symbol_after(1, b'.') => {
                 self.read_literal(1)
             }
             TokenKind::Parameter if is_parameter(self.text(token)) => {
@@ -325,7 +379,7 @@ impl QueryParser<'_> {
             // word.
             TokenKind::Text
                 if is_parameter(self.text(token))
-                    && (self.is_server || self.text(token).bytes().all(is_word_byte)) =>
+                    && (self.is_postgres || self.text(token).bytes().all(is_word_byte)) =>
             {
                 self.at += 1;
                 ExprKind::Operation(ExprOperator::Unknown, Vec::new())
@@ -333,8 +387,12 @@ impl QueryParser<'_> {
             TokenKind::Word => self.parse_word(token)?,
             _ => self.parse_name()?,
         };
-        self.skip_subscripts();
-        Ok(Expr { span: self.span_from(start), kind })
+        self.parse_subscripts(Expr { span: self.span_from(start), kind })
+    }
+
+    /// Returns true if the token is a string. `$tag$…$tag$` is one only in `PostgreSQL`.
+    fn is_text_literal(&self, token: Token) -> bool {
+        !self.text(token).starts_with('$') || self.is_suql
     }
 
     fn read_literal(&mut self, tokens: usize) -> ExprKind {
@@ -367,20 +425,11 @@ impl QueryParser<'_> {
         if is("RAISE") {
             return self.parse_raise();
         }
+        if let Some(kind) = self.parse_postgres_word()? {
+            return Ok(kind);
+        }
         if self.begins_blob(token) {
             return self.parse_blob();
-        }
-        if self.is_server
-            && let Some(tokens) = self.typed_literal_token_count()
-        {
-            return Ok(self.read_literal(tokens));
-        }
-        if self.begins_array() {
-            return Ok(self.read_literal(2));
-        }
-        if self.begins_quantifier() {
-            self.at += 1;
-            return self.parse_parenthesized();
         }
         self.parse_name()
     }
@@ -402,9 +451,16 @@ impl QueryParser<'_> {
         let mut column = self.read_name()?;
         let mut table = None;
         for _ in 0..2 {
-            if self.eat_symbol(b'.') {
-                table = Some(std::mem::replace(&mut column, self.read_name()?));
+            if !self.eat_symbol(b'.') {
+                break;
             }
+            if self.is_postgres && self.eat_symbol(b'*') {
+                return Ok(ExprKind::Operation(ExprOperator::TableRow(column), Vec::new()));
+            }
+            if self.is_postgres && self.is_symbol_after(1, b'(') {
+                return self.parse_function();
+            }
+            table = Some(std::mem::replace(&mut column, self.read_name()?));
         }
         if first.lexeme == TokenKind::Text && table.is_none() {
             return Err(self.unexpected_error());
@@ -413,8 +469,8 @@ impl QueryParser<'_> {
     }
 
     /// Parses `(…)`: a query, an expression or a row value.
-    fn parse_parenthesized(&mut self) -> Result<ExprKind, SqlError> {
-        if self.begins_query(self.peek_after(1)) {
+    pub(super) fn parse_parenthesized(&mut self) -> Result<ExprKind, SqlError> {
+        if self.begins_query_after(1) {
             return Ok(ExprKind::Scalar(Box::new(self.parse_query_in_parens()?)));
         }
         self.expect_symbol(b'(')?;
@@ -451,6 +507,11 @@ impl QueryParser<'_> {
         let value = self.parse_expr()?;
         self.expect_word("AS")?;
         let start = self.next_start();
+        if self.is_postgres {
+            let type_name = self.read_postgres_type()?;
+            self.expect_symbol(b')')?;
+            return Ok(ExprKind::Cast(Box::new(value), type_name));
+        }
         while self.peek().is_some_and(|t| self.is_name(t)) {
             self.at += 1;
         }
@@ -498,7 +559,7 @@ impl QueryParser<'_> {
                 self.eat_word("ALL");
             }
             if !self.is_symbol(b')') && !self.is_word("ORDER") {
-                args = self.parse_server_arguments(&name)?;
+                args = self.parse_function_arguments(&name)?;
             }
             has_modifier |= self.is_word("ORDER");
             args.extend(self.parse_order_by()?.into_iter().map(|term| term.expr));

@@ -86,19 +86,33 @@ impl QueryParser<'_> {
         } else if is_table && self.is_word("NOT") && self.is_word_after(1, "INDEXED") {
             self.at += 2;
         }
-        let name = alias.or(own_name);
-        Ok(FromItem { source, name, join, on: None, using: Vec::new(), natural })
+        let mut column_names = Vec::new();
+        if self.is_suql && alias.is_some() && self.eat_symbol(b'(') {
+            column_names = self.read_list(|p| {
+                let start = p.next_start();
+                Ok((p.read_name()?, p.span_from(start)))
+            })?;
+            self.expect_symbol(b')')?;
+        }
+        let item = FromItem::new(source, alias.or(own_name), join, self.span_from(start));
+        Ok(FromItem { natural, column_names, ..item })
     }
 
     /// Parses a table, function, subquery or parenthesized join. Also returns the name by which the
     /// query can refer to it without an alias.
-    fn parse_from_source(&mut self) -> Result<(FromSource, Option<String>), SqlError> {
-        if self.is_server {
-            self.eat_word("LATERAL");
+    pub(super) fn parse_from_source(&mut self) -> Result<(FromSource, Option<String>), SqlError> {
+        if self.is_postgres {
+            let lateral = self.peek();
+            if self.eat_word("LATERAL") && self.is_suql && self.is_symbol(b'(') {
+                let help = "a subquery in FROM cannot refer to other tables there; move it to the columns of SELECT";
+                let span = lateral.map_or(0..0, Token::span);
+                return Err(SqlError::untranslatable(span, "LATERAL", help));
+            }
+            self.eat_word("ONLY");
         }
         let start = self.next_start();
         if self.is_symbol(b'(') {
-            if self.begins_query(self.peek_after(1)) {
+            if self.begins_query_after(1) {
                 return Ok((FromSource::Query(Box::new(self.parse_query_in_parens()?)), None));
             }
             self.at += 1;
@@ -112,7 +126,13 @@ impl QueryParser<'_> {
             schema = Some(std::mem::replace(&mut name, self.read_name()?));
         }
         let source = if self.is_symbol(b'(') {
-            FromSource::Function { name: name.clone(), args: self.parse_list_in_parens()? }
+            let args = self.parse_list_in_parens()?;
+            if self.is_suql && self.is_word("WITH") && self.is_word_after(1, "ORDINALITY") {
+                let help = "leave it out; the elements have no numbers";
+                let span = self.span_from(start);
+                return Err(SqlError::untranslatable(span, "WITH ORDINALITY", help));
+            }
+            FromSource::Function { name: name.clone(), args }
         } else {
             FromSource::Table { schema, name: name.clone(), span: self.span_from(start) }
         };

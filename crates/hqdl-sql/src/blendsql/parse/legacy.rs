@@ -16,8 +16,7 @@ use crate::blendsql::argument::is_cast_type;
 use crate::blendsql::lexer::TokenKind;
 use crate::blendsql::parse::cursor::{LegacySyntax, QueryParser};
 use crate::blendsql::tree::{
-    Body, Cte, Expr, ExprKind, FromItem, FromSource, JoinKind, Query, ResultColumn, SelectCore,
-    Span,
+    Body, Cte, Expr, ExprKind, FromItem, FromSource, JoinKind, Query, SelectCore, Span,
 };
 use crate::blendsql::{Argument, SqlError, Subject};
 use crate::translated::Edits;
@@ -116,8 +115,8 @@ impl QueryParser<'_> {
             let on = Some(self.parse_expr()?);
             self.add_legacy_edit(start..start, format!("{} ON ", quote_name(&name)));
             let source = FromSource::Table { schema: None, name: name.clone(), span: start..start };
-            let name = Some(name);
-            items.push(FromItem { source, name, join, on, using: Vec::new(), natural });
+            let item = FromItem::new(source, Some(name), join, start..start);
+            items.push(FromItem { on, natural, ..item });
             return Ok(true);
         }
         let is_joined = items.len() > 1 && join == JoinKind::Inner && !natural;
@@ -207,7 +206,9 @@ impl QueryParser<'_> {
         if let Some(legacy) = self.legacy.as_mut() {
             legacy.surround_span(&source, before, &format!(" SELECT * FROM {name})"));
         }
-        let rows = select_all(&cte.name, source);
+        let table =
+            FromSource::Table { schema: None, name: cte.name.clone(), span: source.clone() };
+        let rows = Query::select_all(table, Some(cte.name.clone()), source);
         Ok(Box::new(Query { with: vec![cte], ..rows }))
     }
 
@@ -216,7 +217,7 @@ impl QueryParser<'_> {
     pub(super) fn is_legacy_cast(&self, left: &Expr) -> bool {
         let has_known_type = || self.peek_after(1).is_some_and(|word| is_cast_type(self.sql, word));
         let is_call = matches!(left.kind, ExprKind::Call(..));
-        self.legacy.is_some() && (is_call || !self.is_server && has_known_type())
+        self.legacy.is_some() && (is_call || !self.is_postgres && has_known_type())
     }
 
     /// Replaces a cast; `colons` is the offset of the `::`. Fails if a subscript follows directly,
@@ -231,13 +232,13 @@ impl QueryParser<'_> {
         let subscript = self.peek().filter(|next| {
             next.start == end && next.lexeme == TokenKind::Name && self.text(*next).starts_with('[')
         });
-        if let Some(subscript) = subscript.filter(|_| self.legacy.is_some() && !self.is_server) {
+        if let Some(subscript) = subscript.filter(|_| self.legacy.is_some() && !self.is_postgres) {
             let message = "a cast cannot have a subscript";
             return Err(SqlError::new(subscript.span(), message, "SQLite has no arrays")
                 .with_help("for a name of the result column, write AS before it"));
         }
         let is_call = matches!(left.kind, ExprKind::Call(..));
-        if self.legacy.is_some() && (is_call || !self.is_server) {
+        if self.legacy.is_some() && (is_call || !self.is_postgres) {
             let span = self.span_from(colons);
             self.add_legacy_edit(span, format!(" AS {type_name})"));
             if let Some(legacy) = self.legacy.as_mut() {
@@ -265,29 +266,6 @@ impl QueryParser<'_> {
             Argument::Query(_) => None,
         }
     }
-}
-
-/// Returns `SELECT * FROM name`.
-fn select_all(name: &str, span: Span) -> Query {
-    let column = ResultColumn {
-        expr: None,
-        star_table: None,
-        alias: None,
-        source_text: "*".to_owned(),
-        span: span.clone(),
-    };
-    let item = FromItem {
-        source: FromSource::Table { schema: None, name: name.to_owned(), span: span.clone() },
-        name: Some(name.to_owned()),
-        join: JoinKind::Inner,
-        on: None,
-        using: Vec::new(),
-        natural: false,
-    };
-    Query::from_core(SelectCore {
-        from: vec![item],
-        ..SelectCore::with_columns(vec![column], span)
-    })
 }
 
 /// Returns true if the columns of an entry have this qualifier.

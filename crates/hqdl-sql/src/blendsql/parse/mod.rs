@@ -6,15 +6,16 @@ mod expr;
 mod from;
 mod keywords;
 mod legacy;
+mod postgres;
 mod query;
-mod server;
 
+pub(crate) use expr::Precedence;
 pub use keywords::begins_write;
 
 use crate::blendsql::frame::reads_table;
 use crate::blendsql::macros::FindMacro;
 use crate::blendsql::parse::cursor::{LegacySyntax, QueryParser};
-use crate::blendsql::scan::{ScanSettings, ScannedQuery, scan_query};
+use crate::blendsql::scan::{Grammar, ScanSettings, ScannedQuery, scan_query};
 use crate::blendsql::tree::{Expr, ExprKind, Query, ResultColumn, SelectCore, Span};
 use crate::blendsql::vendors::Vendor;
 use crate::blendsql::{Argument, Call, Choices, SqlError};
@@ -70,10 +71,14 @@ impl Default for Syntax<'_> {
 }
 
 impl<'a> Syntax<'a> {
+    fn grammar(self) -> Grammar {
+        if self.is_server { Grammar::Postgres } else { Grammar::Sqlite }
+    }
+
     /// Returns the settings that decide what a call is.
     pub(in crate::blendsql) fn scan_settings(self) -> ScanSettings<'a> {
         let Self { is_table, find_macro, vendor, .. } = self;
-        ScanSettings { is_table, find_macro, vendor }
+        ScanSettings { is_table, find_macro, vendor, grammar: self.grammar() }
     }
 }
 
@@ -91,7 +96,7 @@ pub fn parse_query(sql: &str) -> Result<ParsedQuery, SqlError> {
 /// Returns [`SqlError`] with the location of the syntax error.
 pub fn parse_query_with_syntax(sql: &str, syntax: Syntax<'_>) -> Result<ParsedQuery, SqlError> {
     let scanned = scan_query(sql, syntax.scan_settings())?;
-    parse_tokens(sql, scanned, syntax, None).map(|(parsed, _)| parsed)
+    parse_tokens(sql, scanned, syntax.grammar(), None).map(|(parsed, _)| parsed)
 }
 
 /// Parses the tokens of a query, which may use the syntax of earlier versions. Returns the edits
@@ -101,13 +106,30 @@ pub(in crate::blendsql) fn parse_scanned_query(
     scanned: ScannedQuery,
     syntax: Syntax<'_>,
 ) -> Result<(ParsedQuery, Edits), SqlError> {
-    parse_tokens(sql, scanned, syntax, Some(LegacySyntax::default()))
+    parse_tokens(sql, scanned, syntax.grammar(), Some(LegacySyntax::default()))
+}
+
+/// Reads the tokens of a query in `SUQL`.
+///
+/// # Errors
+/// Returns [`SqlError`] for an invalid token, and for an invalid call in braces.
+pub(crate) fn scan_suql_query(sql: &str, vendor: Option<Vendor>) -> Result<ScannedQuery, SqlError> {
+    scan_query(sql, ScanSettings { vendor, grammar: Grammar::Suql, ..ScanSettings::default() })
+}
+
+/// Parses a query in `SUQL`, which has `PostgreSQL`'s syntax. The arguments of calls in braces and of
+/// a vendor's functions are not parsed, because they have `SQLite`'s syntax.
+///
+/// # Errors
+/// Returns [`SqlError`] with the location of the syntax error.
+pub(crate) fn parse_suql_query(sql: &str, scanned: ScannedQuery) -> Result<ParsedQuery, SqlError> {
+    parse_tokens(sql, scanned, Grammar::Suql, None).map(|(parsed, _)| parsed)
 }
 
 fn parse_tokens(
     sql: &str,
     scanned: ScannedQuery,
-    syntax: Syntax<'_>,
+    grammar: Grammar,
     legacy: Option<LegacySyntax>,
 ) -> Result<(ParsedQuery, Edits), SqlError> {
     let ScannedQuery { calls, tokens } = scanned;
@@ -121,7 +143,8 @@ fn parse_tokens(
         call_starts: all.iter().enumerate().map(|(n, call)| (call.span.start, n)).collect(),
         calls: &all,
         options: Vec::new(),
-        is_server: syntax.is_server,
+        is_postgres: grammar != Grammar::Sqlite,
+        is_suql: grammar == Grammar::Suql,
         at: 0,
         end: tokens.len(),
         text_end: sql.len(),
@@ -193,6 +216,9 @@ impl QueryParser<'_> {
     /// Parses the arguments of a call without moving past the call.
     fn parse_arguments(&mut self, n: usize) -> Result<Expr, SqlError> {
         let call = &self.calls[n];
+        if self.is_suql {
+            return Ok(Expr { span: call.span.clone(), kind: ExprKind::Call(n, Vec::new()) });
+        }
         self.add_legacy_columns(n);
         let mut args = Vec::new();
         let is_aggregate = call.macro_call.as_ref().is_some_and(|written| written.is_aggregate);

@@ -1,18 +1,19 @@
 //! Grammar of queries: WITH, compound SELECTs, VALUES, and the clauses of a SELECT.
 
 use crate::blendsql::SqlError;
-use crate::blendsql::lexer::{Token, TokenKind};
+use crate::blendsql::lexer::TokenKind;
 use crate::blendsql::parse::cursor::QueryParser;
 use crate::blendsql::tree::{
-    Body, CompoundOperator, Cte, Expr, ExprKind, OrderTerm, Query, ResultColumn, SelectCore,
-    WindowSpec,
+    Body, CompoundOperator, Cte, Expr, ExprKind, ExprOperator, OrderTerm, Query, ResultColumn,
+    SelectCore, Span, WindowSpec,
 };
+use hqdl_values::format::format_count;
 
 impl QueryParser<'_> {
-    /// Returns true if the token begins a query.
-    pub fn begins_query(&self, token: Option<Token>) -> bool {
-        let words = ["SELECT", "VALUES", "WITH"];
-        token.is_some_and(|t| words.iter().any(|word| t.is_word(self.sql, word)))
+    /// Returns true if a query begins `count` tokens after the next one.
+    pub fn begins_query_after(&self, count: usize) -> bool {
+        ["SELECT", "VALUES", "WITH"].iter().any(|word| self.is_word_after(count, word))
+            || self.is_suql && self.begins_suql_query_after(count)
     }
 
     /// Parses a query up to the first token that does not belong to it.
@@ -80,12 +81,15 @@ impl QueryParser<'_> {
 
     fn eat_compound_operator(&mut self) -> Option<CompoundOperator> {
         if self.eat_word("UNION") {
-            let all = self.eat_word("ALL");
+            let all = !self.eat_postgres_distinct() && self.eat_word("ALL");
             Some(if all { CompoundOperator::UnionAll } else { CompoundOperator::Union })
         } else if self.eat_word("INTERSECT") {
+            self.eat_postgres_distinct();
             Some(CompoundOperator::Intersect)
         } else {
-            self.eat_word("EXCEPT").then_some(CompoundOperator::Except)
+            let found = self.eat_word("EXCEPT");
+            let _ = found && self.eat_postgres_distinct();
+            found.then_some(CompoundOperator::Except)
         }
     }
 
@@ -99,14 +103,26 @@ impl QueryParser<'_> {
             let end = span.end;
             return Ok((Query { span, with, body, order, limit: None, offset: None }, end));
         }
+        if self.is_suql
+            && let Some(query) = self.parse_whole_table()?
+        {
+            return self.parse_order_and_limit(query);
+        }
         self.expect_word("SELECT")?;
         let outer_columns = self.legacy_column_count();
         let distinct = self.eat_word("DISTINCT");
         if !distinct {
             self.eat_word("ALL");
         }
-        let columns = self.read_list(Self::parse_result_column)?;
-        let mut core = SelectCore { distinct, ..SelectCore::with_columns(columns, start..start) };
+        let distinct_on = if distinct { self.parse_distinct_on()? } else { Vec::new() };
+        // PostgreSQL allows rows without columns: EXISTS (SELECT FROM t).
+        let columns = match self.is_suql && self.is_word("FROM") {
+            true => Vec::new(),
+            false => self.read_list(Self::parse_result_column)?,
+        };
+        self.reject_select_into()?;
+        let mut core = SelectCore::with_columns(columns, start..start);
+        (core.distinct, core.distinct_on) = (distinct, distinct_on);
         if self.eat_word("FROM") {
             core.from = self.parse_from()?;
             core.from_end = self.previous_token_end();
@@ -122,14 +138,20 @@ impl QueryParser<'_> {
             let windows = self.read_list(Self::parse_named_window)?;
             core.windows = windows.iter().flat_map(WindowSpec::exprs).cloned().collect();
         }
-        let end = self.previous_token_end();
-        let order = self.parse_order_by()?;
-        let (limit, offset) = self.parse_limit()?;
-        let span = self.span_from(start);
-        core.span = span.clone();
         self.resolve_legacy_columns(outer_columns, &core.from);
-        let body = Body::Core(Box::new(core));
-        Ok((Query { span, with: Vec::new(), body, order, limit, offset }, end))
+        self.parse_order_and_limit(Query::from_core(core))
+    }
+
+    /// Parses ORDER BY and LIMIT after a SELECT. Also returns the end offset before them.
+    fn parse_order_and_limit(&mut self, mut query: Query) -> Result<(Query, usize), SqlError> {
+        let end = self.previous_token_end();
+        query.order = self.parse_order_by()?;
+        (query.limit, query.offset) = self.parse_limit()?;
+        query.span = self.span_from(query.span.start);
+        if let Body::Core(core) = &mut query.body {
+            core.span = query.span.clone();
+        }
+        Ok((query, end))
     }
 
     /// Parses a keyword and an expression if the keyword is next.
@@ -140,14 +162,19 @@ impl QueryParser<'_> {
     /// Parses the rows of VALUES. A call can be an entire row.
     fn parse_values_rows(&mut self) -> Result<Body, SqlError> {
         let rows = self.read_list(|p| match p.peek() {
-            Some(token) if token.lexeme == TokenKind::Call => Ok(vec![p.parse_call()?]),
+            Some(token) if token.lexeme == TokenKind::Call => Ok((vec![p.parse_call()?], 0..0)),
             _ => {
+                let start = p.next_start();
                 p.expect_symbol(b'(')?;
                 let row = p.read_list(Self::parse_expr)?;
                 p.expect_symbol(b')')?;
-                Ok(row)
+                Ok((row, p.span_from(start)))
             }
         })?;
+        if self.is_suql {
+            check_row_lengths(&rows)?;
+        }
+        let rows: Vec<Vec<Expr>> = rows.into_iter().map(|(row, _)| row).collect();
         let first = rows.first().map(Vec::as_slice).unwrap_or_default();
         // A call that is an entire row has as many columns as its list has values.
         let width = match first {
@@ -178,8 +205,13 @@ impl QueryParser<'_> {
             let expr = self.parse_expr()?;
             let source_text = self.sql.get(expr.span.clone()).unwrap_or_default();
             source_text.clone_into(&mut column.source_text);
-            column.expr = Some(expr);
-            column.alias = self.read_alias()?;
+            // `schema.t.*`
+            if let ExprKind::Operation(ExprOperator::TableRow(table), _) = expr.kind {
+                column.star_table = Some(table);
+            } else {
+                column.expr = Some(expr);
+                column.alias = self.read_alias()?;
+            }
         }
         column.span = self.span_from(start);
         Ok(column)
@@ -197,6 +229,7 @@ impl QueryParser<'_> {
             if !descending {
                 p.eat_word("ASC");
             }
+            p.reject_order_using()?;
             let nulls_first = match p.eat_word("NULLS") {
                 false => None,
                 true if p.eat_word("FIRST") => Some(true),
@@ -210,8 +243,8 @@ impl QueryParser<'_> {
     }
 
     fn parse_limit(&mut self) -> Result<(Option<Expr>, Option<Expr>), SqlError> {
-        if self.is_server {
-            return self.parse_server_limit();
+        if self.is_postgres {
+            return self.parse_postgres_limit();
         }
         let Some(first) = self.parse_clause("LIMIT")? else { return Ok((None, None)) };
         if self.eat_symbol(b',') {
@@ -280,4 +313,18 @@ impl QueryParser<'_> {
             self.expect_word("TIES")
         }
     }
+}
+
+/// Fails if a row of VALUES has not as many values as the first one. A call can be an entire row.
+fn check_row_lengths(rows: &[(Vec<Expr>, Span)]) -> Result<(), SqlError> {
+    let Some((first, _)) = rows.first().filter(|_| !rows.iter().any(|(_, span)| span.is_empty()))
+    else {
+        return Ok(());
+    };
+    let Some((row, span)) = rows.iter().find(|(row, _)| row.len() != first.len()) else {
+        return Ok(());
+    };
+    let (count, here) = (format_count(first.len() as u64, "value"), row.len());
+    let message = format!("the first row has {count}, but this one has {here}");
+    Err(SqlError::new(span.clone(), message, "this row of VALUES"))
 }

@@ -22,15 +22,18 @@ const MAX_DEPTH: usize = 64;
 /// # Errors
 /// Returns [`SqlError`] at the first syntax error.
 pub fn scan_calls(sql: &str) -> Result<Vec<Call>, SqlError> {
-    scan_dialect_calls(sql, None)
+    scan_query(sql, ScanSettings::default()).map(|found| found.calls)
 }
 
-/// Same as [`scan_calls`], for a query that may call the functions of a vendor.
-///
-/// # Errors
-/// Returns [`SqlError`] at the first syntax error.
-pub fn scan_dialect_calls(sql: &str, vendor: Option<Vendor>) -> Result<Vec<Call>, SqlError> {
-    scan_query(sql, ScanSettings { vendor, ..ScanSettings::default() }).map(|found| found.calls)
+/// Grammar of a query's text.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(in crate::blendsql) enum Grammar {
+    Sqlite,
+    /// The grammar of a `PostgreSQL` server, to which the text is sent.
+    Postgres,
+    /// `PostgreSQL`'s syntax, which is translated to `SQLite`'s. `answer` and `summary` are functions
+    /// until then.
+    Suql,
 }
 
 /// Settings that decide what a call is.
@@ -42,28 +45,42 @@ pub(in crate::blendsql) struct ScanSettings<'a> {
     pub find_macro: Option<FindMacro<'a>>,
     /// Engine whose functions are calls, if any.
     pub vendor: Option<Vendor>,
+    pub grammar: Grammar,
 }
 
 impl Default for ScanSettings<'_> {
     fn default() -> Self {
-        Self { is_table: &|_| false, find_macro: None, vendor: None }
+        Self { is_table: &|_| false, find_macro: None, vendor: None, grammar: Grammar::Sqlite }
     }
 }
 
 /// Tokens of a query and its outermost calls.
-pub(in crate::blendsql) struct ScannedQuery {
+pub(crate) struct ScannedQuery {
     /// All tokens in text order, including those inside the calls.
     pub tokens: Vec<Token>,
     pub calls: Vec<Call>,
 }
 
+impl ScannedQuery {
+    /// Returns true if a query or a call begins the text, possibly in parentheses.
+    pub fn begins_query(&self, sql: &str) -> bool {
+        let first = self.tokens.iter().find(|token| !token.is_symbol(b'('));
+        let words = ["SELECT", "TABLE", "VALUES", "WITH"];
+        first.is_some_and(|first| {
+            self.calls.iter().any(|call| call.span.start == first.start)
+                || words.iter().any(|word| first.is_word(sql, word))
+        })
+    }
+}
+
 /// Reads all tokens of a query, and its calls.
 pub(in crate::blendsql) fn scan_query(
     sql: &str,
-    ScanSettings { is_table, find_macro, vendor }: ScanSettings<'_>,
+    settings: ScanSettings<'_>,
 ) -> Result<ScannedQuery, SqlError> {
     let (tokens, at, depth) = (Vec::new(), 0, 0);
-    let mut scanner = Scanner { sql, is_table, find_macro, vendor, tokens, at, depth };
+    let ScanSettings { is_table, find_macro, vendor, grammar } = settings;
+    let mut scanner = Scanner { sql, is_table, find_macro, vendor, grammar, tokens, at, depth };
     let brackets = vendor.map_or(Brackets::Name, Vendor::brackets);
     let mut calls = Vec::new();
     let mut rows = ValuesRowTracker::default();
@@ -114,6 +131,7 @@ pub(in crate::blendsql) struct Scanner<'a> {
     pub find_macro: Option<FindMacro<'a>>,
     /// Engine whose functions are calls, if any.
     vendor: Option<Vendor>,
+    pub grammar: Grammar,
     /// All tokens before `at`.
     tokens: Vec<Token>,
     /// Offset at which the next token is read.
@@ -126,7 +144,17 @@ impl Scanner<'_> {
         &mut self,
         brackets: Brackets,
     ) -> Result<Option<Token>, SqlError> {
-        let token = lexer::next_token(self.sql, self.at, brackets)?;
+        // The calls of a query in SUQL have SQLite's syntax.
+        let is_postgres = match self.grammar {
+            Grammar::Sqlite => false,
+            Grammar::Postgres => true,
+            Grammar::Suql => self.depth == 0,
+        };
+        let brackets = if is_postgres { Brackets::List } else { brackets };
+        let mut token = lexer::next_token(self.sql, self.at, brackets)?;
+        if let Some(word) = token.as_mut().filter(|_| is_postgres) {
+            *word = lexer::extend_escaped_string(self.sql, *word)?;
+        }
         self.at = token.map_or(self.sql.len(), |t| t.end);
         let has_strings = self.vendor.is_some_and(Vendor::has_double_quoted_strings);
         let token = token.map(|token| match token.lexeme {
