@@ -192,6 +192,10 @@ fn postgresql_syntax_becomes_sqlites() {
             "SELECT hq_each1.value AS x, count(*) FROM t, json_each(suql_array(c)) AS hq_each1 GROUP BY hq_each1.value ORDER BY 2",
         ),
         (
+            "SELECT generate_series(1, 3)",
+            "SELECT hq_each1.value AS \"unnest\" FROM json_each(suql_array(suql_series(1, 3))) AS hq_each1",
+        ),
+        (
             "SELECT count(*) FROM t GROUP BY unnest(c)",
             "SELECT count(*) FROM t, json_each(suql_array(c)) AS hq_each1 GROUP BY hq_each1.value",
         ),

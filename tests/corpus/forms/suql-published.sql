@@ -113,10 +113,10 @@ SELECT name FROM restaurants WHERE rating % 2 = 1 OR rating ^ 2 > 20;
 SELECT SQRT(rating), ABS(-rating), FLOOR(rating), LN(rating) FROM restaurants;
 SELECT GENERATE_SERIES(1, 3);
 SELECT * FROM generate_series(1, 3) AS g(n);
--- refused: unexpected
+-- refused: syntax error
 SELECT name FROM restaurants TABLESAMPLE SYSTEM (10);
 SELECT "name", r."rating" FROM "public"."restaurants" AS r WHERE r."price" = 'cheap';
--- refused: unexpected
+-- refused: syntax error
 SELECT E'it''s', 'a' 'b', $$dollar$$, U&'x' FROM restaurants LIMIT 1;
 SELECT name FROM restaurants WHERE name = 'Luigi''s' -- the one
   AND /* not */ rating > 1;

@@ -268,7 +268,10 @@ impl Translator<'_> {
                     }
                 }
                 ExprKind::Function { name, .. } if is_set_function(name) => {
-                    self.fill(expr.span.clone(), "{} AS \"unnest\"", [&typed]);
+                    // The last edit replaces the call.
+                    if let Some(Some((_, element))) = self.edits.last_mut() {
+                        *element = EditText::concat([element.clone(), " AS \"unnest\"".into()]);
+                    }
                 }
                 _ => {}
             }
