@@ -20,7 +20,7 @@ use super::connection::{HttpConnection, PlanClient, ToolCall, describe_client};
 use super::context::ServerContext;
 use super::host::{McpHost, WorkPermit};
 use super::resources::{build_prompt, list_prompts, list_resources, read_resource};
-use super::stdin::{LineLimitReader, FirstByte};
+use super::stdin::{FirstByte, LineLimitReader};
 use super::tools::list_tools;
 use crate::failure::Failure;
 use crate::format::to_single_line;

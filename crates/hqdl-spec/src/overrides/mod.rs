@@ -21,8 +21,8 @@ use std::path::{Path, PathBuf};
 
 use self::edit::identify_cell;
 pub use self::edit::{
-    OverrideEditError, check_no_value, find_override_errors, has_value_after_column, remove_override,
-    set_override,
+    OverrideEditError, check_no_value, find_override_errors, has_value_after_column,
+    remove_override, set_override,
 };
 use crate::checker::Checker;
 use crate::{Expansion, Spec};

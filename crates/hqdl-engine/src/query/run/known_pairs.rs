@@ -207,7 +207,8 @@ fn build_requirements(
 ) -> Result<ExpansionRequirements, QueryError> {
     let mut expansion = build_join_expansion(join, list.to_vec());
     if earlier {
-        expansion.columns[0].other_identities = vec![build_earlier_identity(join, &ListHash::new(list))];
+        expansion.columns[0].other_identities =
+            vec![build_earlier_identity(join, &ListHash::new(list))];
     }
     let models = request.choose_models(&expansion);
     let mut requirements = models.build_requirements(request.facts.history(), &expansion)?;
