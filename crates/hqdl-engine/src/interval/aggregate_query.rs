@@ -290,7 +290,7 @@ impl QueryAnalyzer<'_> {
     }
 
     /// Returns the result column that an expression of GROUP BY or ORDER BY refers to. As in
-    /// SQLite's GROUP BY, a column's name means the column, not a result column with this alias.
+    /// `SQLite`'s GROUP BY, a column's name means the column, not a result column with this alias.
     fn find_group_result(
         &self,
         expr: &Expr,

@@ -87,7 +87,7 @@ impl Translator<'_> {
             }
         }
         if type_name.is_array {
-            return self.cast_to_array(operand, span);
+            return self.cast_to_array(&operand, span);
         }
         if type_name.is_interval {
             let SqlType::Literal(text) = &operand.sql_type else {
@@ -134,7 +134,7 @@ impl Translator<'_> {
 
     fn cast_to_array(
         &mut self,
-        operand: TypedExpr,
+        operand: &TypedExpr,
         span: Range<usize>,
     ) -> Result<TypedExpr, SqlError> {
         match &operand.sql_type {
@@ -145,7 +145,7 @@ impl Translator<'_> {
                 })?;
                 self.replace(span.clone(), quote_text(&array));
             }
-            _ => _ = self.fill(span.clone(), "{}", [&operand]),
+            _ => _ = self.fill(span.clone(), "{}", [operand]),
         }
         let precedence = operand.precedence;
         Ok(TypedExpr { precedence, ..TypedExpr::new(span, SqlType::Array) })

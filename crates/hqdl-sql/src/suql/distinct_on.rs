@@ -140,7 +140,7 @@ impl Translator<'_> {
             items.push(ResultItem {
                 text: expr.span.clone().into(),
                 name,
-                alias: column.alias.is_some().then(|| expr.span.end..column.span.end),
+                alias: column.alias.is_some().then_some(expr.span.end..column.span.end),
                 words: self.read_comparable_tokens(&expr.span),
                 asked: asked.map(|column| (expr.span.clone(), column)),
             });

@@ -326,7 +326,7 @@ impl Translator<'_> {
             return Ok(());
         }
         let copy = |expr: &Expr| EditText::from(expr.span.clone());
-        let has_word = |word: &str| words.iter().any(|found| *found == word);
+        let has_word = |word: &str| words.contains(&word);
         let is_single_row = has_word("FETCH") && !has_word("ALL");
         let limit = match &query.limit {
             Some(limit) => copy(limit),

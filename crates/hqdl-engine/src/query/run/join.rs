@@ -43,8 +43,11 @@ pub(in crate::query) struct JoinQuestions {
     pub unknown_count: u64,
     /// Pairs that need no question: known pairs, and pairs that `narrow` excludes. For each left
     /// value, the right values and whether they match.
-    decided: Vec<(Vec<u8>, Vec<(Vec<u8>, bool)>)>,
+    decided: Vec<(Vec<u8>, DecidedPairs)>,
 }
+
+/// Canonical bytes of right values, and whether they match.
+type DecidedPairs = Vec<(Vec<u8>, bool)>;
 
 impl JoinQuestions {
     /// Returns the questions about those of a join's demanded pairs that are not known.
@@ -100,8 +103,11 @@ struct LeftValue {
     value: Value,
     entity: Entity,
     /// Canonical bytes of each spelling, with its candidates and their texts.
-    spellings: Vec<(Vec<u8>, Vec<(String, (Value, Vec<u8>))>)>,
+    spellings: Vec<(Vec<u8>, Candidates)>,
 }
+
+/// Texts of right values, with the values and their canonical bytes.
+type Candidates = Vec<(String, (Value, Vec<u8>))>;
 
 /// Collects the questions about demanded pairs.
 struct QuestionCollector<'c, 'r> {

@@ -246,7 +246,7 @@ impl<'e, 'r, 'a> PassLoop<'e, 'r, 'a> {
             }
             PassStep::Finish(buffer) => result = Some(buffer),
             PassStep::Send(demands) => {
-                demanded = self.engine.send_demands(demands, &mut self.asked_lists)?
+                demanded = self.engine.send_demands(demands, &mut self.asked_lists)?;
             }
             PassStep::OrderCandidates(rule) => self.engine.order_by_similarity(rule)?,
             PassStep::SkipSample => self.sampler.advance_sample(),

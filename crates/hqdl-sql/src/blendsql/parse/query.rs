@@ -116,9 +116,10 @@ impl QueryParser<'_> {
         }
         let distinct_on = if distinct { self.parse_distinct_on()? } else { Vec::new() };
         // PostgreSQL allows rows without columns: EXISTS (SELECT FROM t).
-        let columns = match self.is_suql && self.is_word("FROM") {
-            true => Vec::new(),
-            false => self.read_list(Self::parse_result_column)?,
+        let columns = if self.is_suql && self.is_word("FROM") {
+            Vec::new()
+        } else {
+            self.read_list(Self::parse_result_column)?
         };
         self.reject_select_into()?;
         let mut core = SelectCore::with_columns(columns, start..start);
