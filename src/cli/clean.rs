@@ -30,7 +30,7 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
     if let Some(path) = missing {
         return Err(Failure::wrong_input(
             format!("--output: there is no file {}", path.display()),
-            "check the path; without --output, `hqdl clean SPEC` cleans the spec's own database",
+            "check the path; without --output, `hqdl clean SPEC` cleans the database that the spec publishes to",
         ));
     }
     let cleaned = clean_database(&session.database, &session.spec)?;

@@ -47,9 +47,9 @@ pub struct Options {
     /// keeping questions with their queries as examples.
     #[arg(long)]
     edit: bool,
-    /// Maximum size in megabytes of a file that a client uploads on the page.
+    /// Maximum size in megabytes of a file that a client uploads on the page; 0 allows no uploads.
     #[arg(long, value_name = "MB", default_value_t = 512, allow_hyphen_values = true,
-          value_parser = super::parse_positive_number)]
+          value_parser = super::parse_whole_number::<u64>)]
     max_upload: u64,
     /// Check the files at this interval (2 if omitted, at most 3600), for file systems without
     /// change events (network drives).

@@ -27,7 +27,10 @@ pub struct Options {
 }
 
 pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode, Failure> {
-    let database = Database::open(&find_target(options)?)?;
+    let database = match &options.db {
+        Some(db) => super::session::open_flag_database(db)?,
+        None => Database::open(&find_target(options)?)?,
+    };
     let Some((column, key)) = options.key_and_column.split_last() else {
         return Err(Failure::wrong_input("no column", "hqdl why TABLE KEY… COLUMN"));
     };
@@ -43,9 +46,6 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
 
 /// Returns the path of the database to read: the database that was passed, or the target of a spec.
 fn find_target(options: &Options) -> Result<PathBuf, Failure> {
-    if let Some(db) = &options.db {
-        return Ok(db.clone());
-    }
     let target_of = |draft: &UncheckedSpec| draft.output().unwrap_or_else(|| draft.database());
     if let Some(spec) = &options.spec {
         return require_output(target_of(&UncheckedSpec::read(spec)?));

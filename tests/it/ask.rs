@@ -127,20 +127,6 @@ fn the_prompt_shows_the_schema_its_keys_samples_and_matching_values() {
     assert!(text.contains("superhero_name TEXT") && !text.contains("\"Hulk\""), "{text}");
 }
 
-/// The id of another plan is not an approval, even if the current plan costs nothing.
-#[test]
-fn another_plan_is_refused_even_if_the_current_one_is_free() {
-    let endpoint = endpoint(&[TALL]);
-    let project = project(&endpoint);
-    let refused = ask(&project, &[QUESTION, "--approve", "000000000000"]).expect_exit_code(6);
-    let message = "plan 000000000000 is not the current plan, which costs nothing";
-    assert!(refused.stderr.contains(message), "{}", refused.stderr);
-    assert_eq!(refused.stdout, "");
-    let plan = refused.stderr.split("--approve ").nth(1).unwrap().split(',').next().unwrap();
-    let ran = ask(&project, &[QUESTION, "--approve", plan, "--format", "csv"]).expect_exit_code(0);
-    assert_eq!(ran.stdout, "superhero_name\nAnt-Man\nHulk\n");
-}
-
 #[test]
 fn a_query_that_costs_needs_approval() {
     let endpoint = endpoint(&[LIVE]);

@@ -91,9 +91,9 @@ fn no_guide_is_longer_than_120_lines() {
 /// A rendered page does not show the file name of a block, so the text before it names the file.
 #[test]
 fn the_text_before_each_file_names_it() {
+    let file_block = Regex::new(r"(?m)((?:^.+\n)+)\n*```\w+ (\S+)$").unwrap();
     for page in GUIDES.iter().map(|name| page_of(name)) {
         let text = std::fs::read_to_string(&page).unwrap();
-        let file_block = Regex::new(r"(?m)((?:^.+\n)+)\n*```\w+ (\S+)$").unwrap();
         for found in file_block.captures_iter(&text) {
             let name = format!("`{}`", &found[2]);
             assert!(found[1].contains(&name), "{}: no sentence names {name}", page.display());

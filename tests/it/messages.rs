@@ -907,7 +907,6 @@ fn a_file_or_flag_in_the_wrong_place_is_named_with_the_right_one() {
             ["--quiet and --verbose exclude each other", "remove one"],
         ),
         (&["daemon", "--max-rows", "0"], ["--max-rows", "1 or more"]),
-        (&["daemon", "--max-upload", "0"], ["--max-upload", "1 or more"]),
         (&["daemon", "--max-bytes", "0"], ["--max-bytes", "1 or more"]),
         (&["daemon", "--allow-usd", "5"], ["--allow-usd 5 is more than --max-usd 1", "at least 5"]),
         (
@@ -977,6 +976,9 @@ fn the_query_of_an_example_is_checked_before_the_tables_are_published() {
         ("SELECT nme FROM hero", 2),
         ("SELECT name FROM hero", 0),
         ("SELECT born FROM llm", 0),
+        ("SELECT born FROM main.llm", 0),
+        ("SELECT born FROM hero", 0),
+        ("SELECT * FROM hqdl_cell", 0),
         ("SELECT born FROM hero_expanded", 0),
         ("SELECT {{LLMMap('Is it tall?', hero.name)}} FROM hero", 0),
     ] {
@@ -1063,11 +1065,7 @@ fn an_argument_of_a_call_in_the_wrong_place_is_explained() {
         ),
         (
             "SELECT {{LLMMap('What?', name, options='none.col')}} FROM hero",
-            ["the options are only one text", "without quotes: options=none.col"],
-        ),
-        (
-            "SELECT {{LLMQA('Which?', options='hero')}}",
-            ["the options are only one text", "options=hero.column"],
+            ["the options are a text, not a column", "without quotes: options=none.col"],
         ),
         (
             "SELECT {{LLMClassify('Kind?', name)}} FROM hero",

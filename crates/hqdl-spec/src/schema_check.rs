@@ -583,6 +583,10 @@ fn find_earlier_subtable<'t>(text: &'t str, name: &str) -> Option<(usize, &'t st
 /// Returns a number with a decimal comma after a `=`, such as `0,15`, with its position in the line.
 fn find_decimal_comma(line: &str) -> Option<(usize, &str)> {
     line.match_indices('=').find_map(|(equals, _)| {
+        // The `=` may be part of a text.
+        if line[..equals].contains(['"', '\'']) {
+            return None;
+        }
         let value = &line[equals + 1..];
         let number = value.trim_start();
         let is_part = |c: char| c.is_ascii_digit() || c == ',';

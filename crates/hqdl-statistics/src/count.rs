@@ -24,6 +24,11 @@ const MANY_ROWS: u64 = 20;
 const MIXED_CLASS: u64 = 3;
 /// Number of sampled rows below which a sample is small.
 const SMALL_SAMPLE: u64 = 25;
+/// Number of sampled rows above which the bounds of the classes have steps that are too fine for less
+/// conservative bounds.
+const COARSE_SAMPLE: u64 = 150;
+/// Greatest error probability for which less conservative bounds were measured.
+const MEASURED_ALPHA: f64 = 0.1;
 /// Number of rows below which a table is small.
 const SMALL_TABLE: u64 = 400;
 
@@ -136,7 +141,11 @@ fn class_error_factor(stratum: &Class, is_mixed: bool, alpha: f64) -> f64 {
         0.75
     } else if stratum.sampled < SMALL_SAMPLE {
         0.7
-    } else if is_mixed && count_rarer_rows(stratum) >= MANY_ROWS {
+    } else if is_mixed
+        && count_rarer_rows(stratum) >= MANY_ROWS
+        && stratum.sampled <= COARSE_SAMPLE
+        && alpha <= MEASURED_ALPHA + 1e-9
+    {
         // The bounds of both classes allow for whole rows, but their sum has finer steps.
         1.2
     } else {

@@ -241,8 +241,7 @@ impl<'s> AskRun<'s> {
             }
             self.show_plan(&plan);
             self.show_proposals();
-            match (self.require_approval(&plan, relaxed.is_empty(), asker, interrupt), empty.take())
-            {
+            match (self.require_approval(&plan, asker, interrupt), empty.take()) {
                 (Ok(None), earlier) => empty = earlier,
                 (Ok(Some(INTERRUPTED)), _) => return Ok(AskOutcome::Stopped(INTERRUPTED)),
                 // The relaxed query was not approved, so the answer is the original query without
@@ -484,12 +483,10 @@ impl<'s> AskRun<'s> {
     }
 
     /// Asks for approval if the plan may cost more than the user has allowed. Returns the exit code
-    /// if the user declines or presses Ctrl-C. `is_first` is false for a relaxed query, which has
-    /// another id than the plan that was approved.
+    /// if the user declines or presses Ctrl-C.
     fn require_approval(
         &self,
         plan: &AskPlan,
-        is_first: bool,
         asker: &Asker<'_>,
         interrupt: &watch::Receiver<bool>,
     ) -> Result<Option<u8>, Failure> {
@@ -497,14 +494,6 @@ impl<'s> AskRun<'s> {
         let costs = plan.max_cost.exceeds(unapproved);
         let is_replay = self.session.spec.model.provider == Provider::Replay;
         let needs = (costs && !is_replay) || asker.is_on_server();
-        if let PlanUse::Run { approved: Some(approved), .. } = self.plan_use
-            && is_first
-            && !needs
-            && approved != plan.id
-        {
-            let message = format!("plan {approved} is not the current plan, which costs nothing");
-            return Err(self.approval_failure(plan, message));
-        }
         if !needs || self.flags.yes {
             return Ok(None);
         }

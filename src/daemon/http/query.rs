@@ -258,7 +258,7 @@ impl HttpState {
         self.find_active_spec_or_advise(name, "pass `spec`")
     }
 
-    /// Like [`Self::active_spec`]; `advice` says how a request names a spec.
+    /// Like [`Self::find_active_spec`]; `advice` is the hint if the request names no spec.
     pub(super) fn find_active_spec_or_advise(
         &self,
         name: Option<&str>,

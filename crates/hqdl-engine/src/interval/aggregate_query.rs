@@ -165,7 +165,7 @@ impl QueryAnalyzer<'_> {
         }
         let mut groups = Vec::new();
         for expr in &core.group {
-            let result = self.find_group_result(expr, &core.columns)?;
+            let result = self.find_group_result(expr, &core.columns, false)?;
             let Some(grouped) = core.columns[result].expr.as_ref() else {
                 return reject_interval(&expr.span, "GROUP BY refers to *");
             };
@@ -173,7 +173,7 @@ impl QueryAnalyzer<'_> {
             groups.push(Group { sql: self.text(grouped).to_owned(), is_expanded, result });
         }
         for term in order {
-            let result = self.find_group_result(&term.expr, &core.columns).ok();
+            let result = self.find_group_result(&term.expr, &core.columns, true).ok();
             if !result.is_some_and(|r| groups.iter().any(|g| g.result == r)) {
                 return reject_interval(
                     &term.expr.span,
@@ -289,12 +289,14 @@ impl QueryAnalyzer<'_> {
         Ok(reads)
     }
 
-    /// Returns the result column that an expression of GROUP BY or ORDER BY refers to. As in
-    /// `SQLite`'s GROUP BY, a column's name means the column, not a result column with this alias.
+    /// Returns the result column that an expression of GROUP BY or ORDER BY refers to. If a name is
+    /// both an alias and a column, `SQLite` uses the alias in ORDER BY (`is_order`), and the column in
+    /// GROUP BY.
     fn find_group_result(
         &self,
         expr: &Expr,
         columns: &[ResultColumn],
+        is_order: bool,
     ) -> Result<usize, QueryError> {
         let text = self.text(expr).trim();
         if let (ExprKind::Literal, Ok(position)) = (&expr.kind, text.parse::<usize>())
@@ -305,7 +307,7 @@ impl QueryAnalyzer<'_> {
         let names = |column: &ResultColumn| {
             let is_alias = matches!(&expr.kind, ExprKind::Column { table: None, column: name }
                 if column.alias.as_ref().is_some_and(|a| a.eq_ignore_ascii_case(name))
-                    && !self.tables.has_column(name));
+                    && (is_order || !self.tables.has_column(name)));
             is_alias || column.expr.as_ref().is_some_and(|e| self.is_same_expression(e, expr))
         };
         match columns.iter().position(names) {

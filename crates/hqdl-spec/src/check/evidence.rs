@@ -1,5 +1,7 @@
 //! Checks `[expansion.evidence]`: the documents of an expansion.
 
+use std::path::Path;
+
 use super::{SpecCheck, explain_rejection, join_path};
 use crate::evidence::{Documents, EvidenceIndex, EvidenceSettings, SearchSettings, resolve_folder};
 use crate::file::{Echo, EvidenceTable, ExpansionTable, Format, SpecFile};
@@ -134,11 +136,15 @@ impl SpecCheck<'_> {
     /// Checks that the SELECT for the documents returns a text, or a name and a text.
     fn check_documents(&mut self, path: &[Step], select: &str) {
         // One word is the name of a file or a folder.
-        if !select.trim().contains(char::is_whitespace) {
+        let word = select.trim();
+        if !word.is_empty() && !word.contains(|c: char| c.is_whitespace() || c == '(') {
             let message = format!("`documents` is a SELECT, but {select:?} is not one");
-            let folder = match select.split_once('*') {
+            let folder = match word.split_once('*') {
                 Some((before, _)) => before.rsplit_once('/').map_or(".", |(folder, _)| folder),
-                None => select,
+                None if Path::new(word).extension().is_some() => {
+                    word.rsplit_once('/').map_or(".", |(folder, _)| folder)
+                }
+                None => word,
             };
             let help =
                 format!("write a SELECT, or `folder = {folder:?}` for the files of a folder");

@@ -320,10 +320,11 @@ fn format_key_field(text: &String) -> String {
 /// Returns the non-empty key fields and the column of a line, which identify its cell. A key field
 /// is empty if it belongs only to other expansions.
 pub(super) fn identify_cell(line: &OverrideLine) -> (Vec<(String, String)>, String) {
+    let fields = line.key.iter().filter(|(_, value)| !value.is_empty());
     let mut key: Vec<(String, String)> =
-        line.key.iter().filter(|(_, v)| !v.is_empty()).cloned().collect();
+        fields.map(|(name, value)| (name.to_ascii_lowercase(), value.clone())).collect();
     key.sort();
-    (key, line.column.clone())
+    (key, line.column.to_ascii_lowercase())
 }
 
 fn is_same_cell(a: &OverrideLine, b: &OverrideLine) -> bool {

@@ -44,18 +44,20 @@ pub(super) fn parse_choices(sql: &str, tokens: &[Token]) -> Result<Option<Choice
             // element has no semicolon.
             let content = text.unquoted_text(sql);
             let is_name = |part: &str| {
-                !part.is_empty() && part.chars().all(|c| c.is_alphanumeric() || c == '_')
+                part.starts_with(|c: char| c.is_alphabetic() || c == '_')
+                    && part.chars().all(|c| c.is_alphanumeric() || c == '_')
             };
-            if content.split('.').all(is_name) {
-                let column =
-                    if content.contains('.') { content } else { format!("{content}.column") };
+            if content
+                .split_once('.')
+                .is_some_and(|(table, column)| is_name(table) && is_name(column))
+            {
                 return Err(SqlError::new(
                     text.span(),
-                    "the options are only one text",
+                    "the options are a text, not a column",
                     "expected a list or a column",
                 )
                 .with_help(format!(
-                    "a column is written without quotes: options={column}; a list: options=('a', 'b')"
+                    "a column is written without quotes: options={content}; a list: options=('a', 'b')"
                 )));
             }
             let items = content.split(';').map(str::trim);

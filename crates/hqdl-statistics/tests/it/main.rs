@@ -212,6 +212,20 @@ fn counts_of_small_tables_are_covered() {
     }
 }
 
+/// Bounds for 1.2 α cover the truth only in samples and at levels for which they were measured.
+#[test]
+fn counts_of_large_samples_and_below_90_percent_are_covered() {
+    for (named, others, draws, confidence) in [
+        ((208, 134), (640, 370), 130, 0.5),
+        ((500, 400), (1000, 450), 400, 0.9),
+        ((4000, 2000), (16_000, 8000), 300, 0.95),
+    ] {
+        let covered =
+            CoveredTable::new(named, others).compute_uniform_coverage(draws, confidence).coverage;
+        assert!(covered >= confidence, "{draws} of {named:?} and {others:?}: {covered}");
+    }
+}
+
 /// With few positive rows, MOVER misses about 1 % of the samples at every confidence.
 #[test]
 fn counts_are_covered_above_95_percent() {
