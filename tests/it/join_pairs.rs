@@ -185,6 +185,18 @@ fn a_failed_list_is_asked_again() {
     assert_eq!(ask(&both, JOIN, &flags).1, []);
 }
 
+/// A reply that cannot be read says nothing about the pairs of a longer list.
+#[test]
+fn a_longer_list_repeats_unreadable_pairs() {
+    let both = project();
+    both.0.add_fault(Fault::Prose, Frequency::Always);
+    query(&both.1, JOIN, &[]);
+    both.0.clear_faults();
+    both.1.execute_sql("INSERT INTO r VALUES ('Turin', 4)");
+    let (rows, _) = ask(&both, JOIN, &[]);
+    assert_eq!(rows.as_array().unwrap().len(), 3);
+}
+
 /// Facts of earlier versions, whose identity has the list's hash instead of its candidates, answer
 /// the questions that they answered.
 #[test]

@@ -181,17 +181,19 @@ impl Edits {
         // edits inside it.
         self.0.sort_by_key(|(span, _)| (span.start, !span.is_empty(), usize::MAX - span.end));
         let mut written = TranslatedQuery::with_capacity(text.len());
-        self.write_range(text, 0..text.len(), (0, None), &mut written)?;
+        self.write_range(text, 0..text.len(), (0, None), None, &mut written)?;
         Ok(written)
     }
 
     /// Writes a range with the edits from index `first` on. `limit` is the maximum length of the
-    /// text within an edit.
+    /// text within an edit, and `outer_end` is the end of the edit that copies the range. An
+    /// insertion at that end follows the edit, so it is not part of the copy.
     fn write_range(
         &self,
         text: &str,
         range: Range<usize>,
         (first, limit): (usize, Option<usize>),
+        outer_end: Option<usize>,
         written: &mut TranslatedQuery,
     ) -> Result<(), TextTooLong> {
         let mut at = range.start;
@@ -199,6 +201,9 @@ impl Edits {
         for (n, (span, new)) in self.0.iter().enumerate().skip(first) {
             if span.start > range.end {
                 break;
+            }
+            if span.is_empty() && outer_end == Some(span.start) {
+                continue;
             }
             if span.start < at || span.end > range.end {
                 let is_lost = |(outer, new): &(Range<usize>, EditText)| {
@@ -217,7 +222,8 @@ impl Edits {
                     EditPart::Source(part) => {
                         // Text from before the edit has its own edits.
                         let next = if part.end <= span.start { 0 } else { n + 1 };
-                        self.write_range(text, part.clone(), (next, Some(limit)), written)?;
+                        let inner = (next, Some(limit));
+                        self.write_range(text, part.clone(), inner, Some(span.end), written)?;
                         if written.sql.len() > limit {
                             return Err(TextTooLong(span.clone()));
                         }

@@ -115,6 +115,8 @@ pub struct SelectCore {
     pub from_end: usize,
     /// End offset of the GROUP BY clause, where a HAVING can be inserted.
     pub group_end: usize,
+    /// End offset of the clauses from SELECT to WINDOW; 0 for `TABLE t` and a query in parentheses.
+    pub rows_end: usize,
 }
 
 /// A result column of a SELECT.
@@ -385,6 +387,7 @@ impl SelectCore {
             windows: Vec::new(),
             from_end: 0,
             group_end: 0,
+            rows_end: 0,
         }
     }
 }

@@ -25,7 +25,7 @@ impl Translator<'_> {
             return;
         }
         let Some(array) = parse_array_literal(text) else { return };
-        self.replace(expr.span.clone(), quote_text(&array));
+        self.replace_literal(expr.span.clone(), quote_text(&array));
         *expr = TypedExpr::new(expr.span.clone(), SqlType::Array);
     }
 

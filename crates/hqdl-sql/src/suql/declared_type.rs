@@ -191,7 +191,7 @@ impl Translator<'_> {
         let target = match target_type {
             SqlType::Boolean => {
                 let word = Self::parse_boolean_literal(text, span.clone(), UNIFY_LABEL)?;
-                self.replace(span.clone(), word);
+                self.replace_literal(span.clone(), word);
                 *expr = TypedExpr::new(span, SqlType::Boolean);
                 return Ok(());
             }
@@ -204,7 +204,7 @@ impl Translator<'_> {
                     let message = format!("'{text}' is not a number");
                     return Err(SqlError::new(span, message, UNIFY_LABEL));
                 }
-                self.replace(span.clone(), format!("({})", text.trim()));
+                self.replace_literal(span.clone(), format!("({})", text.trim()));
                 *expr = TypedExpr::new(span, target_type.clone());
                 return Ok(());
             }
@@ -214,7 +214,7 @@ impl Translator<'_> {
             _ => return Ok(()),
         };
         if let Some((sql, sql_type)) = convert_literal_text(target, text, &span)? {
-            self.replace(span.clone(), sql);
+            self.replace_literal(span.clone(), sql);
             *expr = TypedExpr::new(span, sql_type);
         }
         Ok(())

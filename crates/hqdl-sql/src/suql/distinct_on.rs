@@ -54,7 +54,7 @@ impl Translator<'_> {
         order: &[OrderTerm],
         unnested: (usize, Option<EditText>),
     ) -> Result<(), SqlError> {
-        let rows_end = self.find_rows_end(core);
+        let rows_end = Self::find_rows_end(core);
         let head = self.tokens_in(&core.span);
         let words = match head {
             [_, distinct, on, ..] => distinct.start..on.end,

@@ -93,6 +93,12 @@ impl Translator<'_> {
             (ExprOperator::Row, values) => self.translate_row(expr, values),
             (ExprOperator::Array, elements) => self.translate_array(&expr.span, elements),
             (ExprOperator::Prefix("+" | "-"), [operand]) => self.translate_sign(expr, operand),
+            (ExprOperator::Prefix("~"), [operand]) => {
+                let mut operand = self.translate_expr(operand)?;
+                self.parenthesize(&mut operand);
+                let precedence = Precedence::Prefix;
+                Ok(TypedExpr { precedence, ..TypedExpr::new(expr.span.clone(), SqlType::Integer) })
+            }
             (ExprOperator::NullTest, [operand]) => {
                 let mut operand = self.translate_expr(operand)?;
                 self.parenthesize_operand(&mut operand);

@@ -267,7 +267,7 @@ impl Translator<'_> {
             _ => 1.0,
         };
         let total: f64 = parts.iter().map(|(n, unit)| n * seconds(*unit)).sum();
-        self.replace(expr.span.clone(), total.to_string());
+        self.replace_literal(expr.span.clone(), total.to_string());
         Ok(())
     }
 

@@ -311,8 +311,9 @@ impl Translator<'_> {
         let is_any =
             |token: &Token, words: &[&str]| words.iter().any(|w| token.is_word(self.sql, w));
         let after = self.tokens.partition_point(|token| token.start < end);
-        let first = self.tokens[after..].iter().position(|token| is_any(token, &clauses));
-        let Some(first) = first.map(|n| n + after).filter(|_| end < query.span.end) else {
+        let rest = self.tokens_in(&(end..query.span.end));
+        let first = rest.iter().position(|token| is_any(token, &clauses));
+        let Some(first) = first.map(|n| n + after) else {
             return Ok(());
         };
         let end = first.checked_sub(1).map_or(0, |before| self.tokens[before].end);
@@ -353,20 +354,16 @@ impl Translator<'_> {
     /// Returns the end of a query's SELECTs, before its ORDER BY and LIMIT.
     fn find_body_end(&self, body: &Body) -> usize {
         match body {
-            Body::Core(core) => self.find_rows_end(core),
+            Body::Core(core) => Self::find_rows_end(core),
             Body::Compound(_, _, right) => self.find_body_end(&right.body),
             Body::Values(values, _) => self.find_end_with_parens(values.last(), 0),
         }
     }
 
     /// Returns the end of the clauses from SELECT to WINDOW.
-    pub fn find_rows_end(&self, core: &SelectCore) -> usize {
+    pub fn find_rows_end(core: &SelectCore) -> usize {
         let end = core.columns.last().map_or(core.span.start, |column| column.span.end);
-        let end = end.max(core.from_end).max(core.group_end);
-        let last = [&core.filter, &core.having].into_iter().flatten().last();
-        let end = last.map_or(end, |expr| end.max(expr.span.end));
-        // A window ends with a parenthesis after its last expression.
-        self.find_end_with_parens(core.windows.last(), end)
+        end.max(core.from_end).max(core.rows_end)
     }
 
     /// Returns the end of the `)` after an expression, or `end` if there is no expression.

@@ -178,6 +178,19 @@ impl<'s> Translator<'s> {
         self.edits.push(Some((span, text.into())));
     }
 
+    /// Replaces a text literal. Drops its own edit, which `E'…'` and `$$…$$` have.
+    pub fn replace_literal(&mut self, span: Range<usize>, text: impl Into<EditText>) {
+        if !self.sql[span.clone()].starts_with('\'') {
+            let is_own = |edit: &&mut Option<(Range<usize>, EditText)>| {
+                edit.as_ref().is_some_and(|(edited, _)| *edited == span)
+            };
+            if let Some(own) = self.edits.iter_mut().rev().find(is_own) {
+                *own = None;
+            }
+        }
+        self.replace(span, text);
+    }
+
     /// Replaces a range with a template in which each `{}` is replaced with the next operand.
     pub fn fill<'t>(
         &mut self,

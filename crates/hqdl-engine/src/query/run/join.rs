@@ -151,6 +151,9 @@ impl QuestionCollector<'_, '_> {
             }
         }
         shown.retain(|text| known.get(text).is_none());
+        let lists = split_list(shown.clone(), max_bytes);
+        self.asked_lists.add_unanswered_lists(&lists, &mut known);
+        shown.retain(|text| known.get(text).is_none());
         self.add_decided_pairs(left, &shown, &known);
         if shown.is_empty() {
             return Ok(());
@@ -325,6 +328,7 @@ impl<'p, 'r> PairAsker<'p, 'r> {
         list: Vec<String>,
         lookups: Vec<JoinLookup>,
     ) -> Result<(), QueryError> {
+        self.asked_lists.add_asked_list(self.join, &list, self.request)?;
         let (request, counts) = (self.request, &mut self.counts);
         let mut partners = PartnerQuestions::new(self.join, list, &lookups, request, counts)?;
         if !partners.demands.is_empty() {

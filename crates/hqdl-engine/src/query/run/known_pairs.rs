@@ -46,6 +46,8 @@ pub struct KnownPairs {
     partners: HashMap<String, (bool, u32)>,
     /// Answers by the id of their identity.
     answers: HashMap<u32, Answer>,
+    /// Ids of the identities of lists whose reply had no readable answer.
+    unanswered: Vec<u32>,
 }
 
 impl AskedLists {
@@ -91,7 +93,7 @@ impl AskedLists {
     }
 
     /// Returns the pairs that the facts about a left value answer. If several facts answer a pair,
-    /// the latest one with an answer counts.
+    /// the latest one with an answer counts. See also [`Self::add_unanswered_lists`].
     ///
     /// # Errors
     /// Returns [`QueryError`] if the facts cannot be read.
@@ -113,17 +115,48 @@ impl AskedLists {
                 none => none.insert(build_requirements(join, &list.candidates, false, request)?),
             };
             if let CellLookup::Known(fact) = requirements.look_up_cell(Some(record), 0) {
-                let is_answer =
-                    fact.answer.state.has_value() || fact.answer.state == State::Unknown;
-                found.push((is_answer, fact.completion, identity_id));
+                if fact.answer.state.has_value() || fact.answer.state == State::Unknown {
+                    found.push((fact.completion, identity_id));
+                } else {
+                    known.unanswered.push(identity_id);
+                }
                 known.answers.insert(identity_id, fact.answer.clone());
             }
         }
         found.sort_unstable();
-        for (.., identity_id) in found {
+        for (_, identity_id) in found {
             known.add_answer(identity_id, &self.lists[&identity_id].candidates);
         }
         Ok(known)
+    }
+
+    /// Adds the pairs of those of `lists` whose reply had no readable answer, as no match. Such a
+    /// reply says nothing about other lists.
+    pub fn add_unanswered_lists(&self, lists: &[Vec<String>], known: &mut KnownPairs) {
+        for identity_id in std::mem::take(&mut known.unanswered) {
+            let candidates = &self.lists[&identity_id].candidates;
+            if lists.contains(candidates) {
+                known.add_answer(identity_id, candidates);
+            }
+        }
+    }
+
+    /// Adds a list that this query asks about, so that [`Self::update`] need not read it.
+    ///
+    /// # Errors
+    /// Returns [`QueryError`] if the identity cannot be stored.
+    pub fn add_asked_list(
+        &mut self,
+        join: &JoinCall,
+        list: &[String],
+        request: &Request<'_>,
+    ) -> Result<(), QueryError> {
+        let identity = build_join_identity(join, list.to_vec());
+        let id = request.facts.history().intern_column_identity(&identity)?;
+        if self.read_ids.insert(id) {
+            self.lists.insert(id, AskedList { candidates: list.to_vec(), requirements: None });
+        }
+        Ok(())
     }
 
     /// Adds the answer about exactly this list that an earlier version stored, if there is one. It

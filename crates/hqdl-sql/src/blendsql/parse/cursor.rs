@@ -10,7 +10,7 @@ use crate::blendsql::{Call, SqlError};
 use crate::translated::Edits;
 
 /// `SQLite`'s maximum expression depth.
-const MAX_DEPTH: usize = 1000;
+pub(super) const MAX_DEPTH: usize = 1000;
 
 /// Edits that replace the syntax of earlier versions.
 #[derive(Default)]

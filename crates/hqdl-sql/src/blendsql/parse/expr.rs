@@ -364,7 +364,10 @@ impl QueryParser<'_> {
                     b'-' => "-",
                     _ => "~",
                 };
-                let operand = self.parse_binary(Precedence::Prefix, false)?;
+                // In PostgreSQL, arithmetic binds tighter than `~`.
+                let is_loose = symbol == b'~' && self.is_postgres;
+                let loosest = if is_loose { Precedence::Sum } else { Precedence::Prefix };
+                let operand = self.parse_binary(loosest, false)?;
                 ExprKind::Operation(ExprOperator::Prefix(sign), vec![operand])
             }
             TokenKind::Number if is_number(self.text(token)) => self.read_literal(1),

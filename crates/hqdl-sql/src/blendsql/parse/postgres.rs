@@ -23,7 +23,7 @@
 
 use crate::blendsql::SqlError;
 use crate::blendsql::lexer::TokenKind;
-use crate::blendsql::parse::cursor::QueryParser;
+use crate::blendsql::parse::cursor::{MAX_DEPTH, QueryParser};
 use crate::blendsql::parse::expr::Precedence;
 use crate::blendsql::tree::{Expr, ExprKind, ExprOperator, FromSource, Query};
 
@@ -316,7 +316,8 @@ impl QueryParser<'_> {
             return self.is_word_after(count, "TABLE");
         }
         let mut inner = count + 1;
-        while self.is_symbol_after(inner, b'(') {
+        // Deeper nesting is an error.
+        while inner <= count + MAX_DEPTH && self.is_symbol_after(inner, b'(') {
             inner += 1;
         }
         let words = ["SELECT", "WITH", "VALUES"];

@@ -139,6 +139,7 @@ impl QueryParser<'_> {
             let windows = self.read_list(Self::parse_named_window)?;
             core.windows = windows.iter().flat_map(WindowSpec::exprs).cloned().collect();
         }
+        core.rows_end = self.previous_token_end();
         self.resolve_legacy_columns(outer_columns, &core.from);
         self.parse_order_and_limit(Query::from_core(core))
     }
