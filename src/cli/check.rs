@@ -273,7 +273,7 @@ fn check_examples(
 }
 
 /// Returns true if the error of a query is about a table or column that a run publishes later. The
-/// messages are those of SQLite and PostgreSQL.
+/// messages are those of `SQLite` and `PostgreSQL`.
 fn is_about_unpublished_object(spec: &Spec, message: &str) -> bool {
     let sqlite = ["no such table: ", "no such column: "];
     let name = sqlite.iter().find_map(|prefix| message.strip_prefix(prefix)).or_else(|| {

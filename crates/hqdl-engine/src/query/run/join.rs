@@ -103,11 +103,11 @@ struct LeftValue {
     value: Value,
     entity: Entity,
     /// Canonical bytes of each spelling, with its candidates and their texts.
-    spellings: Vec<(Vec<u8>, Candidates)>,
+    spellings: Vec<(Vec<u8>, JoinCandidates)>,
 }
 
 /// Texts of right values, with the values and their canonical bytes.
-type Candidates = Vec<(String, (Value, Vec<u8>))>;
+type JoinCandidates = Vec<(String, (Value, Vec<u8>))>;
 
 /// Collects the questions about demanded pairs.
 struct QuestionCollector<'c, 'r> {

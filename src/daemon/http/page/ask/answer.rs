@@ -28,7 +28,7 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 /// Result of a submitted question or query.
 pub(in crate::daemon::http) enum AskResult {
     /// A query that waits for approval.
-    Planned(Box<PlannedQuery>),
+    Planned(Box<PagePlan>),
     /// The rows of a query.
     Answered(Box<AskAnswer>),
     /// The database cannot answer the question; contains the reason.
@@ -38,7 +38,7 @@ pub(in crate::daemon::http) enum AskResult {
 }
 
 /// A query that has not run yet, with its maximum cost.
-pub(in crate::daemon::http) struct PlannedQuery {
+pub(in crate::daemon::http) struct PagePlan {
     pub(super) plan: AskPlan,
     /// Queries that failed and were repaired.
     pub(super) repairs: Vec<FailedQuery>,
@@ -52,7 +52,7 @@ pub(in crate::daemon::http) struct PlannedQuery {
 
 /// The rows of a query.
 pub(in crate::daemon::http) struct AskAnswer {
-    pub(super) planned: PlannedQuery,
+    pub(super) planned: PagePlan,
     pub(super) rows: RowsPreview,
     pub(super) meta: Meta,
     /// Sentence about the tables that were searched.
@@ -192,7 +192,7 @@ impl AskJob {
             }
         };
         let planned =
-            PlannedQuery { plan, repairs, note: None, is_relaxed: false, writing_usd: Some(usd) };
+            PagePlan { plan, repairs, note: None, is_relaxed: false, writing_usd: Some(usd) };
         if planned.plan.max_cost == MaxCost::Nothing && !is_server(&self.target) {
             return self.run_query(planned);
         }
@@ -205,12 +205,11 @@ impl AskJob {
         let (relaxed, repairs, usd) = self.with_asker(false, |asker| asker.relax(&before.plan))?;
         let Some(mut plan) = relaxed else {
             let note = Some("The model found no condition that can be relaxed.".to_owned());
-            return Ok(AskResult::Planned(Box::new(PlannedQuery { note, ..before })));
+            return Ok(AskResult::Planned(Box::new(PagePlan { note, ..before })));
         };
         self.set_plan_id(&mut plan)?;
         let note = Some(ask::describe_relaxation(&shown.sql, &plan.sql));
-        let planned =
-            PlannedQuery { plan, repairs, note, is_relaxed: true, writing_usd: Some(usd) };
+        let planned = PagePlan { plan, repairs, note, is_relaxed: true, writing_usd: Some(usd) };
         if planned.plan.max_cost == MaxCost::Nothing && !is_server(&self.target) {
             return self.run_query(planned);
         }
@@ -243,7 +242,7 @@ impl AskJob {
     }
 
     /// Checks a query and computes its maximum cost. Sends no request.
-    fn plan_query(&self, shown: &ShownQuery) -> Result<PlannedQuery, Failure> {
+    fn plan_query(&self, shown: &ShownQuery) -> Result<PagePlan, Failure> {
         let request = self.build_request(&shown.sql, shown.dialect);
         let planning_model = model::connect_for_planning(&self.active.spec)?;
         let limits = CostLimits { budget_usd: None, spec_usd: self.active.spec.limits.budget_usd };
@@ -252,7 +251,7 @@ impl AskJob {
         plan.assumptions.clone_from(&shown.assumptions);
         self.set_plan_id(&mut plan)?;
         let is_relaxed = shown.is_relaxed;
-        Ok(PlannedQuery { plan, repairs: Vec::new(), note: None, is_relaxed, writing_usd: None })
+        Ok(PagePlan { plan, repairs: Vec::new(), note: None, is_relaxed, writing_usd: None })
     }
 
     /// Sets the identity of a plan. The identity does not depend on how the query was created, or
@@ -279,10 +278,10 @@ impl AskJob {
         } else {
             return self.run_query(planned);
         };
-        Ok(AskResult::Planned(Box::new(PlannedQuery { note: Some(note), ..planned })))
+        Ok(AskResult::Planned(Box::new(PagePlan { note: Some(note), ..planned })))
     }
 
-    fn run_query(&self, planned: PlannedQuery) -> Result<AskResult, Failure> {
+    fn run_query(&self, planned: PagePlan) -> Result<AskResult, Failure> {
         let plan = &planned.plan;
         let limit = match plan.max_cost {
             MaxCost::Nothing => Some(0.0),
@@ -342,7 +341,7 @@ fn describe_search(target: &Path, active: &ActiveSpec, meta: &Meta) -> Result<St
 }
 
 /// Returns a sentence with the cost of writing a query, if this request wrote the query.
-pub(super) fn describe_writing_cost(planned: &PlannedQuery) -> Option<String> {
+pub(super) fn describe_writing_cost(planned: &PagePlan) -> Option<String> {
     let usd = planned.writing_usd?;
     let cost = if usd > 0.0 { format_usd(usd) } else { "nothing".to_owned() };
     let repairs = planned.repairs.len() as u64;

@@ -14,7 +14,7 @@ use maud::{Markup, html};
 use serde::Deserialize;
 
 use self::answer::{
-    AskAction, AskAnswer, AskJob, AskResult, PlannedQuery, ShownQuery, describe_max_cost,
+    AskAction, AskAnswer, AskJob, AskResult, PagePlan, ShownQuery, describe_max_cost,
     describe_max_writing_cost, describe_writing_cost,
 };
 use self::submissions::{Submissions, create_page_id};
@@ -441,7 +441,7 @@ impl<'f> AskPage<'f> {
     }
 
     /// Renders a query that waits for approval.
-    fn render_plan(&self, planned: &PlannedQuery) -> Markup {
+    fn render_plan(&self, planned: &PagePlan) -> Markup {
         let plan = &planned.plan;
         let price = describe_max_cost(&plan.max_cost);
         let meta = &plan.explained;
@@ -524,7 +524,7 @@ fn render_live_status() -> Markup {
     html! { button.cancel type="button" hidden { "Cancel" } span.status.quiet role="status" {} }
 }
 
-fn render_assumptions(planned: &PlannedQuery) -> Markup {
+fn render_assumptions(planned: &PagePlan) -> Markup {
     html! {
         @if let Some(assumptions) = &planned.plan.assumptions { p { strong { "Assumes: " } (assumptions) } }
         @if let Some(writing) = describe_writing_cost(planned) { p.small.quiet { (writing) } }
