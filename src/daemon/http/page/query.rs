@@ -27,7 +27,7 @@ use super::{
     render_failure, render_page, truncate_text,
 };
 use crate::daemon::status::{DaemonStatus, SpecStatus};
-use crate::format::format_usd_bound;
+use crate::format::{format_count, format_usd_bound};
 use crate::generate::{Event, Listener};
 use crate::query::result::json as values;
 use crate::query::{Meta, RowSink, params};
@@ -118,7 +118,7 @@ pub(super) struct RowsPreview {
 impl RowsPreview {
     /// Returns whether each column contains only numbers and NULL.
     fn find_numeric_columns(&self) -> Vec<bool> {
-        let rows = ResultRows { columns: &self.columns, rows: &self.rows };
+        let rows = ResultRows { columns: &self.columns, rows: &self.rows, count: self.count };
         (0..self.columns.len()).map(|n| rows.is_numeric(n)).collect()
     }
 }
@@ -465,12 +465,13 @@ fn build_question_example(of: &Expansion) -> Option<String> {
 
 /// Renders the rows of a result with their chart.
 fn render_rows_section(form: &QueryForm, preview: &RowsPreview) -> Markup {
-    let rows = ResultRows { columns: &preview.columns, rows: &preview.rows };
+    let (columns, rows) = (&preview.columns, &preview.rows);
+    let rows = ResultRows { columns, rows, count: preview.count };
     let choice = ChartChoice { kind: &form.chart, x: &form.x, y: &form.y };
     let chart = rows.choose_chart(choice);
     html! {
         div.row.controls {
-            strong { (preview.count) " rows" @if preview.count > preview.rows.len() { ", the first " (preview.rows.len()) " shown" } }
+            strong { (format_count(preview.count as u64, "row")) @if preview.count > preview.rows.len() { ", the first " (preview.rows.len()) " shown" } }
             span { "Download "
                 @for format in ExportFormat::list_available() {
                     button.slight form="query" name="do" value=(format.name()) { (format.label()) } " "
@@ -517,7 +518,8 @@ fn render_row(row: &[ShownValue], is_numeric: &[bool]) -> Markup {
 
 /// Renders the chart that fits the types of the columns, if there is one.
 pub(super) fn render_default_chart(preview: &RowsPreview) -> Markup {
-    let rows = ResultRows { columns: &preview.columns, rows: &preview.rows };
+    let (columns, rows) = (&preview.columns, &preview.rows);
+    let rows = ResultRows { columns, rows, count: preview.count };
     // Bars that count rows are not useful if nearly every row has its own label.
     let chart = rows.choose_chart(ChartChoice::default());
     let chart = chart.filter(|chart| chart.kind != ChartKind::Bar || chart.y.is_some());
@@ -574,6 +576,9 @@ pub(super) fn render_usage_section(meta: &Meta) -> Markup {
             (meta.values_asked) " values asked, " (meta.values_reused) " known, "
             (meta.requests) " requests, " (format_usd(meta.cost_usd)) (format_cost_notes(meta)) ", "
             (format!("{:.3}", meta.seconds)) " s"
+        }
+        @if meta.values_missing > 0 {
+            p.note.bad { (format_count(meta.values_missing, "value")) " without an answer: NULL in the rows." }
         }
         (render_routes_section(meta))
     }

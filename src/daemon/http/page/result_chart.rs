@@ -71,6 +71,8 @@ pub(super) struct ResultChart {
 pub(super) struct ResultRows<'r> {
     pub(super) columns: &'r [String],
     pub(super) rows: &'r [Vec<ShownValue>],
+    /// Number of rows of the whole result.
+    pub(super) count: usize,
 }
 
 /// A mark of a chart: its label or x coordinate, its value, and the value's interval.
@@ -147,13 +149,19 @@ impl ResultRows<'_> {
         }
     }
 
-    /// Returns the title of a chart, such as `born by name`.
+    /// Returns the title of a chart, such as `born by name`. It says if the chart shows only the
+    /// first rows of the result.
     pub(super) fn title(&self, chart: &ResultChart) -> String {
         let x = &self.columns[chart.x];
-        match (chart.kind, chart.y) {
+        let title = match (chart.kind, chart.y) {
             (ChartKind::Histogram, _) => format!("Distribution of {x}"),
             (_, Some(y)) => format!("{} by {x}", self.columns[y]),
             (_, None) => format!("Rows by {x}"),
+        };
+        if self.rows.len() < self.count {
+            format!("{title}, first {} of {} rows", self.rows.len(), self.count)
+        } else {
+            title
         }
     }
 
@@ -301,7 +309,7 @@ mod tests {
             |text: &&str| ShownValue { text: Some((*text).to_owned()), number: text.parse().ok() };
         let rows: Vec<Vec<ShownValue>> =
             rows.iter().map(|r| r.iter().map(value).collect()).collect();
-        let rows = ResultRows { columns: &columns, rows: &rows };
+        let rows = ResultRows { columns: &columns, rows: &rows, count: rows.len() };
         let chart = rows.choose_chart(ChartChoice { kind, ..ChartChoice::default() })?;
         assert!(rows.draw_rows(&chart).into_string().contains("<svg"));
         Some(chart)
