@@ -128,7 +128,8 @@ unsafe impl VTabCursor for Cursor<'_> {
         self.kill_process();
         self.filter = if args.is_empty() { None } else { args.get(0)? };
         let mut command = hqdl_command();
-        command.args(["cache", "list", "--json"]).args(cache_flags());
+        // The first answer creates the cache.
+        command.args(["cache", "list", "--json", "--allow-missing"]).args(cache_flags());
         command.args(self.filter.iter().flat_map(|text| ["--", text]));
         let spawned = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut process = spawned.spawn().map_err(|e| start_error(&e))?;

@@ -35,8 +35,11 @@ enum Command {
         #[arg(value_name = "TEXT")]
         filter: Option<String>,
         /// Maximum number of facts to list.
-        #[arg(long, value_name = "N", allow_hyphen_values = true, value_parser = super::parse_count)]
+        #[arg(long, value_name = "N", allow_hyphen_values = true, value_parser = super::parse_count::<u32>)]
         limit: Option<u32>,
+        /// List nothing instead of failing if there is no cache yet.
+        #[arg(long)]
+        allow_missing: bool,
     },
     /// Count facts by column and state, and print the total cost.
     Stats,
@@ -77,6 +80,9 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
                 "restore journal.sqlite, which has the answers, from a backup",
             ));
         }
+        if let Command::List { allow_missing: true, .. } = options.command {
+            return Ok(ExitCode::SUCCESS);
+        }
         return Err(Failure::wrong_input(
             format!("there is no cache at {}", dir.display()),
             "check the spelling of --cache or HQDL_CACHE",
@@ -85,7 +91,7 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
     let facts = cache.open()?;
     session::print_cache_location(&facts, output_options);
     match &options.command {
-        Command::List { filter, limit } => {
+        Command::List { filter, limit, .. } => {
             list_facts(
                 &facts,
                 filter.as_deref(),
@@ -316,7 +322,7 @@ fn export_facts(
     Ok(())
 }
 
-/// Returns whether an export may replace a file: it is empty or an earlier export, or it is no
+/// Returns true if an export may replace a file: the file is empty, an earlier export, or not a
 /// regular file.
 fn may_replace(path: &Path) -> bool {
     if !path.is_file() {

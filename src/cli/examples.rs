@@ -149,7 +149,10 @@ pub const EXAMPLES: &[(&str, &[&str])] = &[
         ],
     ),
     ("suggest", &["hqdl suggest", "hqdl suggest --spec specs/superhero.toml --write"]),
-    ("cache list", &["hqdl cache list Hellboy --limit 20"]),
+    (
+        "cache list",
+        &["hqdl cache list Hellboy --limit 20", "hqdl cache list --allow-missing --json"],
+    ),
     ("cache stats", &["hqdl cache stats"]),
     ("cache export", &["hqdl cache export facts.jsonl"]),
     ("cache import", &["hqdl cache import facts.jsonl"]),

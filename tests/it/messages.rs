@@ -120,6 +120,8 @@ fn a_cache_that_is_only_read_must_exist() {
         let args = ["cache", command, "--cache", "no-cache"];
         rejects(&project, &args, 2, &["there is no cache at no-cache", "--cache"]);
     }
+    let args = ["cache", "list", "--cache", "no-cache", "--allow-missing", "--json"];
+    assert_eq!(project.run_hqdl(&args).expect_exit_code(0).stdout, "");
     assert!(!project.path("no-cache").exists());
 }
 
@@ -630,7 +632,7 @@ fn advice_over_http_names_no_command_line_option() {
         assert!(answer.error_message().contains(message), "{}", answer.body);
         assert!(!answer.body.contains("--"), "{}", answer.body);
     }
-    // A problem with a place has the hint at the top level, too.
+    // An error with a location also has the hint at the top level.
     let wrong = json!({ "sql": "SELECT nme FROM hero" });
     let answer = daemon.post("/v1/query", &wrong).expect_status(400);
     assert_eq!(answer.json()["error"]["hint"], "did you mean `name`?", "{}", answer.body);
@@ -970,7 +972,8 @@ fn a_slip_in_a_spec_is_recognized() {
 
 #[test]
 fn the_query_of_an_example_is_checked_before_the_tables_are_published() {
-    let project = heroes_project(&truthful_endpoint(), "json");
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "json");
     let text = project.spec_text();
     for (sql, code) in [
         ("SELECT nme FROM hero", 2),
@@ -987,6 +990,13 @@ fn the_query_of_an_example_is_checked_before_the_tables_are_published() {
         let message = "the query of this example fails: no such column: nme";
         assert_eq!(ended.stderr.contains(message), code == 2, "{sql}: {}", ended.stderr);
     }
+    // A column of another table is an error as soon as its own table is published.
+    project.write_spec(&text);
+    project.run_materialize(&[]).expect_exit_code(0);
+    let example = "[[example]]\nquestion = \"Who?\"\nsql = \"SELECT born FROM hero\"\n";
+    project.write_spec(&format!("{text}\n{example}"));
+    let ended = project.run_hqdl(&["check", "specs/x.toml"]).expect_exit_code(2);
+    assert!(ended.stderr.contains("no such column: born"), "{}", ended.stderr);
 }
 
 #[test]
