@@ -41,7 +41,7 @@ pub struct Options {
     columns: Vec<String>,
     /// Number of rows to draw.
     #[arg(long, value_name = "N", default_value = "100", allow_hyphen_values = true,
-          value_parser = super::parse_count)]
+          value_parser = super::parse_count::<u32>)]
     sample: u32,
     /// Sampling design. `leverage` always includes the rows that can change the result of --for the
     /// most [default: leverage if --for has SUM or AVG].

@@ -245,20 +245,25 @@ fn check_examples(
         return Ok(Vec::new());
     };
     let facts = Facts::open_temporary()?;
-    let mut problems = Vec::new();
-    for (n, example) in spec.ask.examples.iter().enumerate() {
+    let explain = |sql: &str| {
         let request = Request {
             command: "check",
             timeout: Some(EXAMPLE_TIMEOUT),
-            ..Request::new(spec, &target, &facts, &example.sql)
+            ..Request::new(spec, &target, &facts, sql)
         };
-        let explained = if query::may_need_model(spec, &example.sql, request.dialect, false) {
+        if query::may_need_model(spec, sql, request.dialect, false) {
             query::explain(&request)
         } else {
             request.to_plain().explain()
-        };
-        if let Err(QueryError::Sql(problem)) = explained {
-            if is_about_unpublished_object(spec, &problem.message) {
+        }
+    };
+    let is_published = |table: &str, column: &str| {
+        explain(&format!("SELECT {} FROM {}", quote_name(column), quote_name(table))).is_ok()
+    };
+    let mut problems = Vec::new();
+    for (n, example) in spec.ask.examples.iter().enumerate() {
+        if let Err(QueryError::Sql(problem)) = explain(&example.sql) {
+            if is_about_unpublished_object(spec, &problem.message, &is_published) {
                 continue;
             }
             let message = format!("the query of this example fails: {}", problem.message);
@@ -272,9 +277,14 @@ fn check_examples(
     Ok(problems)
 }
 
-/// Returns true if the error of a query is about a table or column that a run publishes later. The
-/// messages are those of `SQLite` and `PostgreSQL`.
-fn is_about_unpublished_object(spec: &Spec, message: &str) -> bool {
+/// Returns true if the error of a query is about a table or column that a run publishes later.
+/// `is_published` returns whether a table has a column. The messages are those of `SQLite` and
+/// `PostgreSQL`.
+fn is_about_unpublished_object(
+    spec: &Spec,
+    message: &str,
+    is_published: &dyn Fn(&str, &str) -> bool,
+) -> bool {
     let sqlite = ["no such table: ", "no such column: "];
     let name = sqlite.iter().find_map(|prefix| message.strip_prefix(prefix)).or_else(|| {
         let object = message.strip_suffix(" does not exist")?;
@@ -282,11 +292,16 @@ fn is_about_unpublished_object(spec: &Spec, message: &str) -> bool {
     });
     let Some(name) = name.map(|name| name.replace('"', "")) else { return false };
     let name = name.rsplit('.').next().unwrap_or_default();
-    let columns = spec.expansions.iter().flat_map(|expansion| &expansion.columns);
-    let published = columns.map(|column| match &column.many {
-        Some(many) => many.column.as_str(),
-        None => column.name.as_str(),
-    });
+    let is_unpublished_column = |expansion: &Expansion| {
+        expansion.columns.iter().any(|column| {
+            let (table, own) = match &column.many {
+                Some(many) => (&many.table, &many.column),
+                None => (&expansion.name, &column.name),
+            };
+            own.eq_ignore_ascii_case(name) && !is_published(table, own)
+        })
+    };
     spec.publishes_table(name)
-        || published.chain(["hqdl_cell", "hqdl_evidence"]).any(|own| own.eq_ignore_ascii_case(name))
+        || ["hqdl_cell", "hqdl_evidence"].iter().any(|own| own.eq_ignore_ascii_case(name))
+        || spec.expansions.iter().any(is_unpublished_column)
 }

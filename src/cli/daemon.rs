@@ -61,10 +61,10 @@ pub struct Options {
           value_parser = super::parse_whole_number::<u64>)]
     grace: u64,
     /// Maximum number of rows that one HTTP query returns.
-    #[arg(long, value_name = "N", default_value_t = 1_000_000, allow_hyphen_values = true, value_parser = super::parse_positive_number)]
+    #[arg(long, value_name = "N", default_value_t = 1_000_000, allow_hyphen_values = true, value_parser = super::parse_count::<u64>)]
     max_rows: u64,
     /// Maximum size in bytes of the rows that one HTTP query returns.
-    #[arg(long, value_name = "N", default_value_t = 1 << 30, allow_hyphen_values = true, value_parser = super::parse_positive_number)]
+    #[arg(long, value_name = "N", default_value_t = 1 << 30, allow_hyphen_values = true, value_parser = super::parse_count::<u64>)]
     max_bytes: u64,
     /// Time limit for a client to read a query's rows, in addition to the query's timeout. After
     /// it, the daemon ends the query.

@@ -191,10 +191,10 @@ struct ModelFlags {
     #[arg(long, value_name = "PATH", num_args = 1..)]
     recordings: Vec<PathBuf>,
     /// Maximum number of rows in one request.
-    #[arg(long, value_name = "N", allow_hyphen_values = true, value_parser = parse_count)]
+    #[arg(long, value_name = "N", allow_hyphen_values = true, value_parser = parse_count::<u32>)]
     rows_per_request: Option<u32>,
     /// Maximum number of requests in flight at once.
-    #[arg(long, value_name = "N", allow_hyphen_values = true, value_parser = parse_count)]
+    #[arg(long, value_name = "N", allow_hyphen_values = true, value_parser = parse_count::<u32>)]
     concurrency: Option<u32>,
 }
 
@@ -212,15 +212,9 @@ fn parse_whole_number<N: std::str::FromStr>(text: &str) -> Result<N, String> {
 }
 
 /// Parses a whole number, 1 or more.
-fn parse_count(text: &str) -> Result<u32, String> {
+fn parse_count<N: std::str::FromStr + PartialOrd + From<u8>>(text: &str) -> Result<N, String> {
     let wrong = || "expected a whole number, 1 or more".to_owned();
-    text.parse().ok().filter(|n| *n > 0).ok_or_else(wrong)
-}
-
-/// Parses a whole number, 1 or more.
-fn parse_positive_number(text: &str) -> Result<u64, String> {
-    let wrong = || "expected a whole number, 1 or more".to_owned();
-    text.parse().ok().filter(|n| *n > 0).ok_or_else(wrong)
+    text.parse().ok().filter(|n| *n >= N::from(1_u8)).ok_or_else(wrong)
 }
 
 /// Checks that an assistant's queries that need no approval fit the limit of all its queries.

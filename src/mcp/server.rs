@@ -88,12 +88,10 @@ pub fn serve_stdio(context: ServerContext) -> Result<(), Failure> {
         let lines = LineLimitReader::new(stdin, first_byte.clone());
         let running = Box::pin(server.serve((lines, stdout))).await;
         let running = running.map_err(|_| {
-            let reason = if first_byte.is_not_json() {
-                "the first line on stdin is not JSON-RPC"
-            } else if first_byte.is_read() {
-                "the client did not send `initialize` before stdin ended"
-            } else {
-                "no client began the protocol on stdin"
+            let reason = match first_byte.get() {
+                None => "no client began the protocol on stdin",
+                Some(b'{' | b'[') => "the client did not send `initialize` before stdin ended",
+                Some(_) => "the first line on stdin is not JSON-RPC",
             };
             failed(reason.to_owned())
         })?;

@@ -2,8 +2,7 @@
 
 use std::io;
 use std::pin::Pin;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, ready};
 
 use rmcp::transport::async_rw::DEFAULT_MAX_LINE_LENGTH;
@@ -23,27 +22,8 @@ pub struct LineLimitReader<R> {
     first_byte: FirstByte,
 }
 
-/// First byte of stdin that is not white space; 0 before it is read.
-#[derive(Debug, Clone, Default)]
-pub struct FirstByte(Arc<AtomicU8>);
-
-impl FirstByte {
-    fn read_from(&self, bytes: &[u8]) {
-        if let Some(byte) = bytes.iter().find(|byte| !byte.is_ascii_whitespace()) {
-            let _ = self.0.compare_exchange(0, *byte, Ordering::Relaxed, Ordering::Relaxed);
-        }
-    }
-
-    /// Returns true if stdin begins with something other than a JSON object or list.
-    pub fn is_not_json(&self) -> bool {
-        !matches!(self.0.load(Ordering::Relaxed), 0 | b'{' | b'[')
-    }
-
-    /// Returns true if anything but white space was read.
-    pub fn is_read(&self) -> bool {
-        self.0.load(Ordering::Relaxed) != 0
-    }
-}
+/// First byte of stdin that is not white space, as soon as it is read.
+pub type FirstByte = Arc<OnceLock<u8>>;
 
 impl<R: AsyncRead> LineLimitReader<R> {
     pub fn new(inner: R, first_byte: FirstByte) -> Self {
@@ -63,20 +43,22 @@ impl<R: AsyncRead + Unpin> AsyncRead for LineLimitReader<R> {
             self.inserted = rest;
             return Poll::Ready(Ok(()));
         }
-        let first_byte = self.first_byte.clone();
-        let available = ready!(Pin::new(&mut self.inner).poll_fill_buf(context))?;
+        let this = &mut *self;
+        let available = ready!(Pin::new(&mut this.inner).poll_fill_buf(context))?;
         let available = &available[..available.len().min(out.remaining())];
         let newline = available.iter().position(|byte| *byte == b'\n');
         let count = newline.map_or(available.len(), |at| at + 1);
         out.put_slice(&available[..count]);
-        first_byte.read_from(&available[..count]);
-        Pin::new(&mut self.inner).consume(count);
-        self.length = self.length.saturating_add(count);
+        if let Some(byte) = available[..count].iter().find(|byte| !byte.is_ascii_whitespace()) {
+            let _ = this.first_byte.set(*byte);
+        }
+        Pin::new(&mut this.inner).consume(count);
+        this.length = this.length.saturating_add(count);
         if newline.is_some() {
-            if self.length > DEFAULT_MAX_LINE_LENGTH {
-                self.inserted = INVALID_REQUEST;
+            if this.length > DEFAULT_MAX_LINE_LENGTH {
+                this.inserted = INVALID_REQUEST;
             }
-            self.length = 0;
+            this.length = 0;
         }
         Poll::Ready(Ok(()))
     }

@@ -12,7 +12,7 @@ const JPEG: &[u8] = b"\xff\xd8\xff\xe0 a dog";
 const GIF: &[u8] = b"GIF89a a cow";
 const WEBP: &[u8] = b"RIFF\x10\0\0\0WEBP a pig";
 
-const SPEC: &str = r#"
+pub const SPEC: &str = r#"
 [database]
 path = "../data.sqlite"
 

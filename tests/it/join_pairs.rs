@@ -185,7 +185,7 @@ fn a_failed_list_is_asked_again() {
     assert_eq!(ask(&both, JOIN, &flags).1, []);
 }
 
-/// A reply that cannot be read says nothing about the pairs of a longer list.
+/// An unreadable reply does not count for a longer list.
 #[test]
 fn a_longer_list_repeats_unreadable_pairs() {
     let both = project();

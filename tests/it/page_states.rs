@@ -397,11 +397,10 @@ fn approving(walk: &mut Walk) {
 /// Keys that are images, of which one is missing.
 fn showing_media(walk: &mut Walk) {
     let endpoint = Endpoint::start_answering(|_, _| "a wide picture of a table".into());
-    let spec = PICTURES.to_owned();
     let project = Project::new(
         &endpoint,
         "CREATE TABLE pet (id INTEGER PRIMARY KEY, photo); INSERT INTO pet VALUES (1, 'docs/page-light.png'), (2, 'docs/gone.png')",
-        &spec,
+        crate::images::SPEC,
     );
     let repository = Path::new(env!("CARGO_MANIFEST_DIR"));
     std::fs::create_dir(project.path("docs")).unwrap();
@@ -559,28 +558,6 @@ fn all(walk: &mut Walk) {
         );
     }
 }
-
-/// Spec of a table of images.
-const PICTURES: &str = r#"
-[database]
-path = "../data.sqlite"
-
-[model]
-provider = "openai"
-name = "gpt-4o"
-base_url = "{base_url}"
-api_key_env = "HQDL_TEST_KEY"
-price = { input = 2.5, output = 10 }
-
-[[expansion]]
-name = "pets"
-source = "pet"
-key = ["photo"]
-media = ["photo"]
-[[expansion.column]]
-name = "animal"
-about = "which animal it is"
-"#;
 
 /// Visits states in a browser and expects no complaint.
 fn check_states(visit: impl FnOnce(&mut Walk)) {

@@ -395,8 +395,8 @@ async fn send_request(
     Ok((to_retry.collect(), None))
 }
 
-/// Completes when the run must end.
-async fn wait_for_stop(stopping: &watch::Receiver<bool>) {
+/// Completes when the run must end; never completes if the sender was dropped.
+pub async fn wait_for_stop(stopping: &watch::Receiver<bool>) {
     if stopping.clone().wait_for(|s| *s).await.is_err() {
         std::future::pending::<()>().await;
     }

@@ -225,7 +225,7 @@ pub(super) fn to_chat_error(error: &reqwest::Error) -> ModelError {
     to_connection_error(error).unwrap_or_else(|| to_exchange_error(error))
 }
 
-/// Begin of the message for a connection that fails in the TLS handshake.
+/// Start of the message for a connection that fails in the TLS handshake.
 pub(super) const NO_TLS: &str = "no TLS connection";
 
 /// Converts a connection failure to an error; `None` if the connection was established.

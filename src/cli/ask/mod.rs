@@ -29,7 +29,8 @@ pub struct Options {
     question: String,
     #[command(flatten)]
     ask: AskFlags,
-    /// Run exactly the plan with this id, which an earlier call printed.
+    /// Approve the plan with this id, which an earlier call printed. Another plan runs only if it
+    /// needs no approval.
     #[arg(long, value_name = "PLAN_ID", conflicts_with_all = ["yes", "yes_under"])]
     approve: Option<String>,
     /// Print the query without running it.

@@ -454,19 +454,12 @@ fn check_override_unchanged(
 fn find_override(spec: &Spec, request: &OverrideRequest) -> Result<Option<OverrideLine>, Failure> {
     let is_named = |e: &&Expansion| e.name.eq_ignore_ascii_case(&request.table);
     let Some(expansion) = spec.expansions.iter().find(is_named) else { return Ok(None) };
-    let names = expansion.key.names().iter().map(String::as_str);
     let texts = request.key.iter().map(|text| if text == "NULL" { "" } else { text.as_str() });
-    let mut key: Vec<(&str, &str)> =
-        names.zip(texts).filter(|(_, text)| !text.is_empty()).collect();
-    key.sort_unstable();
-    let is_same_cell = |line: &OverrideLine| {
-        let fields = line.key.iter().map(|(name, text)| (name.as_str(), text.as_str()));
-        let mut fields: Vec<_> = fields.filter(|(_, text)| !text.is_empty()).collect();
-        fields.sort_unstable();
-        fields == key && line.column.eq_ignore_ascii_case(&request.column)
-    };
+    let key = expansion.key.names().iter().cloned().zip(texts.map(str::to_owned)).collect();
+    let (column, value, note) = (request.column.clone(), String::new(), String::new());
+    let cell = OverrideLine { key, column, value, note };
     let lines = read_lines(&spec.overrides_path()).map_err(Failure::from)?;
-    Ok(lines.into_iter().map(|(_, line)| line).find(is_same_cell))
+    Ok(lines.into_iter().map(|(_, line)| line).find(|line| overrides::is_same_cell(line, &cell)))
 }
 
 impl HttpState {

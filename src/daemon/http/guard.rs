@@ -31,8 +31,8 @@ pub(super) async fn check_request(
     // All unknown paths share one route name, so that clients cannot create new metrics.
     let route = request.extensions().get::<MatchedPath>().map(|p| p.as_str().to_owned());
     let path = route.as_deref().unwrap_or_default();
-    // Health checks need no token. For the files of the page that asks for the token, a browser would
-    // ask again.
+    // Health checks need no token. Neither do the page's assets: otherwise browsers would ask for the
+    // password again for each of them.
     let is_public = ["/healthz", "/page.css", "/page.js"].contains(&path);
     let route = super::openapi::find_route_name(path);
     let is_stream =

@@ -268,6 +268,14 @@ fn an_interval_keeps_using_the_drawn_answers() {
     // Applying again changes nothing.
     let again = audit(&project, &["--columns", "race", "--apply", "--json"]).expect_exit_code(0);
     assert_eq!(again.lines[0]["cells"], 0);
+    // The case of a header does not matter.
+    let path = project.path("specs/x.overrides.csv");
+    let text = std::fs::read_to_string(&path).unwrap();
+    let (header, lines) = text.split_once('\n').unwrap();
+    std::fs::write(&path, format!("{}\n{lines}", header.replace("name", "NAME"))).unwrap();
+    let again = audit(&project, &["--columns", "race", "--apply", "--json"]).expect_exit_code(0);
+    assert_eq!(again.lines[0]["cells"], 0);
+    project.run_hqdl(&["check", "specs/x.toml"]).expect_exit_code(0);
 }
 
 /// Entities that were added later may all satisfy a condition; deleted ones leave the population.

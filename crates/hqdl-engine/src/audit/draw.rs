@@ -223,7 +223,8 @@ impl Draw {
         let temporary = temporary_path(path);
         let create = || {
             let file = File::create(&temporary)?;
-            // No other process knows the file yet, so only a file system without locks fails.
+            // No other process knows the file's name yet, so locking fails only on a file system
+            // without locks.
             let _ = file.try_lock();
             (&file).write_all(text.as_bytes())?;
             file.sync_all()?;

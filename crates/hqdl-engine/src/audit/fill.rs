@@ -9,7 +9,7 @@ use super::sheet::{CANNOT_BE_KNOWN, CellTruth, Evidence, Sheet, format_cell};
 use super::{Audit, draw_path, sheet_path};
 use crate::truth::{self, TrueRow};
 use hqdl_spec::checker::Checker;
-use hqdl_spec::overrides::{OverrideLine, read_lines, write_lines};
+use hqdl_spec::overrides::{OverrideLine, is_same_cell, read_lines, write_lines};
 use hqdl_spec::{Expansion, Spec};
 use hqdl_values::format::describe_io_error;
 use hqdl_values::value::Value;
@@ -166,13 +166,10 @@ impl Audit {
                     value: format_cell(value),
                     note: format!("audit {}", self.draw.id),
                 };
-                let is_same_cell = |l: &OverrideLine| {
-                    l.column.eq_ignore_ascii_case(&line.column) && l.key == line.key
-                };
-                if lines.iter().any(|l| is_same_cell(l) && l.value == line.value) {
+                if lines.iter().any(|l| is_same_cell(l, &line) && l.value == line.value) {
                     continue;
                 }
-                lines.retain(|l| !is_same_cell(l));
+                lines.retain(|l| !is_same_cell(l, &line));
                 lines.push(line);
                 applied += 1;
             }

@@ -6,7 +6,9 @@ use super::rejection::reject_interval;
 use super::tables::FromTables;
 use crate::query::QueryError;
 use hqdl_database::Database;
+use hqdl_database::publish::find_column_affinity;
 use hqdl_spec::Spec;
+use hqdl_sql::blendsql::scope::is_rowid;
 use hqdl_sql::blendsql::tree::{
     Body, Expr, ExprKind, ExprOperator, OrderTerm, Query, ResultColumn, SelectCore, Span,
 };
@@ -347,7 +349,7 @@ impl QueryAnalyzer<'_> {
                 ),
             },
             ExprKind::Cast(inner, kind) => {
-                if !is_real_type(kind) {
+                if find_column_affinity(Some(kind.as_str())) != "REAL" {
                     return reject_interval(
                         &expr.span,
                         "CAST changes an aggregate, other than to REAL",
@@ -422,7 +424,7 @@ impl QueryAnalyzer<'_> {
         let mut sum = aggregate.clone();
         if !is_expanded {
             sum.value = SummedValue::Ordinary(text);
-        } else if is_condition(arg) {
+        } else if arg.is_condition() {
             sum.condition.push(format!("({text}\n)"));
         } else {
             sum.value = SummedValue::Expanded(text, self.find_range(arg)?);
@@ -484,36 +486,6 @@ fn combine_parts(span: &Span, operator: &str, left: Part, right: Part) -> Result
         }
         _ => reject_interval(span, "the arithmetic is more than a ratio of two aggregates"),
     }
-}
-
-/// Returns whether an expression is a condition, whose value is always 0, 1 or NULL.
-fn is_condition(expr: &Expr) -> bool {
-    match &expr.kind {
-        ExprKind::Paren(inner) => is_condition(inner),
-        ExprKind::And(_)
-        | ExprKind::Or(_)
-        | ExprKind::Not(_)
-        | ExprKind::Compare(..)
-        | ExprKind::In { .. }
-        | ExprKind::Exists(_) => true,
-        ExprKind::Operation(operator, _) => matches!(
-            operator,
-            ExprOperator::NullTest | ExprOperator::Between | ExprOperator::Match(_)
-        ),
-        _ => false,
-    }
-}
-
-/// Returns whether a type has the affinity REAL. `SQLite` looks for the words of other affinities
-/// first, so `FLOATING POINT` is an integer.
-fn is_real_type(name: &str) -> bool {
-    let name = name.to_ascii_uppercase();
-    let has_any = |words: &[&str]| words.iter().any(|word| name.contains(word));
-    has_any(&["REAL", "FLOA", "DOUB"]) && !has_any(&["INT", "CHAR", "CLOB", "TEXT", "BLOB"])
-}
-
-fn is_rowid(column: &str) -> bool {
-    ["rowid", "oid", "_rowid_"].iter().any(|name| column.eq_ignore_ascii_case(name))
 }
 
 fn is_random_function(function: &str) -> bool {

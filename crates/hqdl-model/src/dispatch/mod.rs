@@ -29,12 +29,12 @@ use tokio::sync::watch;
 use tracing::debug;
 
 use self::pack::{BatchBudget, BatchPacker, PackOutcome};
-use self::send::{to_stop_reason, wait_for_interrupt};
+use self::send::to_stop_reason;
 use self::template::{AnswerParsers, ColumnUsageEntry};
 use crate::ModelError;
 use crate::batch::BatchApi;
 use crate::budget::{BudgetExhausted, load_run_caps};
-use crate::generate::{Event, StopReason};
+use crate::generate::{Event, StopReason, wait_for_stop};
 use hqdl_facts::{BatchJob, Facts, FactsError, RunId, Stage};
 use hqdl_spec::Limits;
 use hqdl_values::usage::SpentAmount;
@@ -195,10 +195,9 @@ impl<'d, 'f> Dispatch<'d, 'f> {
                 }
                 continue;
             }
-            let mut interrupt = self.interrupt.clone();
             tokio::select! {
                 biased;
-                () = wait_for_interrupt(&mut interrupt) => return Err(self.interrupt_reason()?),
+                () = wait_for_stop(&self.interrupt) => return Err(self.interrupt_reason()?),
                 () = tokio::time::sleep(pause) => {}
             }
             let mut ended_count = 0;

@@ -10,7 +10,7 @@ use super::Dispatch;
 use crate::ModelError;
 use crate::batch::{Batch, BatchQuery};
 use crate::budget::{BudgetExhausted, Caps};
-use crate::generate::{Event, StopReason};
+use crate::generate::{Event, StopReason, wait_for_stop};
 use hqdl_facts::{BatchJob, KnownRequest, Stage};
 use hqdl_values::usage::SpentAmount;
 
@@ -152,11 +152,10 @@ impl Dispatch<'_, '_> {
                 return Ok(found);
             }
         }
-        let mut interrupt = self.interrupt.clone();
         tokio::select! {
             biased;
             uploaded = self.endpoint.upload_file(path, &name) => uploaded,
-            () = wait_for_interrupt(&mut interrupt) => Ok(None),
+            () = wait_for_stop(&self.interrupt) => Ok(None),
         }
     }
 
@@ -185,13 +184,6 @@ impl Dispatch<'_, '_> {
             }
             attempts += 1;
         }
-    }
-}
-
-/// Completes when the user interrupts the run; never completes if the sender was dropped.
-pub(super) async fn wait_for_interrupt(interrupt: &mut tokio::sync::watch::Receiver<bool>) {
-    if interrupt.wait_for(|i| *i).await.is_err() {
-        std::future::pending::<()>().await;
     }
 }
 

@@ -135,7 +135,7 @@ impl SpecCheck<'_> {
 
     /// Checks that the SELECT for the documents returns a text, or a name and a text.
     fn check_documents(&mut self, path: &[Step], select: &str) {
-        // One word is the name of a file or a folder.
+        // A single word is probably the name of a file or folder.
         let word = select.trim();
         if !word.is_empty() && !word.contains(|c: char| c.is_whitespace() || c == '(') {
             let message = format!("`documents` is a SELECT, but {select:?} is not one");

@@ -327,6 +327,8 @@ pub(super) fn identify_cell(line: &OverrideLine) -> (Vec<(String, String)>, Stri
     (key, line.column.to_ascii_lowercase())
 }
 
-fn is_same_cell(a: &OverrideLine, b: &OverrideLine) -> bool {
+/// Returns true if two lines set the same cell.
+#[must_use]
+pub fn is_same_cell(a: &OverrideLine, b: &OverrideLine) -> bool {
     identify_cell(a) == identify_cell(b)
 }

@@ -252,8 +252,7 @@ impl<'p> Scope<'p> {
             let named = current.tables.iter().any(|t| {
                 table.is_some_and(|n| t.name.as_ref().is_some_and(|m| m.eq_ignore_ascii_case(n)))
             });
-            let rowid = ["rowid", "oid", "_rowid_"].iter().any(|n| column.eq_ignore_ascii_case(n));
-            let only = table.is_none() && rowid && current.tables.len() == 1;
+            let only = table.is_none() && is_rowid(column) && current.tables.len() == 1;
             if named || only {
                 return Some(current.depth);
             }
@@ -623,6 +622,12 @@ impl Resolver<'_> {
             self.visit_exprs(query, scope, visit);
         }
     }
+}
+
+/// Returns true if the name denotes a rowid, provided that no table has a column of this name.
+#[must_use]
+pub fn is_rowid(column: &str) -> bool {
+    ["rowid", "oid", "_rowid_"].iter().any(|name| column.eq_ignore_ascii_case(name))
 }
 
 /// Removes the parentheses around an expression.

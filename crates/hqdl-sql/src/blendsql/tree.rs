@@ -113,9 +113,7 @@ pub struct SelectCore {
     pub windows: Vec<Expr>,
     /// End offset of the FROM clause, where a WHERE can be inserted.
     pub from_end: usize,
-    /// End offset of the GROUP BY clause, where a HAVING can be inserted.
-    pub group_end: usize,
-    /// End offset of the clauses from SELECT to WINDOW; 0 for `TABLE t` and a query in parentheses.
+    /// End offset of the clauses from SELECT to WINDOW.
     pub rows_end: usize,
 }
 
@@ -376,6 +374,7 @@ impl SelectCore {
     #[must_use]
     pub fn with_columns(columns: Vec<ResultColumn>, span: Span) -> Self {
         Self {
+            rows_end: span.end,
             span,
             distinct: false,
             distinct_on: Vec::new(),
@@ -386,8 +385,6 @@ impl SelectCore {
             having: None,
             windows: Vec::new(),
             from_end: 0,
-            group_end: 0,
-            rows_end: 0,
         }
     }
 }
@@ -401,6 +398,25 @@ impl WindowSpec {
 }
 
 impl Expr {
+    /// Returns true if the expression is a condition, whose value is always 0, 1 or NULL.
+    #[must_use]
+    pub fn is_condition(&self) -> bool {
+        match &self.kind {
+            ExprKind::Paren(inner) => inner.is_condition(),
+            ExprKind::And(_)
+            | ExprKind::Or(_)
+            | ExprKind::Not(_)
+            | ExprKind::Compare(..)
+            | ExprKind::In { .. }
+            | ExprKind::Exists(_) => true,
+            ExprKind::Operation(operator, _) => matches!(
+                operator,
+                ExprOperator::NullTest | ExprOperator::Between | ExprOperator::Match(_)
+            ),
+            _ => false,
+        }
+    }
+
     /// Returns the direct child expressions and the subquery.
     #[must_use]
     pub fn children(&self) -> (Vec<&Expr>, Option<&Query>) {

@@ -74,7 +74,8 @@ impl Translator<'_> {
         &mut self,
         expr: &Expr,
         left: &mut TypedExpr,
-        (words, right): (&Expr, &Expr),
+        words: &Expr,
+        right: &Expr,
         sign: &str,
     ) -> Result<TypedExpr, SqlError> {
         let is_any =

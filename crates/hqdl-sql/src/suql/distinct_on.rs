@@ -42,7 +42,7 @@ struct Term<'i> {
 
 impl Translator<'_> {
     /// Translates a SELECT with `DISTINCT ON`, whose clauses have been translated, and its ORDER BY,
-    /// which has not. `unnested` are the FROM entries to add at an offset.
+    /// which has not. `unnested` are the FROM entries to add at `from_end`.
     ///
     /// # Errors
     /// Returns [`SqlError`] for an invalid term, if the columns of a `*` are not known, or if ORDER
@@ -52,9 +52,10 @@ impl Translator<'_> {
         core: &SelectCore,
         on: &[TypedExpr],
         order: &[OrderTerm],
-        unnested: (usize, Option<EditText>),
+        from_end: usize,
+        unnested: Option<EditText>,
     ) -> Result<(), SqlError> {
-        let rows_end = Self::find_rows_end(core);
+        let rows_end = core.rows_end;
         let head = self.tokens_in(&core.span);
         let words = match head {
             [_, distinct, on, ..] => distinct.start..on.end,
@@ -96,7 +97,6 @@ impl Translator<'_> {
                 error.with_help("DISTINCT ON keeps the first row of each group in this order")
             );
         }
-        let (from_end, unnested) = unnested;
         let rows = EditText::concat([
             (rows.start..from_end).into(),
             unnested.unwrap_or_default(),

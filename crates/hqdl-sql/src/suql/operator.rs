@@ -161,7 +161,7 @@ impl Translator<'_> {
         let mut left = self.translate_expr(text)?;
         if let Some(right) = find_quantified(pattern) {
             let sign = if negated { format!("not {syntax}") } else { syntax.to_owned() };
-            return self.translate_quantified(expr, &mut left, (pattern, right), &sign);
+            return self.translate_quantified(expr, &mut left, pattern, right, &sign);
         }
         Self::ensure_not_boolean(&left)?;
         let right = self.translate_expr(pattern)?;
@@ -208,10 +208,9 @@ impl Translator<'_> {
         right: &Expr,
     ) -> Result<TypedExpr, SqlError> {
         let span = expr.span.clone();
-        let quantified = find_quantified(right).map(|inner| (right, inner));
         let mut left = self.translate_expr(left)?;
-        if let Some(right) = quantified {
-            return self.translate_quantified(expr, &mut left, right, sign);
+        if let Some(inner) = find_quantified(right) {
+            return self.translate_quantified(expr, &mut left, right, inner, sign);
         }
         let mut right = self.translate_expr(right)?;
         let comparison = TypedExpr { precedence: Precedence::Equality, ..new_boolean(&expr.span) };

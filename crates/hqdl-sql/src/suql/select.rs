@@ -129,9 +129,7 @@ impl Translator<'_> {
         }
         self.translate_from(&core.from)?;
         let on = self.translate_exprs(&core.distinct_on)?;
-        self.may_unnest = true;
-        self.translate_result_columns(core, allows_no_columns)?;
-        self.may_unnest = false;
+        self.translate_with_unnest(|t| t.translate_result_columns(core, allows_no_columns))?;
         let columns_end = core.columns.last().map_or(core.span.start, |column| column.span.end);
         let from_end = core.from_end.max(columns_end);
         if let Some(filter) = &core.filter {
@@ -146,7 +144,7 @@ impl Translator<'_> {
         }
         let unnested = self.join_unnested_results(core);
         if !core.distinct_on.is_empty() {
-            self.translate_distinct_on(core, &on, order, (from_end, unnested))?;
+            self.translate_distinct_on(core, &on, order, from_end, unnested)?;
         } else if let Some(unnested) = unnested {
             self.replace(from_end..from_end, unnested);
         }
@@ -354,16 +352,10 @@ impl Translator<'_> {
     /// Returns the end of a query's SELECTs, before its ORDER BY and LIMIT.
     fn find_body_end(&self, body: &Body) -> usize {
         match body {
-            Body::Core(core) => Self::find_rows_end(core),
+            Body::Core(core) => core.rows_end,
             Body::Compound(_, _, right) => self.find_body_end(&right.body),
             Body::Values(values, _) => self.find_end_with_parens(values.last(), 0),
         }
-    }
-
-    /// Returns the end of the clauses from SELECT to WINDOW.
-    pub fn find_rows_end(core: &SelectCore) -> usize {
-        let end = core.columns.last().map_or(core.span.start, |column| column.span.end);
-        end.max(core.from_end).max(core.rows_end)
     }
 
     /// Returns the end of the `)` after an expression, or `end` if there is no expression.

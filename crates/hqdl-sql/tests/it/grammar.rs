@@ -16,7 +16,7 @@ use crate::oracle;
 /// keeps in part.
 fn format_without_spans(part: &impl Debug) -> String {
     let ignored = Regex::new(
-        "(span|from_end|group_end|rows_end|source_text|star_table): (Some\\([^)]*\\)|\"(\\\\.|[^\"\\\\])*\"|[^,}]*),?|[`\\\\\" \n]",
+        "(span|from_end|rows_end|source_text|star_table): (Some\\([^)]*\\)|\"(\\\\.|[^\"\\\\])*\"|[^,}]*),?|[`\\\\\" \n]",
     );
     ignored.unwrap().replace_all(&format!("{part:?}"), "").into_owned()
 }

@@ -149,8 +149,8 @@ impl ResultRows<'_> {
         }
     }
 
-    /// Returns the title of a chart, such as `born by name`. It says if the chart shows only the
-    /// first rows of the result.
+    /// Returns the title of a chart, such as `born by name`. If the chart shows only the first rows of
+    /// the result, the title includes their number.
     pub(super) fn title(&self, chart: &ResultChart) -> String {
         let x = &self.columns[chart.x];
         let title = match (chart.kind, chart.y) {

@@ -84,14 +84,9 @@ impl Engine<'_, '_> {
         let mut counts = lock_runtime(&self.runtime).data.counts.clone();
         let mut largest = Usage::default();
         let lookups = lock_runtime(&self.runtime).data.joins[n].take_lookups();
-        let (runtime, mut asked_lists) = (&self.runtime, AskedLists::default());
-        let questions = JoinQuestions::collect(
-            (n, join, &mut asked_lists),
-            lookups,
-            runtime,
-            request,
-            &mut counts,
-        )?;
+        let (runtime, mut asked_lists) = (&self.runtime, AskedLists::new(n, join));
+        let questions =
+            JoinQuestions::collect(&mut asked_lists, lookups, runtime, request, &mut counts)?;
         for (list, lookups) in questions.by_list {
             let mut asked = PartnerQuestions::new(join, list, &lookups, request, &mut counts)?;
             let [target] = asked.targets;

@@ -139,7 +139,7 @@ impl<'t> MacroNode<'t> {
                     None => arguments[position][0],
                 };
                 let message = match earlier.keyword {
-                    // An argument by position is often in the wrong place.
+                    // The positional argument is probably in the wrong place.
                     None if argument.keyword.is_some() => format!(
                         "`{written}` appears twice: as argument {} and as `{written}=`",
                         position + 1

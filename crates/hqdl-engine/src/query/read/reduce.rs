@@ -20,7 +20,7 @@ impl MacroNode<'_> {
         let [question, Some(value)] = matched[..] else {
             let name = self.name();
             let help = format!("write {{{{{name}('…', t.column)}}}}");
-            // A column that comes first would be the question.
+            // If the first argument is a column, it was matched as the question.
             let is_text = |question: &WrittenArgument| question.text_content(self.text).is_some();
             let message = match matched[0] {
                 Some(question) if !is_text(question) => format!("`{name}` has no question"),

@@ -4,7 +4,7 @@
 use crate::query::route::answer_parsing::{infer_answer_type, returns_list};
 use hqdl_spec::{Column, SLOTS, Type};
 use hqdl_sql::blendsql::parse::parse_query;
-use hqdl_sql::blendsql::tree::{Body, ExprKind, ExprOperator};
+use hqdl_sql::blendsql::tree::Body;
 use hqdl_sql::blendsql::usage::{CallUsage, ComparedWith};
 use hqdl_sql::blendsql::{Call, ReturnType, Subject, yes_no};
 use hqdl_values::value::Value;
@@ -47,21 +47,7 @@ pub(in crate::query) fn is_condition(sql: &str) -> bool {
     let Ok(parsed) = parse_query(&format!("SELECT ({sql})")) else { return false };
     let Body::Core(core) = &parsed.query.body else { return false };
     let Some(expr) = core.columns.first().and_then(|c| c.expr.as_ref()) else { return false };
-    match &hqdl_sql::blendsql::scope::strip_expr_parens(expr).kind {
-        ExprKind::And(_)
-        | ExprKind::Or(_)
-        | ExprKind::Not(_)
-        | ExprKind::Compare(..)
-        | ExprKind::In { .. }
-        | ExprKind::Exists(_) => true,
-        ExprKind::Operation(operator, _) => {
-            matches!(
-                operator,
-                ExprOperator::NullTest | ExprOperator::Between | ExprOperator::Match(_)
-            )
-        }
-        _ => false,
-    }
+    expr.is_condition()
 }
 
 /// Returns the conversion for a column's answer, if the answer fits the type that the call declares

@@ -16,10 +16,11 @@ use crate::query::request::Request;
 use crate::query::request::error::QueryError;
 use crate::query::route::calls::JoinCall;
 use crate::query::run::known_pairs::{
-    AskedLists, KnownPairs, build_join_expansion, build_join_identity, format_candidate,
+    AskedLists, KnownPairs, build_join_expansion, build_join_identity, build_requirements,
+    format_candidate,
 };
 use hqdl_facts::{ClaimKey, Record};
-use hqdl_model::generate::StopReason;
+use hqdl_model::generate::{StopReason, wait_for_stop};
 use hqdl_spec::Reuse;
 use hqdl_values::Row;
 use hqdl_values::key::{Entity, KeyColumns};
@@ -55,14 +56,14 @@ impl JoinQuestions {
     /// # Errors
     /// Returns [`QueryError`] if the facts cannot be read.
     pub fn collect(
-        (number, join, asked_lists): (usize, &JoinCall, &mut AskedLists),
+        asked_lists: &mut AskedLists,
         lookups: Vec<JoinLookup>,
         runtime: &SharedRuntime,
         request: &Request<'_>,
         counts: &mut Counts,
     ) -> Result<Self, QueryError> {
+        let number = asked_lists.number;
         let mut collector = QuestionCollector {
-            join,
             request,
             counts,
             asked_lists,
@@ -80,17 +81,16 @@ impl JoinQuestions {
     /// # Errors
     /// Returns [`QueryError`] if the facts cannot be read.
     pub fn answer_known_pairs(
-        (number, join, asked_lists): (usize, &JoinCall, &mut AskedLists),
+        asked_lists: &mut AskedLists,
         lookups: Vec<JoinLookup>,
         runtime: &SharedRuntime,
         request: &Request<'_>,
     ) -> Result<Self, QueryError> {
         let mut counts = Counts::default();
-        let mut questions =
-            Self::collect((number, join, asked_lists), lookups, runtime, request, &mut counts)?;
+        let mut questions = Self::collect(asked_lists, lookups, runtime, request, &mut counts)?;
         let mut runtime = lock_runtime(runtime);
         runtime.data.counts.add(&counts);
-        let pairs = &mut runtime.data.joins[number];
+        let pairs = &mut runtime.data.joins[asked_lists.number];
         for (left, rights) in std::mem::take(&mut questions.decided) {
             pairs.answers.entry(left).or_default().extend(rights);
         }
@@ -111,7 +111,6 @@ type JoinCandidates = Vec<(String, (Value, Vec<u8>))>;
 
 /// Collects the questions about demanded pairs.
 struct QuestionCollector<'c, 'r> {
-    join: &'c JoinCall,
     request: &'c Request<'r>,
     counts: &'c mut Counts,
     asked_lists: &'c mut AskedLists,
@@ -122,8 +121,8 @@ struct QuestionCollector<'c, 'r> {
 impl QuestionCollector<'_, '_> {
     fn add_lookups(&mut self, lookups: Vec<JoinLookup>) -> Result<(), QueryError> {
         let facts = self.request.facts.sync();
-        self.asked_lists.update(self.join, self.request)?;
-        let left_values = group_by_entity(self.join, lookups);
+        self.asked_lists.update(self.request)?;
+        let left_values = group_by_entity(&self.asked_lists.join, lookups);
         for chunk in left_values.chunks(CHUNK) {
             let entities: Vec<&Entity> = chunk.iter().map(|left| &left.entity).collect();
             for (left, record) in chunk.iter().zip(facts.get_records(&entities)?) {
@@ -137,17 +136,16 @@ impl QuestionCollector<'_, '_> {
         let candidates = left.spellings.iter().flat_map(|(_, candidates)| candidates);
         let texts: BTreeSet<&String> = candidates.map(|(text, _)| text).collect();
         let mut shown: Vec<String> = texts.into_iter().cloned().collect();
-        if let Some(narrow) = self.join.narrow.filter(|n| *n < shown.len()) {
+        if let Some(narrow) = self.asked_lists.join.narrow.filter(|n| *n < shown.len()) {
             self.narrowed_from = self.narrowed_from.max(shown.len());
             shown = select_most_similar(&left.value.to_string(), shown, narrow);
         }
         let limits = &self.request.spec.limits;
         let max_bytes = usize::try_from(limits.context_tokens).unwrap_or(usize::MAX);
-        let mut known = self.asked_lists.find_known_pairs(self.join, record, self.request)?;
+        let mut known = self.asked_lists.find_known_pairs(record, self.request)?;
         if self.asked_lists.has_earlier_lists() {
             for list in split_list(shown.clone(), max_bytes) {
-                let (join, request) = (self.join, self.request);
-                self.asked_lists.add_earlier_answer(join, record, &list, request, &mut known)?;
+                self.asked_lists.add_earlier_answer(record, &list, self.request, &mut known)?;
             }
         }
         shown.retain(|text| known.get(text).is_none());
@@ -155,9 +153,6 @@ impl QuestionCollector<'_, '_> {
         self.asked_lists.add_unanswered_lists(&lists, &mut known);
         shown.retain(|text| known.get(text).is_none());
         self.add_decided_pairs(left, &shown, &known);
-        if shown.is_empty() {
-            return Ok(());
-        }
         for list in split_list(shown, max_bytes) {
             for (canonical_bytes, candidates) in &left.spellings {
                 let is_listed = |text: &String| list.binary_search(text).is_ok();
@@ -216,13 +211,13 @@ fn group_by_entity(join: &JoinCall, lookups: Vec<JoinLookup>) -> Vec<LeftValue> 
 /// # Errors
 /// Returns [`QueryError`] if an error stops the run.
 pub fn ask_about_pairs(
-    (number, join, asked_lists): (usize, &JoinCall, &mut AskedLists),
+    asked_lists: &mut AskedLists,
     runtime: &SharedRuntime,
     questions: JoinQuestions,
     query_run: &QueryRun<'_>,
     request: &Request<'_>,
 ) -> Result<u64, QueryError> {
-    let mut asker = PairAsker::new((number, join, asked_lists), runtime, query_run, request);
+    let mut asker = PairAsker::new(asked_lists, runtime, query_run, request);
     let mut by_list = questions.by_list;
     loop {
         for lookups in by_list.into_values() {
@@ -233,13 +228,10 @@ pub fn ask_about_pairs(
         let Some(key) = asker.awaited.take() else { break };
         asker.wait_for_release(&key)?;
         let postponed = std::mem::take(&mut asker.postponed);
-        by_list = JoinQuestions::answer_known_pairs(
-            (number, join, asker.asked_lists),
-            postponed,
-            runtime,
-            request,
-        )?
-        .by_list;
+        let asked_lists = &mut *asker.asked_lists;
+        let questions =
+            JoinQuestions::answer_known_pairs(asked_lists, postponed, runtime, request)?;
+        by_list = questions.by_list;
     }
     let mut runtime = lock_runtime(runtime);
     runtime.data.counts.add(&asker.counts);
@@ -249,8 +241,6 @@ pub fn ask_about_pairs(
 /// Asks about pairs that no other run is asking about. A run claims a left value before it asks, for
 /// all lists, because two runs may have different lists with the same candidate.
 struct PairAsker<'p, 'r> {
-    number: usize,
-    join: &'p JoinCall,
     asked_lists: &'p mut AskedLists,
     runtime: &'p SharedRuntime,
     query_run: &'p QueryRun<'r>,
@@ -268,11 +258,12 @@ struct PairAsker<'p, 'r> {
 
 impl<'p, 'r> PairAsker<'p, 'r> {
     fn new(
-        (number, join, asked_lists): (usize, &'p JoinCall, &'p mut AskedLists),
+        asked_lists: &'p mut AskedLists,
         runtime: &'p SharedRuntime,
         query_run: &'p QueryRun<'r>,
         request: &'p Request<'r>,
     ) -> Self {
+        let join = &asked_lists.join;
         let models = request.choose_models(&build_join_expansion(join, Vec::new()));
         let choice = &models.choices()[0];
         // If the answers of any model count, one claim covers all models.
@@ -280,8 +271,6 @@ impl<'p, 'r> PairAsker<'p, 'r> {
         let fingerprint = build_join_identity(join, Vec::new()).fingerprint();
         let rows = (choice.rows as usize).max(1);
         Self {
-            number,
-            join,
             asked_lists,
             runtime,
             query_run,
@@ -296,7 +285,7 @@ impl<'p, 'r> PairAsker<'p, 'r> {
 
     /// Asks about left values, except those that another run has claimed.
     fn ask_unless_claimed(&mut self, lookups: &[JoinLookup]) -> Result<(), QueryError> {
-        let key = KeyColumns::new(vec![self.join.left_name.clone()]);
+        let key = KeyColumns::new(vec![self.asked_lists.join.left_name.clone()]);
         let claim_key = |(left, ..): &JoinLookup| {
             let entity = key.build_entity(std::slice::from_ref(left));
             ClaimKey::Name(format!("{}{}", self.claim_prefix, entity.as_str()))
@@ -314,8 +303,9 @@ impl<'p, 'r> PairAsker<'p, 'r> {
         }
         // Another run may have stored answers since the facts were read.
         let own = own.into_iter().cloned().collect();
-        let join = (self.number, self.join, &mut *self.asked_lists);
-        let questions = JoinQuestions::answer_known_pairs(join, own, self.runtime, self.request)?;
+        let asked_lists = &mut *self.asked_lists;
+        let questions =
+            JoinQuestions::answer_known_pairs(asked_lists, own, self.runtime, self.request)?;
         self.postponed.extend(others.into_iter().cloned());
         for (list, lookups) in questions.by_list {
             self.ask_about_list(list, lookups)?;
@@ -328,9 +318,10 @@ impl<'p, 'r> PairAsker<'p, 'r> {
         list: Vec<String>,
         lookups: Vec<JoinLookup>,
     ) -> Result<(), QueryError> {
-        self.asked_lists.add_asked_list(self.join, &list, self.request)?;
+        self.asked_lists.add_asked_list(&list, self.request)?;
         let (request, counts) = (self.request, &mut self.counts);
-        let mut partners = PartnerQuestions::new(self.join, list, &lookups, request, counts)?;
+        let join = &self.asked_lists.join;
+        let mut partners = PartnerQuestions::new(join, list, &lookups, request, counts)?;
         if !partners.demands.is_empty() {
             let demands = std::mem::take(&mut partners.demands);
             self.query_run.send_demands(&mut partners.targets, demands, counts)?;
@@ -340,26 +331,22 @@ impl<'p, 'r> PairAsker<'p, 'r> {
             let facts = request.facts.sync();
             let cell =
                 partners.targets[0].look_up_cell(entity, 0, facts, None, &mut Counts::default())?;
-            store_pairs(&mut runtime.data.joins[self.number], canonical_bytes, rights, cell);
+            let pairs = &mut runtime.data.joins[self.asked_lists.number];
+            store_pairs(pairs, canonical_bytes, rights, cell);
         }
         Ok(())
     }
 
     /// Waits until no run holds a claim.
     fn wait_for_release(&self, key: &ClaimKey) -> Result<(), QueryError> {
-        let mut interrupt = self.request.interrupt.clone();
-        let interrupted = async move {
-            if interrupt.wait_for(|interrupted| *interrupted).await.is_err() {
-                // The sender is gone, so the run cannot be interrupted.
-                std::future::pending::<()>().await;
-            }
-        };
         self.query_run.runtime.block_on(async {
             tokio::select! {
                 released = self.request.facts.wait_for_release(key) => {
                     released.map_err(QueryError::from)
                 }
-                () = interrupted => Err(QueryError::from(StopReason::Interrupted)),
+                () = wait_for_stop(&self.request.interrupt) => {
+                    Err(QueryError::from(StopReason::Interrupted))
+                }
             }
         })
     }
@@ -384,12 +371,7 @@ impl PartnerQuestions {
         counts: &mut Counts,
     ) -> Result<Self, QueryError> {
         let expansion = Arc::new(build_join_expansion(join, list));
-        let mut requirements = request
-            .choose_models(&expansion)
-            .build_requirements(request.facts.history(), &expansion)?;
-        if let Some(refresh) = request.refresh {
-            refresh.mark_values_missing(&mut requirements, 1);
-        }
+        let requirements = build_requirements(&expansion, request)?;
         let mut targets = [TargetExpansion::new(expansion, Arc::new(requirements), None)];
         let mut entities = Vec::new();
         let mut demands = Vec::new();

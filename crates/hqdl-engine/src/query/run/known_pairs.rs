@@ -19,9 +19,12 @@ use hqdl_values::value::Value;
 /// Name of the column of a join's facts.
 pub const PARTNERS_COLUMN: &str = "partners";
 
-/// Lists of candidates that a join has asked about, in this query or earlier.
-#[derive(Debug, Default)]
+/// A join, with the lists of candidates that it has asked about, in this query or earlier.
+#[derive(Debug)]
 pub struct AskedLists {
+    /// Index of the join in the query.
+    pub number: usize,
+    pub join: JoinCall,
     lists: HashMap<u32, AskedList>,
     /// Hashes of the lists in identities without candidates, which earlier versions stored.
     hashes: HashSet<String>,
@@ -51,11 +54,19 @@ pub struct KnownPairs {
 }
 
 impl AskedLists {
+    /// Creates the state of a join before its lists are read.
+    #[must_use]
+    pub fn new(number: usize, join: &JoinCall) -> Self {
+        let (lists, hashes) = (HashMap::default(), HashSet::default());
+        let (read_ids, counted) = (HashSet::default(), HashSet::default());
+        Self { number, join: join.clone(), lists, hashes, read_ids, counted }
+    }
+
     /// Reads the lists that have been added since the last call.
     ///
     /// # Errors
     /// Returns [`QueryError`] if the facts cannot be read.
-    pub fn update(&mut self, join: &JoinCall, request: &Request<'_>) -> Result<(), QueryError> {
+    pub fn update(&mut self, request: &Request<'_>) -> Result<(), QueryError> {
         let history = request.facts.history();
         let ids = history.list_column_identity_ids(PARTNERS_COLUMN)?;
         let new_ids: HashSet<u32> =
@@ -67,7 +78,7 @@ impl AskedLists {
             if new_ids.contains(&id)
                 && let Ok(identity) = serde_json::from_str(&text)
             {
-                self.add_list(join, id, identity);
+                self.add_list(id, identity);
             }
         }
         self.read_ids.extend(new_ids);
@@ -75,16 +86,16 @@ impl AskedLists {
     }
 
     /// Adds a list if its identity belongs to the join.
-    fn add_list(&mut self, join: &JoinCall, id: u32, identity: ColumnIdentity) {
-        let hash = identity.about.rsplit(' ').next().unwrap_or_default();
+    fn add_list(&mut self, id: u32, identity: ColumnIdentity) {
         if identity.candidates.is_empty() {
+            let hash = identity.about.rsplit(' ').next().unwrap_or_default();
             let hash = ListHash::from_text(hash.to_owned());
-            let earlier = build_earlier_identity(join, &hash);
+            let earlier = build_earlier_identity(&self.join, &hash);
             if earlier.fingerprint() == identity.fingerprint() {
                 self.hashes.insert(hash.as_str().to_owned());
             }
         } else {
-            let own = build_join_identity(join, identity.candidates.clone());
+            let own = build_join_identity(&self.join, identity.candidates.clone());
             if own.fingerprint() == identity.fingerprint() {
                 let list = AskedList { candidates: identity.candidates, requirements: None };
                 self.lists.insert(id, list);
@@ -99,7 +110,6 @@ impl AskedLists {
     /// Returns [`QueryError`] if the facts cannot be read.
     pub fn find_known_pairs(
         &mut self,
-        join: &JoinCall,
         record: &Record,
         request: &Request<'_>,
     ) -> Result<KnownPairs, QueryError> {
@@ -112,7 +122,10 @@ impl AskedLists {
             }
             let requirements = match &mut list.requirements {
                 Some(requirements) => requirements,
-                none => none.insert(build_requirements(join, &list.candidates, false, request)?),
+                none => {
+                    let expansion = build_join_expansion(&self.join, list.candidates.clone());
+                    none.insert(build_requirements(&expansion, request)?)
+                }
             };
             if let CellLookup::Known(fact) = requirements.look_up_cell(Some(record), 0) {
                 if fact.answer.state.has_value() || fact.answer.state == State::Unknown {
@@ -131,7 +144,7 @@ impl AskedLists {
     }
 
     /// Adds the pairs of those of `lists` whose reply had no readable answer, as no match. Such a
-    /// reply says nothing about other lists.
+    /// reply does not count for other lists.
     pub fn add_unanswered_lists(&self, lists: &[Vec<String>], known: &mut KnownPairs) {
         for identity_id in std::mem::take(&mut known.unanswered) {
             let candidates = &self.lists[&identity_id].candidates;
@@ -147,11 +160,10 @@ impl AskedLists {
     /// Returns [`QueryError`] if the identity cannot be stored.
     pub fn add_asked_list(
         &mut self,
-        join: &JoinCall,
         list: &[String],
         request: &Request<'_>,
     ) -> Result<(), QueryError> {
-        let identity = build_join_identity(join, list.to_vec());
+        let identity = build_join_identity(&self.join, list.to_vec());
         let id = request.facts.history().intern_column_identity(&identity)?;
         if self.read_ids.insert(id) {
             self.lists.insert(id, AskedList { candidates: list.to_vec(), requirements: None });
@@ -166,24 +178,25 @@ impl AskedLists {
     /// Returns [`QueryError`] if the facts cannot be read.
     pub fn add_earlier_answer(
         &self,
-        join: &JoinCall,
         record: &Record,
         list: &[String],
         request: &Request<'_>,
         known: &mut KnownPairs,
     ) -> Result<(), QueryError> {
-        if !self.hashes.contains(ListHash::new(list).as_str()) {
+        let hash = ListHash::new(list);
+        if !self.hashes.contains(hash.as_str()) {
             return Ok(());
         }
-        let requirements = build_requirements(join, list, true, request)?;
+        let mut expansion = build_join_expansion(&self.join, list.to_vec());
+        expansion.columns[0].other_identities = vec![build_earlier_identity(&self.join, &hash)];
+        let requirements = build_requirements(&expansion, request)?;
         if let CellLookup::Known(fact) = requirements.look_up_cell(Some(record), 0) {
-            known.answers.insert(fact.identity_id, fact.answer.clone());
-            let mut earlier = KnownPairs::default();
-            earlier.answers.insert(fact.identity_id, fact.answer.clone());
-            earlier.add_answer(fact.identity_id, list);
-            for (candidate, pair) in earlier.partners {
-                known.partners.entry(candidate).or_insert(pair);
+            let partners = list_partners(&fact.answer);
+            for candidate in list {
+                let pair = (partners.contains(candidate), fact.identity_id);
+                known.partners.entry(candidate.clone()).or_insert(pair);
             }
+            known.answers.insert(fact.identity_id, fact.answer.clone());
         }
         Ok(())
     }
@@ -214,10 +227,7 @@ impl AskedLists {
 impl KnownPairs {
     /// Adds the pairs of an answer. They replace known pairs.
     fn add_answer(&mut self, identity_id: u32, candidates: &[String]) {
-        let partners: HashSet<String> = match self.answers.get(&identity_id).map(|a| &a.value) {
-            Some(CellValue::Many(values)) => values.iter().map(format_candidate).collect(),
-            _ => HashSet::default(),
-        };
+        let partners = list_partners(&self.answers[&identity_id]);
         let pairs = candidates.iter().map(|c| (c.clone(), (partners.contains(c), identity_id)));
         self.partners.extend(pairs);
     }
@@ -230,21 +240,21 @@ impl KnownPairs {
     }
 }
 
-/// Builds the requirements for the facts about a list. `earlier` also accepts facts of earlier
-/// versions.
-fn build_requirements(
-    join: &JoinCall,
-    list: &[String],
-    earlier: bool,
+/// Returns the candidates that an answer names.
+fn list_partners(answer: &Answer) -> HashSet<String> {
+    match &answer.value {
+        CellValue::Many(values) => values.iter().map(format_candidate).collect(),
+        _ => HashSet::default(),
+    }
+}
+
+/// Builds the requirements for the facts about a list.
+pub(in crate::query) fn build_requirements(
+    expansion: &Expansion,
     request: &Request<'_>,
 ) -> Result<ExpansionRequirements, QueryError> {
-    let mut expansion = build_join_expansion(join, list.to_vec());
-    if earlier {
-        expansion.columns[0].other_identities =
-            vec![build_earlier_identity(join, &ListHash::new(list))];
-    }
-    let models = request.choose_models(&expansion);
-    let mut requirements = models.build_requirements(request.facts.history(), &expansion)?;
+    let models = request.choose_models(expansion);
+    let mut requirements = models.build_requirements(request.facts.history(), expansion)?;
     if let Some(refresh) = request.refresh {
         refresh.mark_values_missing(&mut requirements, 1);
     }

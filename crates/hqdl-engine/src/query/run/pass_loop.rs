@@ -110,7 +110,7 @@ struct PassLoop<'e, 'r, 'a> {
     evaluation: EnabledRules,
     /// Whether the conditions have been reordered since the last request.
     is_reordered: bool,
-    /// Lists of candidates that each join has asked about.
+    /// The joins, with the lists of candidates that each has asked about.
     asked_lists: Vec<AskedLists>,
 }
 
@@ -118,7 +118,9 @@ impl<'e, 'r, 'a> PassLoop<'e, 'r, 'a> {
     fn new(engine: &'e mut Engine<'r, 'a>) -> Self {
         Self {
             sampler: engine.new_sampler(),
-            asked_lists: engine.calls.joins.iter().map(|_| AskedLists::default()).collect(),
+            asked_lists: (engine.calls.joins.iter().enumerate())
+                .map(|(n, join)| AskedLists::new(n, join))
+                .collect(),
             engine,
             statement: Statement::Query,
             tried_subqueries: Vec::new(),
@@ -353,10 +355,10 @@ impl Engine<'_, '_> {
     ) -> Result<u64, QueryError> {
         let mut demanded = demands.len() as u64;
         let mut joins = Vec::new();
-        for (n, join) in self.calls.joins.iter().enumerate() {
-            let lookups = lock_runtime(&self.runtime).data.joins[n].take_lookups();
-            let (join, runtime) = ((n, join, &mut asked_lists[n]), &self.runtime);
-            joins.push(JoinQuestions::answer_known_pairs(join, lookups, runtime, self.request)?);
+        let (runtime, request) = (&self.runtime, self.request);
+        for join in &mut *asked_lists {
+            let lookups = lock_runtime(runtime).data.joins[join.number].take_lookups();
+            joins.push(JoinQuestions::answer_known_pairs(join, lookups, runtime, request)?);
         }
         if demands.is_empty() && joins.iter().all(|questions| questions.by_list.is_empty()) {
             return Ok(0);
@@ -370,9 +372,8 @@ impl Engine<'_, '_> {
             let QueryData { targets, counts, .. } = &mut runtime.data;
             query_run.send_demands(targets, demands, counts)?;
         }
-        for (n, (join, questions)) in self.calls.joins.iter().zip(joins).enumerate() {
+        for (join, questions) in asked_lists.iter_mut().zip(joins) {
             let (runtime, request) = (&self.runtime, self.request);
-            let join = (n, join, &mut asked_lists[n]);
             demanded += join::ask_about_pairs(join, runtime, questions, query_run, request)?;
         }
         Ok(demanded)

@@ -296,11 +296,6 @@ impl QueryParser<'_> {
         Ok(self.sql.get(self.span_from(start)).unwrap_or_default().to_owned())
     }
 
-    /// Moves past DISTINCT after a compound operator. Returns true if it was next.
-    pub(super) fn eat_postgres_distinct(&mut self) -> bool {
-        self.is_postgres && self.eat_word("DISTINCT")
-    }
-
     /// Parses ON (…) after DISTINCT if it is next.
     pub(super) fn parse_distinct_on(&mut self) -> Result<Vec<Expr>, SqlError> {
         if self.is_suql && self.eat_word("ON") {
@@ -320,8 +315,7 @@ impl QueryParser<'_> {
         while inner <= count + MAX_DEPTH && self.is_symbol_after(inner, b'(') {
             inner += 1;
         }
-        let words = ["SELECT", "WITH", "VALUES"];
-        words.iter().any(|word| self.is_word_after(inner, word)) && self.is_whole_query(inner)
+        self.begins_query_after(inner) && self.is_whole_query(inner)
     }
 
     /// Returns true if the parentheses around the query at a token contain nothing else.
@@ -359,16 +353,13 @@ impl QueryParser<'_> {
         Ok(Some(Query::select_all(source, name, self.span_from(start))))
     }
 
-    pub(super) fn reject_select_into(&self) -> Result<(), SqlError> {
-        self.reject_word("INTO", "SELECT INTO", "queries are read-only")
-    }
-
-    pub(super) fn reject_order_using(&self) -> Result<(), SqlError> {
-        self.reject_word("USING", "ORDER BY … USING", "write ASC or DESC")
-    }
-
     /// Fails if a word is next that begins a construct without translation to `SQLite`.
-    fn reject_word(&self, word: &str, construct: &str, help: &str) -> Result<(), SqlError> {
+    pub(super) fn reject_word(
+        &self,
+        word: &str,
+        construct: &str,
+        help: &str,
+    ) -> Result<(), SqlError> {
         match self.peek().filter(|t| self.is_suql && t.is_word(self.sql, word)) {
             Some(token) => Err(SqlError::untranslatable(token.span(), construct, help)),
             None => Ok(()),

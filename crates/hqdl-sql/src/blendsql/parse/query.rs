@@ -80,17 +80,20 @@ impl QueryParser<'_> {
     }
 
     fn eat_compound_operator(&mut self) -> Option<CompoundOperator> {
-        if self.eat_word("UNION") {
-            let all = !self.eat_postgres_distinct() && self.eat_word("ALL");
-            Some(if all { CompoundOperator::UnionAll } else { CompoundOperator::Union })
+        let operator = if self.eat_word("UNION") {
+            let all = self.eat_word("ALL");
+            if all { CompoundOperator::UnionAll } else { CompoundOperator::Union }
         } else if self.eat_word("INTERSECT") {
-            self.eat_postgres_distinct();
-            Some(CompoundOperator::Intersect)
+            CompoundOperator::Intersect
+        } else if self.eat_word("EXCEPT") {
+            CompoundOperator::Except
         } else {
-            let found = self.eat_word("EXCEPT");
-            let _ = found && self.eat_postgres_distinct();
-            found.then_some(CompoundOperator::Except)
+            return None;
+        };
+        if self.is_postgres && operator != CompoundOperator::UnionAll {
+            self.eat_word("DISTINCT");
         }
+        Some(operator)
     }
 
     /// Parses one SELECT or VALUES. Also returns the end offset, before any ORDER BY and LIMIT.
@@ -121,7 +124,7 @@ impl QueryParser<'_> {
         } else {
             self.read_list(Self::parse_result_column)?
         };
-        self.reject_select_into()?;
+        self.reject_word("INTO", "SELECT INTO", "queries are read-only")?;
         let mut core = SelectCore::with_columns(columns, start..start);
         (core.distinct, core.distinct_on) = (distinct, distinct_on);
         if self.eat_word("FROM") {
@@ -132,7 +135,6 @@ impl QueryParser<'_> {
         if self.eat_word("GROUP") {
             self.expect_word("BY")?;
             core.group = self.read_list(Self::parse_expr)?;
-            core.group_end = self.previous_token_end();
         }
         core.having = self.parse_clause("HAVING")?;
         if self.eat_word("WINDOW") {
@@ -231,7 +233,7 @@ impl QueryParser<'_> {
             if !descending {
                 p.eat_word("ASC");
             }
-            p.reject_order_using()?;
+            p.reject_word("USING", "ORDER BY … USING", "write ASC or DESC")?;
             let nulls_first = match p.eat_word("NULLS") {
                 false => None,
                 true if p.eat_word("FIRST") => Some(true),

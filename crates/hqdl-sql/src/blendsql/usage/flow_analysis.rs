@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crate::blendsql::Call;
 use crate::blendsql::flow::{Flow, FlowColumn};
 use crate::blendsql::lineage::Lineage;
-use crate::blendsql::scope::{ColumnOrigin, Schema, strip_expr_parens};
+use crate::blendsql::scope::{ColumnOrigin, Schema, is_rowid, strip_expr_parens};
 use crate::blendsql::terms::{Clause, ResolvedTerm, resolve_term};
 use crate::blendsql::tree::{
     Body, Cte, Expr, ExprKind, ExprOperator, FromItem, FromSource, JoinKind, Query, SelectCore,
@@ -589,9 +589,4 @@ fn rename_fields(mut fields: Vec<FlowField>, names: &[String]) -> Vec<FlowField>
         field.name.clone_from(name);
     }
     fields
-}
-
-/// Returns true if the name denotes a rowid, provided that no table has a column of this name.
-fn is_rowid(column: &str) -> bool {
-    ["rowid", "oid", "_rowid_"].iter().any(|name| column.eq_ignore_ascii_case(name))
 }

@@ -1,5 +1,4 @@
-//! AI functions of other engines: a pass over the call of such a function reads the call's
-//! question.
+//! AI functions of other engines. A pass over each call reads its question.
 //!
 //! The scanner reads the calls by their names (`read_question`). Each becomes a node of the tree
 //! with its [`VendorQuestion`], whose values are parts of the query. Like a macro, it is replaced
