@@ -5,6 +5,5 @@
 pub mod blendsql;
 pub mod suql;
 mod translated;
-pub mod try_cast;
 
 pub use translated::{EditText, Edits, TextTooLong, TranslatedQuery};

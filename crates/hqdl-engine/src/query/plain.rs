@@ -9,6 +9,7 @@ use tokio::sync::watch;
 use crate::query::connection::guard::GuardedConnection;
 use crate::query::connection::quoted_texts::describe_quoted_texts;
 use crate::query::connection::statement;
+use crate::query::read::{run_with_remapped_spans, translate_plain_query};
 use crate::query::request::Request;
 use crate::query::request::dialect::Dialect;
 use crate::query::request::error::QueryError;
@@ -17,9 +18,7 @@ use crate::query::result::headers::SourceHeaders;
 use crate::query::result::query_result::{Meta, Pass, RowSink};
 use crate::query::server;
 use hqdl_spec::is_server;
-use hqdl_sql::blendsql::normalize::requote_strings;
 use hqdl_sql::blendsql::parse::{ParsedQuery, parse_query};
-use hqdl_sql::try_cast::has_try_cast;
 use hqdl_values::value::Value;
 
 /// A query without calls.
@@ -60,12 +59,7 @@ impl PlainQuery<'_> {
     /// Returns [`QueryError`] if the query is invalid, exceeds the time limit or is interrupted, or
     /// if the database or the sink fails.
     pub fn run(&self, sink: &mut dyn RowSink) -> Result<Meta, QueryError> {
-        // A rewritten query would change the names of its columns.
-        if self.dialect != Dialect::Sqlite || has_try_cast(self.sql) {
-            let mut sink = SourceHeaders::new(self.sql, self.dialect, sink);
-            return self.run_translated_query(Some(&mut sink));
-        }
-        self.run_translated_query(Some(sink))
+        self.run_or_check(Some(sink))
     }
 
     /// Checks that the query is valid, without running it.
@@ -73,30 +67,27 @@ impl PlainQuery<'_> {
     /// # Errors
     /// Returns [`QueryError`] if the query is invalid, or if the database fails.
     pub fn explain(&self) -> Result<Meta, QueryError> {
-        self.run_translated_query(None)
+        self.run_or_check(None)
     }
 
-    fn run_translated_query(&self, sink: Option<&mut dyn RowSink>) -> Result<Meta, QueryError> {
+    /// Runs the query. Without a sink, only checks it.
+    fn run_or_check(&self, sink: Option<&mut dyn RowSink>) -> Result<Meta, QueryError> {
+        statement::check_read_only(self.sql)?;
         if is_server(self.database) {
             return self.run_on_server(sink);
         }
-        let run = |sql: &str| {
-            PlainQuery { sql, dialect: Dialect::Sqlite, interrupt: self.interrupt.clone(), ..*self }
-                .run_on_sqlite(sink)
-        };
-        match self.dialect.vendor().filter(|vendor| vendor.has_double_quoted_strings()) {
-            None => self.dialect.with_translated_query(self.sql, self.database, run),
-            Some(vendor) => {
-                let written = requote_strings(self.sql, vendor)?;
-                let result = self.dialect.with_translated_query(&written.sql, self.database, run);
-                result.map_err(|error| error.map_span(|span| written.map_span_to_original(&span)))
-            }
+        match translate_plain_query(self.sql, self.dialect, self.database)? {
+            None => self.run_on_sqlite(self.sql, sink),
+            Some(translated) => run_with_remapped_spans(&translated, |sql| {
+                // The columns are named after the original query.
+                let mut headers = sink.map(|sink| SourceHeaders::new(self.sql, self.dialect, sink));
+                self.run_on_sqlite(sql, headers.as_mut().map(|sink| sink as &mut dyn RowSink))
+            }),
         }
     }
 
     fn run_on_server(&self, sink: Option<&mut dyn RowSink>) -> Result<Meta, QueryError> {
         server::check_server_support(self.dialect, self.params)?;
-        statement::check_read_only(self.sql)?;
         let began = Instant::now();
         let (database, timeout, interrupt) = (self.database, self.timeout, &self.interrupt);
         let is_run = sink.is_some();
@@ -106,22 +97,21 @@ impl PlainQuery<'_> {
         Ok(Meta { passes, seconds, sql: self.sql.to_owned(), ..Meta::default() })
     }
 
-    fn run_on_sqlite(&self, sink: Option<&mut dyn RowSink>) -> Result<Meta, QueryError> {
+    fn run_on_sqlite(&self, sql: &str, sink: Option<&mut dyn RowSink>) -> Result<Meta, QueryError> {
         let began = Instant::now();
-        statement::check_read_only(self.sql)?;
         let guard =
             GuardedConnection::open_for_query(self.database, self.timeout, self.interrupt.clone())?;
         guard.lock_temp()?;
         let mut statement =
-            guard.connection().prepare(self.sql).map_err(|e| guard.query_error(&e, self.sql))?;
+            guard.connection().prepare(sql).map_err(|e| guard.query_error(&e, sql))?;
         let used = params::bind_params(&mut statement, self.params)?;
         params::check_all_values_used(self.params, &used, &params::list_param_names(&statement))?;
-        let notes = describe_quoted_texts(self.sql, guard.connection());
+        let notes = describe_quoted_texts(sql, guard.connection());
         let mut passes = Vec::new();
         if let Some(sink) = sink {
-            guard.stream_rows(&mut statement, self.sql, sink).map_err(|error| match error {
+            guard.stream_rows(&mut statement, sql, sink).map_err(|error| match error {
                 QueryError::Sql(mut problem) if problem.span.is_none() => {
-                    let parsed = parse_query(self.sql).ok();
+                    let parsed = parse_query(sql).ok();
                     let error_span = |parsed: ParsedQuery| {
                         statement::find_failing_span(&parsed.query, &problem.message)
                     };
@@ -135,7 +125,7 @@ impl PlainQuery<'_> {
         Ok(Meta {
             passes,
             seconds: began.elapsed().as_secs_f64(),
-            sql: self.sql.to_owned(),
+            sql: sql.to_owned(),
             notes,
             ..Meta::default()
         })

@@ -40,6 +40,7 @@ mod scan;
 pub mod scope;
 pub mod tree;
 mod terms;
+pub mod try_cast;
 pub mod usage;
 pub mod vendors;
 mod view;

@@ -78,6 +78,24 @@ pub fn normalize_query(
     SourceQuery::parse(sql, syntax)?.apply_edits(syntax)
 }
 
+/// Normalizes a query without calls if it contains syntax that `SQLite` lacks: `TRY_CAST`, or another
+/// engine's strings in double quotes. Returns `None` otherwise.
+///
+/// # Errors
+/// Returns [`SqlError`] with the location of the syntax error in `sql`.
+pub fn normalize_plain_query(
+    sql: &str,
+    vendor: Option<Vendor>,
+) -> Result<Option<TranslatedQuery>, SqlError> {
+    let syntax = Syntax { vendor, ..Syntax::default() };
+    // `SQLite` reports the error of a text that cannot be read.
+    let Ok((_, scanned)) = scan_with_lenient_quotes(sql, syntax) else { return Ok(None) };
+    let is_cast = |t: &Token| t.is_word(sql, "TRY_CAST") || t.is_word(sql, "SAFE_CAST");
+    let is_plain = find_double_quoted_strings(sql, &scanned.tokens).is_empty()
+        && !scanned.tokens.iter().any(is_cast);
+    if is_plain { Ok(None) } else { Ok(Some(normalize_query(sql, syntax)?.0)) }
+}
+
 /// Writes a query in which each `?` has a number, so that its parameters can be moved and copied.
 ///
 /// # Errors
@@ -106,18 +124,6 @@ pub fn scan_calls(sql: &str, syntax: Syntax<'_>) -> Result<Vec<Call>, SqlError> 
     let mut all = Vec::new();
     flatten_calls(scanned.calls, &mut all);
     Ok(all)
-}
-
-/// Writes a query in which strings in double quotes are in single quotes, as in `SQLite`.
-///
-/// # Errors
-/// Returns [`SqlError`] for an invalid token, and for an invalid call.
-pub fn requote_strings(sql: &str, vendor: Vendor) -> Result<TranslatedQuery, SqlError> {
-    let settings = Syntax { vendor: Some(vendor), ..Syntax::default() }.scan_settings();
-    let strings = find_double_quoted_strings(sql, &scan_query(sql, settings)?.tokens);
-    let mut edits = Edits::default();
-    requote_tokens(sql, &strings, &mut edits);
-    Ok(edits.apply_to(sql)?)
 }
 
 fn find_double_quoted_strings(sql: &str, tokens: &[Token]) -> Vec<Token> {

@@ -2,6 +2,7 @@
 
 use hqdl_sql::blendsql::normalize::normalize_query;
 use hqdl_sql::blendsql::parse::{Syntax, parse_query};
+use hqdl_sql::blendsql::vendors::Vendor;
 use hqdl_sql::{EditText, Edits};
 
 /// Returns the normalized text of a query, or the error.
@@ -114,6 +115,20 @@ fn older_syntax_becomes_current_syntax() {
             "WITH v AS (SELECT {{LLMMap('q', 'w::c')}} FROM d) SELECT * FROM w AS x",
             "WITH v AS (SELECT {{LLMMap('q', 'w::c')}} FROM d) SELECT * FROM w AS x",
         ),
+        // A cast that may fail, also nested and within an argument.
+        (
+            "SELECT try_cast( TRY_CAST(a AS double precision) + 1 /* of */ as\tbigint ) FROM t",
+            "SELECT CAST(hq_try_cast( CAST(hq_try_cast(a , 'real') AS REAL) + 1          , 'integer') AS INTEGER ) FROM t",
+        ),
+        (
+            "SELECT {{LLMMap('q', TRY_CAST(t.c::TEXT AS DATE))}}, t.try_cast, try_cast(a)",
+            "TRY_CAST has no type",
+        ),
+        (
+            "SELECT {{LLMMap('q', TRY_CAST(t.c::TEXT AS DATE))}}, try_cast, t.try_cast FROM try_cast t",
+            "SELECT {{LLMMap('q', CAST(hq_try_cast(CAST(t.c AS TEXT) , 'date') AS TEXT))}}, try_cast, t.try_cast FROM try_cast t",
+        ),
+        ("SELECT SAFE_CAST(a AS INT) FROM t", "near \"AS\": syntax error"),
         // A quote escaped as in Python, if the text cannot be parsed otherwise.
         ("SELECT {{LLMMap('it\\'s', c)}}", "SELECT {{LLMMap('it''s', c)}}"),
         (
@@ -148,6 +163,31 @@ fn spans_map_back_to_the_original() {
     let sql = "SELECT {{LLMQA('q', 'd::content')}}";
     let text = spelled(sql);
     assert!(parse_query(&text).is_ok());
+}
+
+/// The spans of errors in and around a cast that may fail refer to the original text.
+#[test]
+fn errors_of_try_cast_name_the_type() {
+    let bigquery = Syntax { vendor: Some(Vendor::BigQuery), ..Syntax::default() };
+    for (sql, marked, message) in [
+        ("SELECT TRY_CAST(a AS MONEY)", "AS MONEY", "TRY_CAST has no type `MONEY`"),
+        ("SELECT safe_cast(a AS DECIMAL(5, 2))", "AS DECIMAL(5, 2)", "no type `DECIMAL(5, 2)`"),
+        ("SELECT TRY_CAST(a AS), b", "AS", "TRY_CAST has no type"),
+        ("SELECT TRY_CAST(a), b", ")", "TRY_CAST has no type"),
+        ("SELECT TRY_CAST(a AS INT b)", "AS INT b", "no type `INT b`"),
+        ("SELECT TRY_CAST(a AS INT + b)", "+ b)", "near \"+\": syntax error"),
+        ("SELECT TRY_CAST(a b AS INT)", "b AS INT)", "near \"b\": syntax error"),
+        ("SELECT TRY_CAST(a AS INT) FROM", "", "incomplete SQL statement"),
+    ] {
+        let error = normalize_query(sql, bigquery).map(|_| ()).unwrap_err();
+        assert!(error.message.contains(message), "{sql}: {}", error.message);
+        assert!(sql[error.span.start..].starts_with(marked), "{sql}: {:?}", error.span);
+    }
+    let (written, _) = normalize_query("SELECT SAFE_CAST(\"1\" AS INT64)", bigquery).unwrap();
+    assert_eq!(written.sql, "SELECT CAST(hq_try_cast('1' , 'integer') AS INTEGER)");
+    // The text of the server is not rewritten.
+    let server = Syntax { is_server: true, ..Syntax::default() };
+    assert!(normalize_query("SELECT TRY_CAST(a AS INT) FROM t", server).is_err());
 }
 
 /// No error shows the placeholders that replace calls.

@@ -6,7 +6,7 @@ use rusqlite::types::{Value, ValueRef};
 use rusqlite::{Connection, Error};
 
 use hqdl_sql::blendsql::runtime::TRY_CAST_FUNCTION;
-use hqdl_sql::try_cast::TryCastType;
+use hqdl_sql::blendsql::try_cast::TryCastType;
 
 /// Words for true and false, in lower case, in all engines that have `TRY_CAST`.
 const BOOLEANS: [(&str, &str); 3] = [("true", "false"), ("t", "f"), ("1", "0")];

@@ -24,50 +24,45 @@ use crate::query::plan::prepare::{ReadQuery, open_database};
 use crate::query::request::Request;
 use crate::query::request::dialect::Dialect;
 use crate::query::request::error::QueryError;
-use hqdl_spec::is_server;
 use hqdl_sql::blendsql::macros::FindMacro;
-use hqdl_sql::blendsql::normalize::SourceQuery;
+use hqdl_sql::blendsql::normalize::{SourceQuery, normalize_plain_query};
 use hqdl_sql::blendsql::parse::Syntax;
 use hqdl_sql::blendsql::vendors::Vendor;
-use hqdl_sql::try_cast::rewrite_try_casts;
 use hqdl_sql::{TranslatedQuery, suql};
 
-impl Dialect {
-    /// Translates `PostgreSQL`'s syntax to `SQLite`'s, and passes the query to `run`. The calls of
-    /// other engines' functions stay as they are. Error spans point into the original query.
-    pub fn with_translated_query<T>(
-        self,
-        sql: &str,
-        database: &Path,
-        run: impl FnOnce(&str) -> Result<T, QueryError>,
-    ) -> Result<T, QueryError> {
-        // On a server, TRY_CAST is the server's own.
-        let has_try_cast = !is_server(database) && !matches!(self, Self::Suql | Self::AlloyDb);
-        if let Some(rewritten) = has_try_cast
-            .then(|| rewrite_try_casts(sql, self == Self::BigQuery))
-            .transpose()?
-            .flatten()
-        {
-            return run_with_remapped_spans(&rewritten, |sql| {
-                self.with_translated_query(sql, database, run)
-            });
-        }
-        if !self.has_postgres_syntax() {
-            return run(sql);
-        }
-        let lookup = build_column_lookup(database);
-        let translated = suql::translate_with_columns(sql, self.vendor(), &lookup);
-        let translated = translated.map_err(|error| {
-            let hint = "use `--dialect sqlite` for this call, or LLMMap, LLMQA, LLMValidate, LLMJoin or LLMReduce";
-            macros::explain_missing_macro(error.into(), hint)
-        })?;
-        run_with_remapped_spans(&translated, run)
+/// Translates a query in `PostgreSQL`'s syntax to `SQLite`'s. Returns `None` if the dialect has
+/// `SQLite`'s syntax. The calls of other engines' functions stay as they are.
+fn translate_postgres_syntax(
+    sql: &str,
+    dialect: Dialect,
+    database: &Path,
+) -> Result<Option<TranslatedQuery>, QueryError> {
+    if !dialect.has_postgres_syntax() {
+        return Ok(None);
     }
+    let lookup = build_column_lookup(database);
+    let translated = suql::translate_with_columns(sql, dialect.vendor(), &lookup);
+    translated.map(Some).map_err(|error| {
+        let hint = "use `--dialect sqlite` for this call, or LLMMap, LLMQA, LLMValidate, LLMJoin or LLMReduce";
+        macros::explain_missing_macro(error.into(), hint)
+    })
+}
+
+/// Translates a query without calls to `SQLite`'s SQL. Returns `None` if the query is written in it.
+pub fn translate_plain_query(
+    sql: &str,
+    dialect: Dialect,
+    database: &Path,
+) -> Result<Option<TranslatedQuery>, QueryError> {
+    if dialect.has_postgres_syntax() {
+        return translate_postgres_syntax(sql, dialect, database);
+    }
+    Ok(normalize_plain_query(sql, dialect.vendor())?)
 }
 
 /// Passes the rewritten text of a query to `run`, and maps the error spans back to the original
 /// text.
-fn run_with_remapped_spans<T>(
+pub fn run_with_remapped_spans<T>(
     rewritten: &TranslatedQuery,
     run: impl FnOnce(&str) -> Result<T, QueryError>,
 ) -> Result<T, QueryError> {
@@ -81,11 +76,15 @@ pub fn with_read_query<T>(
     run: impl FnOnce(&Request<'_>, ReadQuery) -> Result<T, QueryError>,
 ) -> Result<T, QueryError> {
     let vendor = request.dialect.vendor();
-    request.dialect.with_translated_query(request.sql, request.database, |sql| {
+    let run = |sql: &str| {
         let request = &Request { sql, dialect: Dialect::Sqlite, ..request.clone() };
         let result = parse_and_run_query(request, vendor, run);
         result.map_err(|error| macros::list_ingredients_in_error(request, error))
-    })
+    };
+    match translate_postgres_syntax(request.sql, request.dialect, request.database)? {
+        Some(translated) => run_with_remapped_spans(&translated, run),
+        None => run(request.sql),
+    }
 }
 
 /// Parses a query, applies the edits of all passes over its tree, and parses the resulting text
@@ -102,18 +101,7 @@ fn parse_and_run_query<T>(
     let syntax = Syntax { is_table: &is_table, is_server: false, find_macro, vendor };
     if let Some(expanded) = function_calls::expand_aliases(request, syntax)? {
         let run = |sql: &str| parse_and_run_query(&Request { sql, ..request.clone() }, vendor, run);
-        return run_with_remapped_spans(&expanded, |sql| {
-            // The SQL of an alias is not translated yet. On a server, TRY_CAST is the server's own.
-            let is_bigquery = vendor == Dialect::BigQuery.vendor();
-            let rewritten = (!is_server(request.database))
-                .then(|| rewrite_try_casts(sql, is_bigquery))
-                .transpose()?
-                .flatten();
-            match rewritten {
-                Some(rewritten) => run_with_remapped_spans(&rewritten, run),
-                None => run(sql),
-            }
-        });
+        return run_with_remapped_spans(&expanded, run);
     }
     let mut source = SourceQuery::parse(request.sql, syntax)?;
     let expanded = macros::expand_macros(request, &schema, &source)?;

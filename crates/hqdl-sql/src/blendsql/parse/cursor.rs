@@ -19,6 +19,8 @@ pub(super) struct LegacySyntax {
     /// Columns `'t::c'` whose table has not been found yet, as call indices and value indices
     /// within the call.
     pub columns: Vec<(usize, usize)>,
+    /// Whether the dialect has `SAFE_CAST`.
+    pub has_safe_cast: bool,
 }
 
 /// Parser of one query. The tokens include those inside the calls, since the arguments of a call

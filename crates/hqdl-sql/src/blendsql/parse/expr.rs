@@ -431,6 +431,9 @@ impl QueryParser<'_> {
         if let Some(kind) = self.parse_postgres_word()? {
             return Ok(kind);
         }
+        if self.begins_try_cast() {
+            return self.parse_try_cast();
+        }
         if self.begins_blob(token) {
             return self.parse_blob();
         }
@@ -509,12 +512,15 @@ impl QueryParser<'_> {
         self.expect_symbol(b'(')?;
         let value = self.parse_expr()?;
         self.expect_word("AS")?;
+        let type_name =
+            if self.is_postgres { self.read_postgres_type()? } else { self.read_sqlite_type()? };
+        self.expect_symbol(b')')?;
+        Ok(ExprKind::Cast(Box::new(value), type_name))
+    }
+
+    /// Reads the name of a type, which may be empty.
+    pub(super) fn read_sqlite_type(&mut self) -> Result<String, SqlError> {
         let start = self.next_start();
-        if self.is_postgres {
-            let type_name = self.read_postgres_type()?;
-            self.expect_symbol(b')')?;
-            return Ok(ExprKind::Cast(Box::new(value), type_name));
-        }
         while self.peek().is_some_and(|t| self.is_name(t)) {
             self.at += 1;
         }
@@ -531,9 +537,7 @@ impl QueryParser<'_> {
             })?;
             self.expect_symbol(b')')?;
         }
-        let type_name = self.sql.get(self.span_from(start)).unwrap_or_default().to_owned();
-        self.expect_symbol(b')')?;
-        Ok(ExprKind::Cast(Box::new(value), type_name))
+        Ok(self.sql.get(self.span_from(start)).unwrap_or_default().to_owned())
     }
 
     fn parse_raise(&mut self) -> Result<ExprKind, SqlError> {

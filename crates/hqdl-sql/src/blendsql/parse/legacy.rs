@@ -11,13 +11,16 @@
 //! | `FROM {{LLMQA(…)}}` | `FROM (SELECT {{…}} AS value)`; a list becomes one row per value |
 //! | `FROM (…) AS t(a, b)`, `FROM VALUES {{…}} AS t(a, b)` | `FROM (WITH t_(a, b) AS (…) SELECT * FROM t_) AS t` |
 //! | `{{…}}::INT`, `t.x::INT` | `CAST({{…}} AS INT)`, `CAST(t.x AS INT)` |
+//! | `TRY_CAST(x AS INT)`, `BigQuery`'s `SAFE_CAST` | `CAST(hq_try_cast(x, 'integer') AS INTEGER)` |
 
 use crate::blendsql::argument::is_cast_type;
 use crate::blendsql::lexer::TokenKind;
 use crate::blendsql::parse::cursor::{LegacySyntax, QueryParser};
+use crate::blendsql::runtime::TRY_CAST_FUNCTION;
 use crate::blendsql::tree::{
     Body, Cte, Expr, ExprKind, FromItem, FromSource, JoinKind, Query, SelectCore, Span,
 };
+use crate::blendsql::try_cast::TryCastType;
 use crate::blendsql::{Argument, SqlError, Subject};
 use crate::translated::Edits;
 use hqdl_values::sql::quote_name;
@@ -246,6 +249,56 @@ impl QueryParser<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Returns true if `TRY_CAST(` is next, or `SAFE_CAST(` in `BigQuery`'s dialect.
+    pub(super) fn begins_try_cast(&self) -> bool {
+        let Some(legacy) = self.legacy.as_ref().filter(|_| !self.is_postgres) else { return false };
+        let is_name = self.is_word("TRY_CAST") || legacy.has_safe_cast && self.is_word("SAFE_CAST");
+        is_name && self.is_symbol_after(1, b'(')
+    }
+
+    /// Parses a cast that returns NULL if the value is not one of the type. The cast that replaces
+    /// it gives comparisons the affinity of the type.
+    pub(super) fn parse_try_cast(&mut self) -> Result<ExprKind, SqlError> {
+        let start = self.next_start();
+        self.at += 2;
+        self.add_legacy_edit(self.span_from(start), format!("CAST({TRY_CAST_FUNCTION}("));
+        let value = self.parse_expr()?;
+        let start = self.next_start();
+        let mut words = Vec::new();
+        if self.eat_word("AS") {
+            let first = self.at;
+            self.read_sqlite_type()?;
+            let tokens = &self.tokens[first..self.at];
+            words.extend(tokens.iter().map(|t| t.unquoted_text(self.sql).to_ascii_lowercase()));
+        } else if !self.is_symbol(b')') {
+            return Err(self.unexpected_error());
+        }
+        let name = words.join(" ");
+        let Some((type_name, sqlite_type)) = TryCastType::find_names(&name) else {
+            return Err(self.unknown_try_cast_type_error(start, &name));
+        };
+        let text = format!(", '{type_name}') AS {sqlite_type}");
+        self.add_legacy_edit(self.span_from(start), text);
+        self.expect_symbol(b')')?;
+        Ok(ExprKind::Cast(Box::new(value), sqlite_type.to_owned()))
+    }
+
+    /// Returns the error for the type that ends before the next token. `start` is the offset of AS.
+    fn unknown_try_cast_type_error(&self, start: usize, name: &str) -> SqlError {
+        let span = self.span_from(start);
+        let written = self.sql.get(span.clone()).and_then(|text| text.get(2..)).unwrap_or_default();
+        let (message, label) = match written.trim() {
+            "" => ("TRY_CAST has no type".to_owned(), "a type is missing here"),
+            written => (format!("TRY_CAST has no type `{written}`"), "not a type of TRY_CAST"),
+        };
+        let end = span.end.max(start + 1);
+        SqlError::new(start..end, message, label).with_help(if name.contains('(') {
+            "leave out the length or the precision: ROUND(TRY_CAST(x AS REAL), 2)"
+        } else {
+            "the types are INTEGER, REAL, BOOLEAN, DATE, TIMESTAMP and TEXT"
+        })
     }
 
     fn add_legacy_edit(&mut self, span: Span, text: String) {

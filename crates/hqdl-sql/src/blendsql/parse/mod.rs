@@ -106,7 +106,9 @@ pub(in crate::blendsql) fn parse_scanned_query(
     scanned: ScannedQuery,
     syntax: Syntax<'_>,
 ) -> Result<(ParsedQuery, Edits), SqlError> {
-    parse_tokens(sql, scanned, syntax.grammar(), Some(LegacySyntax::default()))
+    let has_safe_cast = syntax.vendor == Some(Vendor::BigQuery);
+    let legacy = LegacySyntax { has_safe_cast, ..LegacySyntax::default() };
+    parse_tokens(sql, scanned, syntax.grammar(), Some(legacy))
 }
 
 /// Reads the tokens of a query in `SUQL`.

@@ -99,8 +99,7 @@ impl Vendor {
     }
 
     /// Returns whether `"…"` is a string.
-    #[must_use]
-    pub fn has_double_quoted_strings(self) -> bool {
+    pub(super) fn has_double_quoted_strings(self) -> bool {
         self.functions().has_double_quoted_strings
     }
 
