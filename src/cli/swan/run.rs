@@ -8,13 +8,15 @@ use std::time::Duration;
 use super::super::failure::{Failure, INCOMPLETE};
 use super::super::progress::Progress;
 use super::super::{ModelFlags, OutputOptions, input, interrupt, session};
-use crate::database::current_timestamp;
+use crate::database::{Database, current_timestamp};
 use crate::failure::describe_stop;
 use crate::format::{format_count, format_thousands};
-use crate::model;
+use crate::model::{self, Model};
+use crate::spec::Spec;
 use crate::swan::oracle::{self, TrueValues};
 use crate::swan::prepare::find_hidden_columns;
-use crate::swan::record::{Header, RecordLine, RecordWriter};
+use crate::swan::questions::BenchmarkQuestion;
+use crate::swan::record::{Header, QuestionOutcome, RecordLine, RecordWriter};
 use crate::swan::run::{BenchmarkRun, BenchmarkStop, RunOutcome};
 use crate::swan::score::GoldDatabase;
 use crate::swan::{Benchmark, Mode, benchmark, questions, setup, shots};
@@ -66,18 +68,58 @@ enum ModeFlag {
     Blendsql,
 }
 
-#[expect(clippy::too_many_lines, reason = "a run from its flags to its end")]
-pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode, Failure> {
-    let mode = match options.mode {
-        ModeFlag::Hqdl => Mode::Hqdl,
-        ModeFlag::Blendsql => Mode::Blendsql,
-    };
-    if options.on_demand && mode == Mode::Hqdl {
-        return Err(Failure::wrong_input(
-            "--on-demand and --mode hqdl: its SQL reads materialized tables",
-            "remove --on-demand, or pass --mode blendsql",
-        ));
+impl Options {
+    /// Returns the form of the queries to run.
+    fn read_mode(&self) -> Result<Mode, Failure> {
+        match self.mode {
+            ModeFlag::Hqdl if self.on_demand => Err(Failure::wrong_input(
+                "--on-demand and --mode hqdl: its SQL reads materialized tables",
+                "remove --on-demand, or pass --mode blendsql",
+            )),
+            ModeFlag::Hqdl => Ok(Mode::Hqdl),
+            ModeFlag::Blendsql => Ok(Mode::Blendsql),
+        }
     }
+
+    /// Reads the questions about a database, of which one or more have a query in this form.
+    fn read_questions(&self, name: &str, mode: Mode) -> Result<Vec<BenchmarkQuestion>, Failure> {
+        let questions = questions::read_questions(&self.questions, name)?;
+        if questions.iter().any(|q| q.find_query(mode).is_some()) {
+            return Ok(questions);
+        }
+        Err(Failure::wrong_input(
+            format!("{} has no {} queries", self.questions.display(), mode.name()),
+            "SWAN publishes the queries of HQDL and BlendSQL in two files: pass the other file, or the other --mode",
+        ))
+    }
+
+    /// Returns the output directory, whose default name contains the model.
+    fn choose_output_dir(&self, name: &str, mode: Mode, spec_model: &str) -> PathBuf {
+        self.out.clone().unwrap_or_else(|| {
+            let model = self.flags.model.as_deref().unwrap_or(spec_model);
+            let recording = self.flags.recordings.first().and_then(|r| r.file_name());
+            let model = match self.true_values {
+                Some(_) => oracle::NAME.into(),
+                None => recording.map_or(model.into(), |r| r.to_string_lossy()),
+            };
+            setup::default_output_dir(name, mode, self.on_demand, self.shots, &model)
+        })
+    }
+
+    /// Returns the model that answers, or a model that answers from the true values.
+    fn connect_model(&self, spec: &Spec, name: &str) -> Result<Arc<dyn Model>, Failure> {
+        let Some(gold) = &self.true_values else { return Ok(model::connect_models(spec)?) };
+        let Some(benchmark) = Benchmark::find_by_name(name) else {
+            let hint = "remove --true-values";
+            return Err(Failure::wrong_input(format!("SWAN has no database `{name}`"), hint));
+        };
+        let gold = GoldDatabase::find(gold, name, self.timeout, interrupt::watch_ctrl_c(None))?;
+        Ok(Arc::new(TrueValues::read(benchmark, gold.database())?))
+    }
+}
+
+pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode, Failure> {
+    let mode = options.read_mode()?;
     let mut draft =
         setup::read_unchecked_spec(options.spec.as_deref(), options.flags.db.as_deref())?;
     if options.true_values.is_some() {
@@ -85,25 +127,11 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
     }
     let source = draft.database();
     let name = benchmark::database_name(&source);
-    let questions = questions::read_questions(&options.questions, &name)?;
-    if questions.iter().all(|q| q.find_query(mode).is_none()) {
-        return Err(Failure::wrong_input(
-            format!("{} has no {} queries", options.questions.display(), mode.name()),
-            "SWAN publishes the queries of HQDL and BlendSQL in two files: pass the other file, or the other --mode",
-        ));
-    }
+    let questions = options.read_questions(&name, mode)?;
     let file = options.shots_file.clone().unwrap_or_else(|| shots::shots_path(&source));
     shots::apply_shots(&mut draft, &file, options.shots)?;
     let mut flags = options.flags.clone();
-    let out = options.out.clone().unwrap_or_else(|| {
-        let model = options.flags.model.as_deref().unwrap_or(&draft.file.model.name);
-        let recording = options.flags.recordings.first().and_then(|r| r.file_name());
-        let model = match options.true_values {
-            Some(_) => oracle::NAME.into(),
-            None => recording.map_or(model.into(), |r| r.to_string_lossy()),
-        };
-        setup::default_output_dir(&name, mode, options.on_demand, options.shots, &model)
-    });
+    let out = options.choose_output_dir(&name, mode, &draft.file.model.name);
     flags.output.get_or_insert_with(|| out.join("expanded.sqlite"));
     // The cache key of a fact does not contain the number of shots, so runs with different numbers
     // of shots must not share a cache.
@@ -119,32 +147,11 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
     let session = session::open_unchecked_spec(draft, &flags, options.budget, &command)?;
     session::print_warnings(&session.warnings, output_options);
     let (spec, database) = (&session.spec, &session.database);
-    let unmasked = match Benchmark::find_by_name(&name) {
-        Some(benchmark) => find_hidden_columns(database, benchmark)?.0,
-        None => Vec::new(),
-    };
-    if !unmasked.is_empty() && !output_options.quiet {
-        anstream::eprintln!(
-            "note: {} contains data that SWAN hides ({}); create a copy without it with `hqdl swan prepare`",
-            spec.database.display(),
-            unmasked.join(", ")
-        );
-    }
+    let unmasked = report_unmasked_columns(spec, database, &name, output_options)?;
     if options.true_values.is_none() && !spec.model.recordings.is_empty() {
         setup::check_recordings(spec, database, &name)?;
     }
-    let model = match (&options.true_values, Benchmark::find_by_name(&name)) {
-        (None, _) => model::connect_models(spec)?,
-        (Some(gold), Some(benchmark)) => {
-            let gold =
-                GoldDatabase::find(gold, &name, options.timeout, interrupt::watch_ctrl_c(None))?;
-            Arc::new(TrueValues::read(benchmark, gold.database())?)
-        }
-        (Some(_), None) => {
-            let hint = "remove --true-values";
-            return Err(Failure::wrong_input(format!("SWAN has no database `{name}`"), hint));
-        }
-    };
+    let model = options.connect_model(spec, &name)?;
     let stem = |path: &PathBuf| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let header = Header {
         database: name,
@@ -175,20 +182,8 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
             print_record_line(line);
         } else if let RecordLine::Answer(answer) = line {
             count += 1;
-            let what = match (&answer.rows, &answer.error) {
-                (Some(rows), _) => format_count(rows.len() as u64, "row"),
-                (None, why) => format!("failed: {}", why.as_deref().unwrap_or_default()),
-            };
             if !output_options.quiet {
-                anstream::eprintln!(
-                    "{count:>3}/{}  {}  {what}{}",
-                    questions.len(),
-                    answer.qid,
-                    match answer.cost.requests {
-                        0 => String::new(),
-                        n => format!(", {}", format_count(n, "request")),
-                    }
-                );
+                print_answer(answer, count, questions.len());
             }
         }
     };
@@ -208,6 +203,40 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
     };
     let ended = crate::swan::run(run, &mut writer, &mut on_line)?;
     Ok(finish_run(ended, &out, &header, output_options))
+}
+
+/// Returns the columns that SWAN hides and the database contains, and prints a note about them.
+fn report_unmasked_columns(
+    spec: &Spec,
+    database: &Database,
+    name: &str,
+    output_options: OutputOptions,
+) -> Result<Vec<String>, Failure> {
+    let unmasked = match Benchmark::find_by_name(name) {
+        Some(benchmark) => find_hidden_columns(database, benchmark)?.0,
+        None => Vec::new(),
+    };
+    if !unmasked.is_empty() && !output_options.quiet {
+        anstream::eprintln!(
+            "note: {} contains data that SWAN hides ({}); create a copy without it with `hqdl swan prepare`",
+            spec.database.display(),
+            unmasked.join(", ")
+        );
+    }
+    Ok(unmasked)
+}
+
+/// Prints the result of the question with this number.
+fn print_answer(answer: &QuestionOutcome, number: usize, total: usize) {
+    let what = match (&answer.rows, &answer.error) {
+        (Some(rows), _) => format_count(rows.len() as u64, "row"),
+        (None, why) => format!("failed: {}", why.as_deref().unwrap_or_default()),
+    };
+    let requests = match answer.cost.requests {
+        0 => String::new(),
+        n => format!(", {}", format_count(n, "request")),
+    };
+    anstream::eprintln!("{number:>3}/{total}  {}  {what}{requests}", answer.qid);
 }
 
 /// Returns a path that is valid in every working directory.

@@ -91,6 +91,7 @@ pub fn register(connection: &Connection) -> rusqlite::Result<()> {
         Ok(formatted.map_err(function_error)?.map_or(Sql::Null, Sql::Text))
     })?;
     register_conversion_functions(connection)?;
+    register_date_functions(connection)?;
     numbers::register(connection)?;
     texts::register(connection)?;
     lists::register(connection)?;
@@ -247,7 +248,7 @@ fn register_text_functions(connection: &Connection) -> rusqlite::Result<()> {
     })
 }
 
-/// Registers conversions to numbers, dates and booleans.
+/// Registers conversions to numbers and booleans.
 fn register_conversion_functions(connection: &Connection) -> rusqlite::Result<()> {
     register_strict_function(connection, "suql_truth", 1, |v| match v[0] {
         ValueRef::Integer(i) => Ok(boolean_to_sql(i != 0)),
@@ -267,6 +268,37 @@ fn register_conversion_functions(connection: &Connection) -> rusqlite::Result<()
             }
         })
     })?;
+    register_strict_function(connection, "suql_number", 1, |v| match v[0] {
+        ValueRef::Integer(i) => Ok(Sql::Integer(i)),
+        ValueRef::Real(r) => Ok(Sql::Real(r)),
+        other => {
+            let text = to_text(other);
+            parse_number(&text).ok_or_else(|| function_error(format!("\"{text}\" is not a number")))
+        }
+    })?;
+    register_strict_function(connection, "suql_integer", 2, |v| {
+        let number = match v[0] {
+            ValueRef::Integer(i) => Some(Sql::Integer(i)),
+            ValueRef::Real(r) => Some(Sql::Real(r)),
+            other => parse_number(&to_text(other)),
+        };
+        let display =
+            || Value::from_sqlite(v[0]).map_or_else(|_| to_text(v[0]), |value| value.to_string());
+        let number = number
+            .ok_or_else(|| function_error(format!("\"{}\" is not a number", to_text(v[0]))))?;
+        let ValueRef::Integer(bits) = v[1] else { return Ok(Sql::Null) };
+        let bits = u32::try_from(bits).unwrap_or(i64::BITS);
+        to_integer(&number, bits).map(Sql::Integer).ok_or_else(|| {
+            function_error(format!(
+                "{} is out of the range of an integer of {bits} bits",
+                display()
+            ))
+        })
+    })
+}
+
+/// Registers conversions to dates, and arithmetic with them.
+fn register_date_functions(connection: &Connection) -> rusqlite::Result<()> {
     register_strict_function(connection, "suql_date", 1, |v| {
         Ok(parse_timestamp_argument(v[0])?.map_or(Sql::Null, |at| Sql::Text(at.date().to_string())))
     })?;
@@ -297,33 +329,6 @@ fn register_conversion_functions(connection: &Connection) -> rusqlite::Result<()
             Some(part) if part.fract() == 0.0 => Sql::Integer(part as i64),
             Some(part) => Sql::Real(part),
             None => Sql::Null,
-        })
-    })?;
-    register_strict_function(connection, "suql_number", 1, |v| match v[0] {
-        ValueRef::Integer(i) => Ok(Sql::Integer(i)),
-        ValueRef::Real(r) => Ok(Sql::Real(r)),
-        other => {
-            let text = to_text(other);
-            parse_number(&text).ok_or_else(|| function_error(format!("\"{text}\" is not a number")))
-        }
-    })?;
-    register_strict_function(connection, "suql_integer", 2, |v| {
-        let number = match v[0] {
-            ValueRef::Integer(i) => Some(Sql::Integer(i)),
-            ValueRef::Real(r) => Some(Sql::Real(r)),
-            other => parse_number(&to_text(other)),
-        };
-        let display =
-            || Value::from_sqlite(v[0]).map_or_else(|_| to_text(v[0]), |value| value.to_string());
-        let number = number
-            .ok_or_else(|| function_error(format!("\"{}\" is not a number", to_text(v[0]))))?;
-        let ValueRef::Integer(bits) = v[1] else { return Ok(Sql::Null) };
-        let bits = u32::try_from(bits).unwrap_or(i64::BITS);
-        to_integer(&number, bits).map(Sql::Integer).ok_or_else(|| {
-            function_error(format!(
-                "{} is out of the range of an integer of {bits} bits",
-                display()
-            ))
         })
     })?;
     register_strict_function(connection, "suql_days_after", 2, |v| add_days(v[0], v[1], false))?;

@@ -291,17 +291,13 @@ impl QueryRun<'_> {
                     }
                     Err(RequestError::Model(error)) => error,
                 };
-                let (mut batch, _) = outcome.request.batch;
+                let (batch, _) = outcome.request.batch;
                 let is_rejected = matches!(error, ModelError::TooLong(_) | ModelError::Filtered(_));
                 let is_too_large = is_rejected || matches!(error, ModelError::Budget(_));
                 match (need, batch.len()) {
                     (EmbeddingNeed::Required, 2..) if is_too_large => {
-                        let second = batch.split_off(batch.len() / 2);
-                        for half in [second, batch] {
-                            let tokens = half.iter().map(|(_, t)| count_tokens(t, tokenizer));
-                            let tokens = tokens.sum();
-                            batches.push_front((half, tokens));
-                        }
+                        let halves = halve_batch(batch, tokenizer);
+                        halves.into_iter().for_each(|half| batches.push_front(half));
                     }
                     (EmbeddingNeed::Required, _) if is_rejected => {
                         let count = rejected.take().map_or(0, |(count, _)| count);
@@ -397,6 +393,15 @@ pub(in crate::query) fn split_into_batches(
         }
     }
     batches
+}
+
+/// Returns the second and the first half of a batch, with their token counts.
+fn halve_batch(mut batch: DigestedTexts, tokenizer: Tokenizer) -> [(DigestedTexts, u64); 2] {
+    let second = batch.split_off(batch.len() / 2);
+    [second, batch].map(|half| {
+        let tokens = half.iter().map(|(_, text)| count_tokens(text, tokenizer)).sum();
+        (half, tokens)
+    })
 }
 
 fn count_tokens(text: &str, tokenizer: Tokenizer) -> u64 {

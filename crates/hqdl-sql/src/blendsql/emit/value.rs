@@ -61,6 +61,41 @@ impl<'q> Emitter<'q> {
         sql::record_subquery_sql(rows.makes_true, rows.runs_once, condition_group, (&text, operand))
     }
 
+    /// Writes a CASE without an operand. A result is evaluated only if no condition before it is
+    /// pending.
+    fn write_searched_case(
+        &mut self,
+        expr: &Expr,
+        whens: &[(Expr, Expr)],
+        otherwise: Option<&Expr>,
+    ) -> String {
+        let mut parts = Vec::new();
+        for (when, then) in whens {
+            if when.has_call() {
+                let text = self.write_nested_condition(when);
+                parts.push((when.span.clone(), sql::when_condition_sql(&text)));
+                let then_text = self.write_value(then);
+                parts.push((then.span.clone(), sql::then_or_pending_sql(&then_text)));
+            } else {
+                self.push_value(then, &mut parts);
+            }
+        }
+        otherwise.into_iter().for_each(|otherwise| self.push_value(otherwise, &mut parts));
+        self.replace_parts(&expr.span, parts)
+    }
+
+    /// Writes a `coalesce` that evaluates an argument only if all earlier arguments are NULL and not
+    /// pending.
+    fn write_coalesce(&mut self, name: &str, args: &[Expr]) -> String {
+        let mut texts = Vec::new();
+        for arg in args {
+            let text = sql::record_pending_sql(&self.write_value(arg));
+            let first = texts.is_empty();
+            texts.push(if first { text } else { sql::unless_pending_sql(&text) });
+        }
+        format!("{name}({})", texts.join(", "))
+    }
+
     /// Rewrites an expression whose value matters.
     pub(super) fn write_value(&mut self, expr: &Expr) -> String {
         if !self.needs_rewrite(expr) {
@@ -86,21 +121,7 @@ impl<'q> Emitter<'q> {
                 self.wrap_exists(query, text)
             }
             ExprKind::Case { operand: None, whens, otherwise } => {
-                let mut parts = Vec::new();
-                for (when, then) in whens {
-                    if when.has_call() {
-                        let text = self.write_nested_condition(when);
-                        parts.push((when.span.clone(), sql::when_condition_sql(&text)));
-                        let then_text = self.write_value(then);
-                        parts.push((then.span.clone(), sql::then_or_pending_sql(&then_text)));
-                    } else {
-                        self.push_value(then, &mut parts);
-                    }
-                }
-                if let Some(otherwise) = otherwise {
-                    self.push_value(otherwise, &mut parts);
-                }
-                self.replace_parts(&expr.span, parts)
+                self.write_searched_case(expr, whens, otherwise.as_deref())
             }
             ExprKind::Case { operand: Some(operand), whens, otherwise: Some(otherwise) }
                 if otherwise.has_call()
@@ -132,14 +153,7 @@ impl<'q> Emitter<'q> {
                     && args[0].has_call()
                     && args[1..].iter().any(Expr::has_call) =>
             {
-                // Evaluate an argument only if all earlier arguments are NULL and not pending.
-                let mut texts = Vec::new();
-                for arg in args {
-                    let text = sql::record_pending_sql(&self.write_value(arg));
-                    let first = texts.is_empty();
-                    texts.push(if first { text } else { sql::unless_pending_sql(&text) });
-                }
-                format!("{name}({})", texts.join(", "))
+                self.write_coalesce(name, args)
             }
             ExprKind::Function { .. } if self.find_counted_calls(expr).is_some() => {
                 self.write_call_count(expr)
@@ -155,11 +169,9 @@ impl<'q> Emitter<'q> {
                 self.replace_parts(&expr.span, parts)
             }
             _ => {
-                let (exprs, _) = expr.children();
                 let mut parts = Vec::new();
-                for inner in exprs {
-                    self.push_value(inner, &mut parts);
-                }
+                let (exprs, _) = expr.children();
+                exprs.into_iter().for_each(|inner| self.push_value(inner, &mut parts));
                 self.replace_parts(&expr.span, parts)
             }
         }

@@ -9,7 +9,9 @@ use crate::blendsql::lexer::{Token, TokenKind};
 use crate::blendsql::macros::WrittenArgument;
 use crate::blendsql::scan::ScannedCall;
 use crate::blendsql::scan::blocking::BlockingArguments;
-use crate::blendsql::{Argument, Call, Choices, SqlError, answer_arguments, choices};
+use crate::blendsql::{
+    Argument, Call, Choices, Quantifier, ReturnType, SqlError, answer_arguments, choices,
+};
 use hqdl_values::problem::find_nearest;
 use hqdl_values::value::Value;
 
@@ -68,35 +70,15 @@ pub(in crate::blendsql) fn build_call(sql: &str, scanned: ScannedCall) -> Result
     if let Some(Choices::RowList(span)) = &collected.options {
         values.push(build_row_list_value(ingredient, span)?);
     }
-    if let (Some(fixed_type), Some(stated)) =
-        (ingredient.fixed_return_type(), collected.return_type)
-        && (stated.is_list || stated.scalar != fixed_type)
-    {
-        let name = ingredient.name();
-        let message = format!("`{name}` returns a {}", fixed_type.name());
-        let span = scanned.open.start..scanned.end;
-        let error = SqlError::new(span, message, "its return type contradicts this");
-        return Err(error.with_help("remove `return_type`, or write LLMQA"));
-    }
+    let span = scanned.open.start..scanned.end;
+    check_return_type(ingredient, &span, collected.return_type)?;
     let min_similarity = collected.blocking.min_similarity(collected.narrow.is_some())?;
-    let list = collected.return_type.is_some_and(|t| t.is_list) || collected.quantifier.is_some();
-    if scanned.is_values_row
-        && list
-        && collected.quantifier.is_none_or(|quantifier| quantifier.max.is_none())
-    {
-        let span = scanned.open.start..scanned.end;
-        let error = SqlError::new(
-            span,
-            "a row of VALUES needs a list with a fixed number of values",
-            "a list of any length",
-        );
-        return Err(error.with_help(
-            "set the number with quantifier='{3}' or '{1,3}'; to get one row per value write FROM {{LLMQA(…)}}",
-        ));
+    if scanned.is_values_row {
+        check_values_row(&span, collected.return_type, collected.quantifier)?;
     }
     Ok(Call {
         ingredient,
-        span: scanned.open.start..scanned.end,
+        span,
         question,
         instructions_start,
         is_question_computed,
@@ -115,6 +97,43 @@ pub(in crate::blendsql) fn build_call(sql: &str, scanned: ScannedCall) -> Result
         is_values_row: scanned.is_values_row,
         macro_call: None,
     })
+}
+
+/// Fails if the stated return type contradicts the ingredient's.
+fn check_return_type(
+    ingredient: IngredientRef,
+    span: &Range<usize>,
+    stated: Option<ReturnType>,
+) -> Result<(), SqlError> {
+    let (Some(fixed_type), Some(stated)) = (ingredient.fixed_return_type(), stated) else {
+        return Ok(());
+    };
+    if !stated.is_list && stated.scalar == fixed_type {
+        return Ok(());
+    }
+    let message = format!("`{}` returns a {}", ingredient.name(), fixed_type.name());
+    let error = SqlError::new(span.clone(), message, "its return type contradicts this");
+    Err(error.with_help("remove `return_type`, or write LLMQA"))
+}
+
+/// Fails if a row of VALUES is a list of any length.
+fn check_values_row(
+    span: &Range<usize>,
+    return_type: Option<ReturnType>,
+    quantifier: Option<Quantifier>,
+) -> Result<(), SqlError> {
+    let is_list = return_type.is_some_and(|t| t.is_list) || quantifier.is_some();
+    if !is_list || quantifier.is_some_and(|quantifier| quantifier.max.is_some()) {
+        return Ok(());
+    }
+    let error = SqlError::new(
+        span.clone(),
+        "a row of VALUES needs a list with a fixed number of values",
+        "a list of any length",
+    );
+    Err(error.with_help(
+        "set the number with quantifier='{3}' or '{1,3}'; to get one row per value write FROM {{LLMQA(…)}}",
+    ))
 }
 
 /// Adds the values that a question names to the values of the call.
@@ -141,6 +160,19 @@ fn build_row_list_value(
     ))
 }
 
+/// Parses the value of `options=`. Fails if the list contains no option.
+fn parse_options(sql: &str, tokens: &[Token]) -> Result<Option<Choices>, SqlError> {
+    let options = choices::parse_choices(sql, tokens)?;
+    let has_no_option = matches!(&options, Some(Choices::List(values))
+        if values.iter().all(|v| *v == Value::Null));
+    if !has_no_option {
+        return Ok(options);
+    }
+    let message = "the list of options is empty";
+    let error = SqlError::new(token_span(tokens), message, "no answer can be an option");
+    Err(error.with_help("remove `options` to allow any answer"))
+}
+
 /// Arguments of a call that have been parsed so far.
 #[derive(Default)]
 struct CallParts {
@@ -151,10 +183,10 @@ struct CallParts {
     left: Option<Argument>,
     right: Option<Argument>,
     values: Vec<Argument>,
-    options: Option<crate::blendsql::Choices>,
-    return_type: Option<crate::blendsql::ReturnType>,
+    options: Option<Choices>,
+    return_type: Option<ReturnType>,
     substring: bool,
-    quantifier: Option<crate::blendsql::Quantifier>,
+    quantifier: Option<Quantifier>,
     regex: Option<String>,
     narrow: Option<u32>,
     blocking: BlockingArguments,
@@ -185,17 +217,8 @@ impl CallParts {
             );
         };
         let keyword = parse_keyword(sql, ingredient, keyword_token)?;
-        let repeatable = matches!(keyword, Keyword::Context | Keyword::Tuning);
-        if !repeatable && self.seen.contains(&keyword) {
-            return Err(SqlError::new(
-                keyword_token.start..token_span(&argument.tokens).end,
-                format!("`{}` appears twice", keyword_token.text(sql)),
-                "second time",
-            )
-            .with_help("remove one of the two"));
-        }
-        self.seen.push(keyword);
         let tokens = argument.tokens.as_slice();
+        self.reject_repeated_keyword(sql, keyword, keyword_token, tokens)?;
         match keyword {
             Keyword::Question => {
                 self.question = answer_arguments::parse_string(sql, tokens, "the question")?;
@@ -204,19 +227,7 @@ impl CallParts {
             Keyword::Context => self.values.extend(argument::parse_argument(sql, tokens)?),
             Keyword::Left => self.left = argument::parse_join_column(sql, tokens)?,
             Keyword::Right => self.right = argument::parse_join_column(sql, tokens)?,
-            Keyword::Options => {
-                self.options = choices::parse_choices(sql, tokens)?;
-                let has_no_option = matches!(&self.options, Some(Choices::List(values))
-                    if values.iter().all(|v| *v == Value::Null));
-                if has_no_option {
-                    let error = SqlError::new(
-                        token_span(tokens),
-                        "the list of options is empty",
-                        "no answer can be an option",
-                    );
-                    return Err(error.with_help("remove `options` to allow any answer"));
-                }
-            }
+            Keyword::Options => self.options = parse_options(sql, tokens)?,
             Keyword::ReturnType => {
                 self.return_type = answer_arguments::parse_return_type(sql, tokens)?;
                 if answer_arguments::is_substring(sql, tokens) {
@@ -266,6 +277,24 @@ impl CallParts {
             Keyword::Tuning => self.tuning.push(keyword_token.text(sql).to_owned()),
         }
         Ok(())
+    }
+
+    /// Records a keyword. Fails if the call already has it.
+    fn reject_repeated_keyword(
+        &mut self,
+        sql: &str,
+        keyword: Keyword,
+        name: Token,
+        tokens: &[Token],
+    ) -> Result<(), SqlError> {
+        let repeatable = matches!(keyword, Keyword::Context | Keyword::Tuning);
+        if repeatable || !self.seen.contains(&keyword) {
+            self.seen.push(keyword);
+            return Ok(());
+        }
+        let (span, name) = (name.start..token_span(tokens).end, name.text(sql));
+        let error = SqlError::new(span, format!("`{name}` appears twice"), "second time");
+        Err(error.with_help("remove one of the two"))
     }
 
     fn add_positional_argument(

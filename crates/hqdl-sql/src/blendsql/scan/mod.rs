@@ -351,32 +351,51 @@ impl Scanner<'_> {
                     continue;
                 }
                 TokenKind::Symbol(b',' | b')') if nest.is_empty() => break token,
-                TokenKind::Symbol(symbol @ (b')' | b']' | b'}')) => {
-                    let opened = nest.pop();
-                    if opened.is_none_or(|o| !o.is_symbol(opening_bracket(symbol))) {
-                        return Err(unopened_bracket_error(self.sql, opened, token));
-                    }
+                _ => {
+                    track_bracket(self.sql, &mut nest, token)?;
                     tokens.push(token);
                 }
-                TokenKind::Symbol(b'(' | b'[' | b'{') => {
-                    nest.push(token);
-                    tokens.push(token);
-                }
-                _ => tokens.push(token),
             }
             rows.observe_token(self.sql, token);
         };
-        if let Some(keyword) = keyword.filter(|_| tokens.is_empty()) {
-            return Err(SqlError::new(
-                keyword.start..end.start,
-                format!("`{}` has no value", keyword.text(self.sql)),
-                "expected a value after `=`",
-            ));
+        Ok((build_argument(self.sql, keyword, tokens, end)?, end))
+    }
+}
+
+/// Opens or closes a bracket. Fails if the token closes a bracket that is not the last open one.
+fn track_bracket(sql: &str, nest: &mut Vec<Token>, token: Token) -> Result<(), SqlError> {
+    match token.lexeme {
+        TokenKind::Symbol(b'(' | b'[' | b'{') => nest.push(token),
+        TokenKind::Symbol(symbol @ (b')' | b']' | b'}')) => {
+            let opened = nest.pop();
+            if opened.is_none_or(|o| !o.is_symbol(opening_bracket(symbol))) {
+                return Err(unopened_bracket_error(sql, opened, token));
+            }
         }
-        let comma_end = if end.is_symbol(b',') { end.end } else { token_span(&tokens).end };
-        let argument =
-            (!tokens.is_empty()).then_some(WrittenArgument { keyword, tokens, end: comma_end });
-        Ok((argument, end))
+        _ => {}
+    }
+    Ok(())
+}
+
+/// Returns the argument with these tokens, or `None` if there are none. `end` is the token that ends
+/// it.
+fn build_argument(
+    sql: &str,
+    keyword: Option<Token>,
+    tokens: Vec<Token>,
+    end: Token,
+) -> Result<Option<WrittenArgument>, SqlError> {
+    match keyword {
+        Some(keyword) if tokens.is_empty() => Err(SqlError::new(
+            keyword.start..end.start,
+            format!("`{}` has no value", keyword.text(sql)),
+            "expected a value after `=`",
+        )),
+        _ if tokens.is_empty() => Ok(None),
+        _ => {
+            let end = if end.is_symbol(b',') { end.end } else { token_span(&tokens).end };
+            Ok(Some(WrittenArgument { keyword, tokens, end }))
+        }
     }
 }
 

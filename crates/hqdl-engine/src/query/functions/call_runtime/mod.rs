@@ -298,11 +298,7 @@ impl CallRuntime {
             }
             CallTarget::Pair { join } => return self.evaluate_pair(call, join, values),
         };
-        // Count a row only when its conditions are first looked up, because a condition may be
-        // evaluated again.
-        if self.settings.measures_selectivity && self.is_first_lookup() {
-            self.pass.call_stats[call].count_row(entity);
-        }
+        self.count_measured_row(call, entity);
         let counts = &mut self.data.counts;
         let cell = self.data.targets[target]
             .look_up_cell(entity, column, &self.data.facts, self.data.overrides.as_ref(), counts)
@@ -330,6 +326,14 @@ impl CallRuntime {
                 self.demand_cell(call, Demand::new(target, entity, column), document)?;
                 Ok(Sql::Null)
             }
+        }
+    }
+
+    /// Counts a row of a call whose selectivity is measured. A row counts only when its conditions
+    /// are first looked up, because a condition may be evaluated again.
+    fn count_measured_row(&mut self, call: usize, entity: usize) {
+        if self.settings.measures_selectivity && self.is_first_lookup() {
+            self.pass.call_stats[call].count_row(entity);
         }
     }
 

@@ -326,26 +326,7 @@ impl ProbeBuilder<'_, '_> {
             is_grouped: grouped,
         };
         let before = std::mem::take(&mut self.has_group_calls);
-        // Join conditions that cannot move to WHERE are evaluated first.
-        let mut kept: Vec<(&Expr, usize)> = Vec::new();
-        let mut moved: Vec<&Expr> = Vec::new();
-        for item in &core.from {
-            let movable = item.join == JoinKind::Inner && !outer;
-            visit_join_conditions(item, 0, &mut |on, depth| {
-                if movable && depth == 0 { moved.push(on) } else { kept.push((on, depth)) }
-            });
-        }
-        for (on, depth) in kept {
-            let aliases = Self::find_aliased_results(on, &open);
-            let mut parts: Vec<String> =
-                aliases.iter().filter_map(|e| self.probe_expr(e, at)).collect();
-            parts.extend(self.probe_expr(on, at));
-            if let Some(text) = sum_terms(parts) {
-                for from in self.rows.write_from_variants(core, &open, on.span.end, &[]) {
-                    emit(self, probe_rows_sql(&text, &format!("{from}{}", ")".repeat(depth))));
-                }
-            }
-        }
+        let moved = self.probe_join_conditions(core, &open, at, outer, emit);
         // `SQLite` can evaluate the conditions before it reads a table that the conditions do not
         // reference.
         if let Some(replacements) = replacements.filter(|i| !i.is_empty()) {
@@ -357,18 +338,7 @@ impl ProbeBuilder<'_, '_> {
                 }
             }
         }
-        // Without a column to wait for, `SQLite` evaluates a condition without columns first.
-        if !core.from.is_empty() && build_join_barrier(&open.frame.scope).is_empty() {
-            let all = core.filter.iter().chain(moved.iter().copied()).flat_map(split_conjuncts);
-            let scope = &open.frame.scope;
-            let first: Vec<&Expr> = all
-                .filter(|e| e.has_call() && !self.rows.analysis.references_own_rows(e, scope))
-                .collect();
-            let parts = first.into_iter().filter_map(|e| self.probe_expr(e, at)).collect();
-            if let Some(text) = sum_terms(parts) {
-                emit(self, text);
-            }
-        }
+        self.probe_conditions_without_columns(core, &moved, at, emit);
         // An aggregate in a subquery can belong to this SELECT.
         let analysis = &self.rows.analysis;
         let within = analysis.find_outer_aggregates(core, query, &open.frame.scope);
@@ -389,6 +359,60 @@ impl ProbeBuilder<'_, '_> {
             at = EvalPosition { per_group: true, exact_aggregates: open.exact, ..at };
             let exprs = values().chain(&core.having).collect::<Vec<_>>();
             self.probe_groups(core, &open, at, &exprs, emit);
+        }
+    }
+
+    /// Evaluates the join conditions that cannot move to WHERE, which come first. Returns the others.
+    fn probe_join_conditions<'c>(
+        &mut self,
+        core: &'c SelectCore,
+        open: &PossibleFrom<'_>,
+        at: EvalPosition<'_>,
+        outer: bool,
+        emit: &mut dyn FnMut(&mut Self, String),
+    ) -> Vec<&'c Expr> {
+        let mut kept: Vec<(&Expr, usize)> = Vec::new();
+        let mut moved: Vec<&Expr> = Vec::new();
+        for item in &core.from {
+            let movable = item.join == JoinKind::Inner && !outer;
+            visit_join_conditions(item, 0, &mut |on, depth| {
+                if movable && depth == 0 { moved.push(on) } else { kept.push((on, depth)) }
+            });
+        }
+        for (on, depth) in kept {
+            let aliases = Self::find_aliased_results(on, open);
+            let mut parts: Vec<String> =
+                aliases.iter().filter_map(|e| self.probe_expr(e, at)).collect();
+            parts.extend(self.probe_expr(on, at));
+            if let Some(text) = sum_terms(parts) {
+                for from in self.rows.write_from_variants(core, open, on.span.end, &[]) {
+                    emit(self, probe_rows_sql(&text, &format!("{from}{}", ")".repeat(depth))));
+                }
+            }
+        }
+        moved
+    }
+
+    /// Evaluates the conditions that do not read the SELECT's own tables. Without a column to wait
+    /// for, `SQLite` evaluates them first.
+    fn probe_conditions_without_columns(
+        &mut self,
+        core: &SelectCore,
+        moved: &[&Expr],
+        at: EvalPosition<'_>,
+        emit: &mut dyn FnMut(&mut Self, String),
+    ) {
+        let scope = &at.frame.scope;
+        if core.from.is_empty() || !build_join_barrier(scope).is_empty() {
+            return;
+        }
+        let all = core.filter.iter().chain(moved.iter().copied()).flat_map(split_conjuncts);
+        let first: Vec<&Expr> = all
+            .filter(|e| e.has_call() && !self.rows.analysis.references_own_rows(e, scope))
+            .collect();
+        let parts = first.into_iter().filter_map(|e| self.probe_expr(e, at)).collect();
+        if let Some(text) = sum_terms(parts) {
+            emit(self, text);
         }
     }
 
