@@ -202,6 +202,113 @@ fn no_phase_of_a_query_uses_the_entry() {
     assert!(back.is_empty(), "these use query/mod.rs:\n{}", back.join("\n"));
 }
 
+/// Returns the folders of a query's phases, in the order of the table in `query/mod.rs`.
+fn phases(entry: &str) -> Vec<String> {
+    let row = regex::Regex::new(r"(?m)^//! \| `(\w+)` \|").unwrap();
+    row.captures_iter(entry).map(|hit| hit[1].to_owned()).collect()
+}
+
+/// A phase of a query imports only from the phases below it in the table of `query/mod.rs`. Every
+/// folder is in the table, and no phase imports from the files beside the folders.
+#[test]
+fn phases_of_a_query_import_only_from_those_below() {
+    let src = root().join("crates/hqdl-engine/src");
+    let order = phases(&std::fs::read_to_string(src.join("query/mod.rs")).unwrap());
+    let rank = |name: &String| order.iter().position(|phase| phase == name);
+    let all = modules(&src);
+    let (mut wrong, mut checked) = (Vec::new(), 0);
+    for (module, file) in &all {
+        let [query, phase, ..] = module.as_slice() else { continue };
+        let is_folder = src.join("query").join(phase).is_dir();
+        if query != "query" || !is_folder {
+            continue;
+        }
+        checked += 1;
+        assert!(rank(phase).is_some(), "the table in query/mod.rs lacks `{phase}`");
+        for other in named(module, &std::fs::read_to_string(file).unwrap(), &all) {
+            let target = other.get(1).filter(|_| other[0] == "query");
+            if target.is_some_and(|target| target != phase && rank(target) <= rank(phase)) {
+                wrong.push(format!("{} uses {}", module.join("::"), other.join("::")));
+            }
+        }
+    }
+    assert!(wrong.is_empty() && checked > 80, "{checked} files:\n{}", wrong.join("\n"));
+}
+
+/// Files that read tokens themselves, and why this is no pass over a query's text.
+const LEXER_CALLERS: [(&str, &str); 12] = [
+    ("blendsql/lexer.rs", "the lexer itself"),
+    ("blendsql/scan/mod.rs", "the parser's tokens, which contain the calls"),
+    ("blendsql/scan/vendor_call.rs", "a lookahead of the parser's scanner"),
+    ("blendsql/view.rs", "a view's definition; its query is parsed by the grammar"),
+    ("blendsql/emit/mod.rs", "compares two expressions of the tree without their spaces"),
+    ("read/classify.rs", "one literal of the tree, and the CHECK constraints of a table"),
+    ("read/one_row.rs", "the parameters of a part that runs separately"),
+    ("route/calls/mod.rs", "the two names of a column"),
+    ("request/params.rs", "the names of parameters, of a text that may be incomplete"),
+    ("connection/quoted_texts.rs", "the name at the offset of a message of SQLite"),
+    ("connection/statement.rs", "rejects writing statements, and finds the spans of messages"),
+    ("result/headers.rs", "the names of result columns; the query itself does not change"),
+];
+
+/// The text of a query is read by one parser: no other file rewrites its tokens.
+#[test]
+fn only_the_parser_reads_the_tokens_of_a_query() {
+    let call = regex::Regex::new(r"(?:^|[^.\w])(?:next_token|read_tokens)\(").unwrap();
+    let mut callers = BTreeSet::new();
+    for src in source_roots() {
+        for file in sources(&src) {
+            let text = std::fs::read_to_string(&file).unwrap();
+            let mut code = text.lines().filter(|line| !line.trim_start().starts_with("//"));
+            if code.any(|line| call.is_match(line) && !line.contains("fn next_token")) {
+                callers.insert(file);
+            }
+        }
+    }
+    let is_at = |file: &Path, at: &str| file.to_str().unwrap().ends_with(at);
+    let unused: Vec<&str> = LEXER_CALLERS
+        .iter()
+        .map(|(at, _)| *at)
+        .filter(|at| !callers.iter().any(|file| is_at(file, at)))
+        .collect();
+    callers.retain(|file| !LEXER_CALLERS.iter().any(|(at, _)| is_at(file, at)));
+    assert!(callers.is_empty(), "use the syntax tree instead of tokens: {callers:?}");
+    assert!(unused.is_empty(), "no longer there: {unused:?}");
+}
+
+/// The functions of queries have at most 80 lines of code, and no function is exempt from the lint
+/// that limits all others.
+#[test]
+fn functions_of_queries_are_short() {
+    let start =
+        regex::Regex::new(r"^( *)(?:pub(?:\([^)]*\))? )?(?:const )?(?:async )?fn (\w+)").unwrap();
+    let mut found = Vec::new();
+    for folder in ["crates/hqdl-sql/src", "crates/hqdl-engine/src/query"] {
+        for file in sources(&root().join(folder)) {
+            let text = std::fs::read_to_string(&file).unwrap();
+            let is_code = |line: &&str| !line.is_empty() && !line.trim_start().starts_with("//");
+            let lines: Vec<&str> = text.lines().filter(is_code).collect();
+            for (n, line) in lines.iter().enumerate() {
+                let Some(hit) = start.captures(line) else { continue };
+                let is_end = |line: &&str| {
+                    let rest = line.strip_prefix(&hit[1]).unwrap_or_default();
+                    rest == "}" || !rest.starts_with(' ') && rest.ends_with([';', '}'])
+                };
+                let length = 1 + lines[n..].iter().position(is_end).unwrap();
+                if length > 80 {
+                    found.push(format!("{}: {} has {length} lines", file.display(), &hit[2]));
+                }
+            }
+        }
+    }
+    for file in source_roots().iter().flat_map(|src| sources(src)) {
+        if std::fs::read_to_string(&file).unwrap().contains("expect(clippy::too_many_lines") {
+            found.push(format!("{} expects a long function", file.display()));
+        }
+    }
+    assert!(found.is_empty(), "split these:\n{}", found.join("\n"));
+}
+
 /// Files are named after their subject.
 #[test]
 fn files_are_named_after_their_subject() {

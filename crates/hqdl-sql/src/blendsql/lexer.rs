@@ -200,6 +200,16 @@ pub fn next_token(sql: &str, at: usize, brackets: Brackets) -> Result<Option<Tok
     }
 }
 
+/// Returns the tokens of a text, up to the first one that is invalid.
+pub fn read_tokens(sql: &str, brackets: Brackets) -> impl Iterator<Item = Token> {
+    let mut at = 0;
+    std::iter::from_fn(move || {
+        let token = next_token(sql, at, brackets).ok().flatten()?;
+        at = token.end;
+        Some(token)
+    })
+}
+
 /// Returns true if the outermost SELECT has an `ORDER BY` (outside of all parentheses).
 ///
 /// # Errors

@@ -8,16 +8,15 @@ impl ViewDefinition {
     /// Parses a CREATE VIEW statement. Returns `None` if its query cannot be parsed.
     #[must_use]
     pub fn parse(create: &str) -> Option<Self> {
-        let (mut at, mut depth) = (0, 0_usize);
+        let mut depth = 0_usize;
         // Find the first AS outside of parentheses; an unquoted name cannot be AS.
-        while let Some(token) = lexer::next_token(create, at, Brackets::Name).ok()? {
-            at = token.end;
+        for token in lexer::read_tokens(create, Brackets::Name) {
             if token.is_symbol(b'(') {
                 depth += 1;
             } else if token.is_symbol(b')') {
                 depth = depth.saturating_sub(1);
             } else if depth == 0 && token.is_word(create, "as") {
-                let sql = create.get(at..)?.to_owned();
+                let sql = create.get(token.end..)?.to_owned();
                 let query = parse_query(&sql).ok()?.query;
                 return Some(Self { sql, query });
             }

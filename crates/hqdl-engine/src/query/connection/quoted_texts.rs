@@ -48,12 +48,6 @@ pub(in crate::query) fn describe_quoted_texts(
 }
 
 fn find_quoted_tokens(statement: &str) -> Vec<Token> {
-    let (mut tokens, mut at) = (Vec::new(), 0);
-    while let Ok(Some(token)) = lexer::next_token(statement, at, Brackets::Name) {
-        at = token.end;
-        if token.lexeme == TokenKind::Quoted {
-            tokens.push(token);
-        }
-    }
-    tokens
+    let tokens = lexer::read_tokens(statement, Brackets::Name);
+    tokens.filter(|token| token.lexeme == TokenKind::Quoted).collect()
 }

@@ -10,7 +10,7 @@ use crate::query::connection::schema::KnownSchema;
 use crate::query::request::Request;
 use hqdl_spec::Catalog;
 use hqdl_sql::Edits;
-use hqdl_sql::blendsql::lexer::{self, Brackets, TokenKind};
+use hqdl_sql::blendsql::lexer::{self, Brackets, Token, TokenKind};
 use hqdl_sql::blendsql::normalize::SourceQuery;
 use hqdl_sql::blendsql::scope::{ColumnOrigin, Resolver, Scope, strip_expr_parens};
 use hqdl_sql::blendsql::tree::{Expr, ExprKind};
@@ -149,7 +149,7 @@ impl ComparedColumn {
 
 /// Returns the content of a literal that is a string. Some dialects have strings in double quotes.
 fn parse_text_literal(text: &str) -> Option<String> {
-    let token = lexer::next_token(text, 0, Brackets::Name).ok()??;
+    let token = lexer::read_tokens(text, Brackets::Name).next()?;
     let is_string = matches!(token.lexeme, TokenKind::Text | TokenKind::Quoted);
     (is_string && token.end == text.trim_end().len()).then(|| token.unquoted_text(text))
 }
@@ -196,11 +196,7 @@ impl ValueListFinder<'_> {
                 |row| row.get(0),
             )
             .ok()?;
-        let (mut at, mut tokens) = (0, Vec::new());
-        while let Ok(Some(token)) = lexer::next_token(&statement, at, Brackets::Name) {
-            at = token.end;
-            tokens.push(token);
-        }
+        let tokens: Vec<Token> = lexer::read_tokens(&statement, Brackets::Name).collect();
         let is = |n: usize, word: &str| tokens.get(n).is_some_and(|t| t.is_word(&statement, word));
         let open = |n: usize| tokens.get(n).is_some_and(|t| t.is_symbol(b'('));
         let named = |n: usize| {

@@ -201,16 +201,14 @@ fn has_one_row(request: &Request<'_>, rows: &str) -> bool {
 /// Returns the parameters in a text, each with its number. The number is 0 for a name or a plain
 /// `?`.
 fn find_parameters(text: &str) -> Vec<(usize, &str)> {
-    let (mut at, mut found) = (0, Vec::new());
-    while let Ok(Some(token)) = lexer::next_token(text, at, Brackets::Name) {
-        at = token.end;
-        if token.lexeme == TokenKind::Parameter {
-            let name = token.text(text);
-            let number = name.strip_prefix('?').and_then(|number| number.parse().ok());
-            found.push((number.unwrap_or(0), name));
-        }
-    }
-    found
+    let tokens = lexer::read_tokens(text, Brackets::Name);
+    let parameters = tokens.filter(|token| token.lexeme == TokenKind::Parameter);
+    let numbered = parameters.map(|token| {
+        let name = token.text(text);
+        let number = name.strip_prefix('?').and_then(|number| number.parse().ok());
+        (number.unwrap_or(0), name)
+    });
+    numbered.collect()
 }
 
 /// Returns true if a column of the spec answers a call in the edited query.

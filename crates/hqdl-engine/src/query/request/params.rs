@@ -4,7 +4,7 @@
 use rusqlite::Statement;
 
 use crate::query::request::error::QueryError;
-use hqdl_sql::blendsql::lexer::{Brackets, TokenKind, next_token};
+use hqdl_sql::blendsql::lexer::{Brackets, TokenKind, read_tokens};
 use hqdl_values::problem::find_nearest;
 use hqdl_values::value::Value;
 
@@ -155,9 +155,8 @@ pub fn parse_literal(text: &str) -> Value {
 /// Returns the parameters of a query that have a name or a number, in the order of their first use.
 #[must_use]
 pub fn list_parameters(sql: &str) -> Vec<&str> {
-    let (mut names, mut at) = (Vec::new(), 0);
-    while let Ok(Some(token)) = next_token(sql, at, Brackets::List) {
-        at = token.span().end;
+    let mut names = Vec::new();
+    for token in read_tokens(sql, Brackets::List) {
         let text = token.text(sql);
         if token.lexeme == TokenKind::Parameter && text != "?" && !names.contains(&text) {
             names.push(text);

@@ -99,12 +99,7 @@ const NO_ALIAS: [&str; 3] = ["END", "ISNULL", "NOTNULL"];
 /// SELECT or WITH.
 fn parse_headers(sql: &str, dialect: Dialect) -> Option<Vec<SourceHeader>> {
     let brackets = if dialect == Dialect::Sqlite { Brackets::Name } else { Brackets::List };
-    let mut tokens: Vec<Token> = Vec::new();
-    while let Some(token) =
-        lexer::next_token(sql, tokens.last().map_or(0, |t| t.end), brackets).ok()?
-    {
-        tokens.push(token);
-    }
+    let tokens: Vec<Token> = lexer::read_tokens(sql, brackets).collect();
     let is_one_of =
         |token: &Token, keywords: &[&str]| keywords.iter().any(|w| token.is_word(sql, w));
     if !is_one_of(tokens.first()?, &["SELECT", "WITH"]) {

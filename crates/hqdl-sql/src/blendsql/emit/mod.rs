@@ -338,10 +338,5 @@ fn find_result_column(sql: &str, expr: &Expr, query: &Query) -> Option<usize> {
 
 /// Returns the tokens of an expression, without the space between them.
 fn split_tokens(sql: &str) -> Vec<&str> {
-    let (mut words, mut at) = (Vec::new(), 0);
-    while let Ok(Some(token)) = lexer::next_token(sql, at, Brackets::List) {
-        words.push(token.text(sql));
-        at = token.end;
-    }
-    words
+    lexer::read_tokens(sql, Brackets::List).map(|token| token.text(sql)).collect()
 }

@@ -32,7 +32,7 @@ use hqdl_spec::checker::Checker;
 use hqdl_spec::ingredients::is_function_model;
 use hqdl_spec::media::KINDS;
 use hqdl_spec::{Column, Expansion, MediaColumn, MediaFiles, Spec, Task, Type};
-use hqdl_sql::blendsql::lexer::{Brackets, Token, TokenKind, next_token};
+use hqdl_sql::blendsql::lexer::{Brackets, Token, TokenKind, read_tokens};
 use hqdl_sql::blendsql::parse::ParsedQuery;
 use hqdl_sql::blendsql::rewrite::{CallSite, column_values_sql};
 use hqdl_sql::blendsql::usage::{CallUsage, ComparedWith};
@@ -604,11 +604,7 @@ fn find_unread_column(
     if key.origin.is_some() {
         return None;
     }
-    let (mut names, mut at) = (Vec::new(), 0);
-    while let Ok(Some(token)) = next_token(&key.text, at, Brackets::Name) {
-        at = token.end;
-        names.push(token);
-    }
+    let names: Vec<Token> = read_tokens(&key.text, Brackets::Name).collect();
     let [table, dot, column] = names.as_slice() else { return None };
     let is_name =
         |t: &Token| matches!(t.lexeme, TokenKind::Word | TokenKind::Quoted | TokenKind::Name);
