@@ -248,7 +248,10 @@ impl Run<'_> {
                 ));
             }
         }
-        asked.map_or(Ok(()), |bound| within(&self.db, "asked", count, bound))?;
+        if let Some(bound) = asked {
+            println!("{}: asked {count} of at most {}", self.case.name, number(&self.db, bound)?);
+            within(&self.db, "asked", count, bound)?;
+        }
         match &step.requests {
             Some(bound) if before == 0 => {
                 within(&self.db, "requests", outcome.meta_count("requests")?, bound)

@@ -81,6 +81,7 @@ fn register_try_integer(connection: &Connection) -> rusqlite::Result<()> {
     connection.create_scalar_function("try_integer", 1, flags, |context| {
         Ok(match context.get::<Sql>(0)? {
             Sql::Integer(integer) => Some(integer),
+            Sql::Real(real) if real.fract() == 0.0 => Some(real as i64),
             Sql::Text(text) => text.trim().parse::<i64>().ok(),
             _ => None,
         })

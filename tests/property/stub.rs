@@ -25,8 +25,11 @@ pub struct Pair {
     pub options: Vec<String>,
     /// The value.
     pub value: String,
-    /// The column that it comes from.
+    /// The column that it comes from: its origin, or the left column of a join.
     pub origin: Option<String>,
+    /// Further values that the model sees, such as search results. hqdl asks about a value again if
+    /// they differ.
+    pub context: String,
 }
 
 impl Pair {
@@ -66,7 +69,7 @@ impl Stub {
 
     fn reply(&self, prompt: &Prompt) -> Reply {
         let question = Question::parse(&prompt.system, &prompt.user).unwrap();
-        let of = &question.origin;
+        let (of, join_column) = (&question.origin, question.key.join(", "));
         let content = question.format_answer(|row, column| {
             let value = Value::from_json(&row.key[0]).canonical_text().unwrap().into_owned();
             let about = column.about.as_str();
@@ -76,7 +79,11 @@ impl Stub {
             let values = column.values.clone().unwrap_or_default();
             let (candidates, options) =
                 if column.many { (values, Vec::new()) } else { (Vec::new(), values) };
-            let origin = of.clone();
+            let is_join = !candidates.is_empty();
+            let origin = of.clone().or_else(|| is_join.then(|| join_column.clone()));
+            let context = Json::from_iter(
+                [&row.key[1..], row.context.as_slice(), row.passages.as_slice()].concat(),
+            );
             self.asked.lock().unwrap().push(Pair {
                 question,
                 examples,
@@ -85,6 +92,7 @@ impl Stub {
                 options,
                 value,
                 origin,
+                context: context.to_string(),
             });
             let mut row = row.clone();
             if let Json::String(text) = &mut row.key[0] {
