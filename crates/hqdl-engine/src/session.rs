@@ -118,8 +118,7 @@ impl SpecOverrides {
         if let Some(rows) = self.rows_per_request {
             // A row with media always has a request of its own.
             let expansions = unchecked_spec.file.expansion.iter_mut();
-            let batched = expansions
-                .filter(|e| e.images.is_empty() && e.audio.is_empty() && e.media.is_empty());
+            let batched = expansions.filter(|e| !e.has_media());
             batched.for_each(|e| e.rows_per_request = Some(rows));
         }
         if !self.recordings.is_empty() {

@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use super::ModelParameters;
 use super::ingredients::IngredientTable;
+use super::media::KINDS;
 use super::provider::Provider;
 
 /// An hqdl spec: one database, its expansions, model and limits.
@@ -359,6 +360,20 @@ pub struct ExpansionTable {
     /// The columns to fill.
     #[serde(default)]
     pub column: Vec<ColumnTable>,
+}
+
+impl ExpansionTable {
+    /// Returns the fields that declare media, one per kind and `media`, with their columns.
+    #[must_use]
+    pub fn media_fields(&self) -> [(&'static str, &[String]); KINDS.len() + 1] {
+        [("images", &self.images), ("audio", &self.audio), ("media", &self.media)]
+    }
+
+    /// Returns true if the expansion has columns with media.
+    #[must_use]
+    pub fn has_media(&self) -> bool {
+        self.media_fields().iter().any(|(_, columns)| !columns.is_empty())
+    }
 }
 
 /// `[expansion.evidence]`: documents whose passages the model sees and quotes.

@@ -7,11 +7,10 @@ use crate::schema_check::Step;
 use crate::{Column, Spec};
 
 impl SpecCheck<'_> {
-    /// Checks `images`, `audio` and `media`. Returns the key and context columns that contain media.
+    /// Checks the fields that declare media. Returns the key and context columns that contain media.
     pub(super) fn check_media(&mut self, path: &[Step], e: &ExpansionTable) -> Vec<MediaColumn> {
         let mut columns: Vec<MediaColumn> = Vec::new();
-        let fields = [("images", &e.images), ("audio", &e.audio), ("media", &e.media)];
-        for (field, names) in fields {
+        for (field, names) in e.media_fields() {
             let kind = KINDS.into_iter().find(|kind| kind.plural == field);
             for (n, name) in names.iter().enumerate() {
                 let name_path = join_path(path, &[field.into(), n.into()]);
@@ -92,3 +91,18 @@ impl SpecCheck<'_> {
 
 /// Advice for a price without a rate for recordings.
 const SET_AUDIO_INPUT: &str = "set `audio_input` in the model's `price` in the spec (--price has no such rate); many models bill recordings at more than `input`";
+
+#[cfg(test)]
+mod tests {
+    use super::{ExpansionTable, KINDS};
+    use hqdl_sql::blendsql::ingredients::MEDIA_KINDS;
+
+    #[test]
+    fn every_kind_has_a_field_and_a_keyword() {
+        let table = serde_json::json!({ "name": "e", "source": "t", "key": ["k"] });
+        let table: ExpansionTable = serde_json::from_value(table).expect("a table");
+        let fields = table.media_fields().map(|(field, _)| field);
+        assert_eq!(fields.split_last(), Some((&"media", &KINDS.map(|kind| kind.plural)[..])));
+        assert_eq!(MEDIA_KINDS, KINDS.map(|kind| kind.name));
+    }
+}

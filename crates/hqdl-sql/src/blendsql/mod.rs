@@ -97,8 +97,8 @@ pub struct Call {
     pub min_similarity: Option<f64>,
     /// Model requested by the call, with the byte range of the argument.
     pub model: Option<(String, Range<usize>)>,
-    /// Map: kind of the first value, if it is a medium that hqdl sends to the model: `image`,
-    /// `audio`, or `media` for every kind.
+    /// Map: keyword of the first value, if it is a medium that hqdl sends to the model (one of
+    /// [`ingredients::MEDIA_KEYWORDS`]).
     pub media: Option<String>,
     /// Tuning arguments of `BlendSQL` that have no effect in hqdl.
     pub tuning: Vec<String>,

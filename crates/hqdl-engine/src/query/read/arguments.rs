@@ -5,6 +5,7 @@ use std::ops::Range;
 
 use crate::query::request::error::QueryError;
 use hqdl_sql::EditText;
+use hqdl_sql::blendsql::ingredients::MEDIA_KEYWORDS;
 use hqdl_sql::blendsql::lexer::Token;
 use hqdl_sql::blendsql::macros::WrittenArgument;
 use hqdl_sql::blendsql::scope::Scope;
@@ -35,7 +36,7 @@ fn format_names(arguments: &[ArgumentNames<'_>]) -> String {
 }
 
 /// Keywords that declare that a value is a medium.
-pub(super) const MEDIA: ArgumentNames<'static> = &["image", "audio", "media"];
+pub(super) const MEDIA: ArgumentNames<'static> = &MEDIA_KEYWORDS;
 
 /// Returns the given arguments, each after a comma and with its keyword. Skips absent arguments.
 pub(super) fn format_keyword_arguments<const N: usize>(

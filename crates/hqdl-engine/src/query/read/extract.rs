@@ -23,7 +23,7 @@ use hqdl_values::sql;
 pub(super) const USAGE: (&str, &str) = (
     "{{LLMExtract('Facts about the film', t.text, '{\"title\": \"str\", \"year\": \"int\"}')}}.year",
     "a field of each row's text; without `.year` all fields as a JSON object, with `.*` as columns. \
-     Keyword arguments: context, model, image, audio",
+     Keyword arguments: context, model, {media}",
 );
 
 const QUESTION: ArgumentNames<'static> = &["question"];

@@ -19,7 +19,7 @@ use hqdl_values::sql;
 pub(super) const USAGE: (&str, &str) = (
     "{{LLMClassify(t.note, ['complaint', 'praise'])}}",
     "the label of a list that fits the value of each row. Keyword arguments: question, many, other, \
-     context, model, image, audio",
+     context, model, {media}",
 );
 
 /// Label that `other=true` adds.

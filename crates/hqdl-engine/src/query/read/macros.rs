@@ -29,7 +29,9 @@ use crate::query::read::{dedup, extract, labels, nearest, rank};
 use crate::query::request::Request;
 use crate::query::request::error::QueryError;
 use hqdl_spec::ingredients::{AskedOf, FunctionIngredient, FunctionKind, IngredientTable};
-use hqdl_sql::blendsql::ingredients::{self, EmbedFunction, Ingredient, SimilarityFunction};
+use hqdl_sql::blendsql::ingredients::{
+    self, EmbedFunction, Ingredient, MEDIA_KINDS, SimilarityFunction,
+};
 use hqdl_sql::blendsql::macros::{MacroSuffix, WrittenArgument};
 use hqdl_sql::blendsql::normalize::SourceQuery;
 use hqdl_sql::blendsql::scope::{Resolver, Schema, Scope};
@@ -176,7 +178,8 @@ fn find_result_columns(query: &Query) -> Vec<usize> {
     found
 }
 
-/// Examples of macros and their results, for a model that writes queries.
+/// Examples of macros and their results, for a model that writes queries. `{media}` stands for the
+/// keywords of all kinds of media.
 const MACRO_USAGES: [(&str, &str); 6] = [
     labels::USAGE,
     extract::USAGE,
@@ -193,7 +196,9 @@ pub fn describe_calls(has_embeddings: bool) -> String {
     let mut text = ingredients::describe_calls();
     let of_embeddings = [EmbedFunction.usage(), SimilarityFunction.usage(), nearest::USAGE];
     let of_embeddings = of_embeddings.iter().filter(|_| has_embeddings);
+    let media = &MEDIA_KINDS.join(", ");
     for (example, result) in MACRO_USAGES.iter().chain(of_embeddings) {
+        let result = result.replace("{media}", media);
         text.push_str(&format!("\n- {example}: {result}"));
     }
     text

@@ -16,13 +16,13 @@ use hqdl_values::sql;
 /// Example of a call and its result, for a model that writes queries.
 pub(super) const USAGE: (&str, &str) = (
     "ORDER BY {{LLMRank('How funny is it?', t.joke)}} DESC, t.joke LIMIT 3",
-    "a score from 0 to 10 of the value of each row. Keyword arguments: context, model, image, audio",
+    "a score from 0 to 10 of the value of each row. Keyword arguments: context, model, {media}",
 );
 
 /// Example of a call and its result, for a model that writes queries.
 pub(super) const TOP_USAGE: (&str, &str) = (
     "{{LLMTopK('How funny is it?', t.joke, 3)}}",
-    "the JSON list of the best values of a group. Keyword arguments: model, image, audio",
+    "the JSON list of the best values of a group. Keyword arguments: model, {media}",
 );
 
 /// Scale of a score, appended to the criterion.

@@ -58,8 +58,14 @@ pub enum Keyword {
     Tuning,
 }
 
+/// Keywords that declare a medium: one per kind, and `media` for every kind.
+pub const MEDIA_KEYWORDS: [&str; 3] = ["image", "audio", "media"];
+
+/// Names of the kinds of media.
+pub const MEDIA_KINDS: &[&str] = MEDIA_KEYWORDS.split_last().expect("`media`").1;
+
 /// Current and former keywords with their meaning.
-pub(in crate::blendsql) const KEYWORDS: [(&str, Keyword); 42] = [
+pub(in crate::blendsql) const KEYWORDS: [(&str, Keyword); 39 + MEDIA_KEYWORDS.len()] = [
     ("question", Keyword::Question),
     ("join_criteria", Keyword::Question),
     ("value", Keyword::Value),
@@ -87,9 +93,9 @@ pub(in crate::blendsql) const KEYWORDS: [(&str, Keyword); 42] = [
     ("exact", Keyword::Exact),
     ("max_tokens", Keyword::Tuning),
     ("model", Keyword::Model),
-    ("image", Keyword::Media),
-    ("audio", Keyword::Media),
-    ("media", Keyword::Media),
+    (MEDIA_KEYWORDS[0], Keyword::Media),
+    (MEDIA_KEYWORDS[1], Keyword::Media),
+    (MEDIA_KEYWORDS[2], Keyword::Media),
     ("context_formatter", Keyword::Tuning),
     ("list_options_in_prompt", Keyword::Tuning),
     ("options_searcher", Keyword::Options),

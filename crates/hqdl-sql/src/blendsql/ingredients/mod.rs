@@ -14,7 +14,7 @@ use std::ops::Range;
 
 pub use answer::{AnswerFunction, SummaryFunction};
 pub use join::LlmJoin;
-pub use keyword::Keyword;
+pub use keyword::{Keyword, MEDIA_KEYWORDS, MEDIA_KINDS};
 pub use map::LlmMap;
 pub(in crate::blendsql) use map::SLOT;
 pub use qa::LlmQa;
