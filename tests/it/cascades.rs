@@ -673,7 +673,7 @@ fn probabilities_need_an_endpoint_and_a_threshold() {
     check(&alone("when = [\"unknown\"], below = 0.9"), "`below` has no effect");
     check(&spec.replace("RULE", &format!("{low}, below = 0.9")), "`below` has no effect");
     let spec = alone("target = 0.9").replacen("\"openai\"", "\"anthropic\"", 1);
-    check(&spec, "because Anthropic's API reports no probabilities of tokens");
+    check(&spec, "because the API `anthropic` reports no probabilities of tokens");
 }
 
 /// The page shows each threshold in a chart and, without a script, in a table.

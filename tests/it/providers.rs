@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::sync::Arc;
 
-use hqdl::model::providers;
+use hqdl::model::find_profile;
 use serde_json::Value as Json;
 
 use hqdl_testkit::create_certificate;
@@ -55,7 +55,7 @@ fn providers_are_recognized_by_their_urls() {
         ("https://openrouter.ai/api/v1", "OpenRouter", None),
         ("https://api.openai.com.evil.example/v1", "the endpoint", None),
     ] {
-        let habits = providers::find_profile(&url.parse().unwrap());
+        let habits = find_profile(&url.parse().unwrap());
         assert_eq!((habits.name, habits.key_variable), (name, variable), "{url}");
     }
 }

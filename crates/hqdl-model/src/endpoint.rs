@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use reqwest::Method;
+use reqwest::{Method, Url};
 use serde_json::Value as Json;
 use tracing::debug;
 
@@ -19,7 +19,7 @@ use super::protocols::{self, Protocol, RequestParts};
 use super::providers::PromptCaching;
 use super::rate_headers::parse_retry_after;
 use super::request_features::RequestFeatures;
-use super::transport::{EndpointKey, Transport, base_url};
+use super::transport::{EndpointKey, ResolvedUrl, Transport, base_url};
 use super::usage_check::UsageGate;
 use super::wire::{ErrorResponse, NO_TLS, to_chat_error, to_model_error};
 use super::{
@@ -77,7 +77,7 @@ impl Endpoint {
     pub fn new(settings: &ModelSettings, limits: PerMinute) -> Result<Self, SetupError> {
         Self::with_key(
             settings,
-            EndpointKey::from_settings(settings)?,
+            EndpointKey::from_settings(settings, &resolve_url(settings)?)?,
             Throttle::standalone(limits),
         )
     }
@@ -93,7 +93,7 @@ impl Endpoint {
         per: LimitScope,
         facts: &Facts,
     ) -> Result<Self, SetupError> {
-        let key = EndpointKey::from_settings(settings)?;
+        let key = EndpointKey::from_settings(settings, &resolve_url(settings)?)?;
         let shared_key = match per {
             LimitScope::Endpoint => "",
             LimitScope::Key => key.secret_text(),
@@ -155,7 +155,8 @@ impl Endpoint {
         let throttle = Arc::new(throttle);
         let (provider, _) = settings.provider.resolve_url(settings.base_url.as_deref());
         let protocol = protocols::find_protocol(provider);
-        let transport = Transport::new(settings, key, (protocol.headers(), protocol.key_header()))?;
+        let api = (protocol.headers(), protocol.key_header());
+        let transport = Transport::new(settings, key, api, resolve_url(settings)?)?;
         let features = protocol.initial_features(transport.profile, &settings.name);
         Ok(Self {
             transport,
@@ -313,6 +314,15 @@ impl Endpoint {
     }
 }
 
+/// Returns the prepared URL of the endpoint, and the profile of its provider.
+fn resolve_url(settings: &ModelSettings) -> Result<ResolvedUrl, SetupError> {
+    let (_, base_url) = settings.provider.resolve_url(settings.base_url.as_deref());
+    let mut url = Url::parse(&base_url).map_err(|_| SetupError::NoUrl(base_url))?;
+    let profile = protocols::find_profile(&url);
+    (profile.prepare_url)(&mut url);
+    Ok((url, profile))
+}
+
 impl BatchClient for Endpoint {
     fn transport(&self) -> &Transport {
         &self.transport
@@ -333,7 +343,7 @@ impl Model for Endpoint {
     }
 
     fn batch_api(&self) -> Option<Box<dyn BatchApi + '_>> {
-        Some(self.protocol.batch_api(self))
+        self.protocol.batch_api(self)
     }
 
     fn is_billed(&self) -> bool {

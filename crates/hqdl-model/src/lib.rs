@@ -42,7 +42,7 @@ use self::budget::{Budget, BudgetExhausted};
 pub use self::choice::{ExpansionModels, ModelChoice, choose_models};
 use self::endpoint::Endpoint;
 use self::generate::{HeldSlot, Slots};
-pub use self::protocols::{parse_batch_line, parse_completion};
+pub use self::protocols::{find_profile, parse_batch_line, parse_completion};
 pub use self::reply::{FailedCell, Reply, ReportedUsage};
 pub use self::setup::SetupError;
 pub use self::usage_check::{ImplausibleUsage, PlausibleTokens, UsageGate};

@@ -22,6 +22,9 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(300);
 /// Timeout for a file transfer, long enough for 200 MB on a slow connection.
 pub(super) const TRANSFER_TIMEOUT: Duration = Duration::from_secs(2 * 60 * 60);
 
+/// URL of an endpoint, and the profile of its provider.
+pub(super) type ResolvedUrl = (Url, &'static ProviderProfile);
+
 /// Connections to an endpoint.
 pub(super) struct Transport {
     http: reqwest::Client,
@@ -43,9 +46,9 @@ impl Transport {
         settings: &ModelSettings,
         key: EndpointKey,
         api: (&[(&'static str, &'static str)], Option<&'static str>),
+        (url, profile): ResolvedUrl,
     ) -> Result<Self, SetupError> {
         let http = create_client()?;
-        let (url, profile) = resolve_url(settings)?;
         let headers = build_request_headers(api, profile, &key)?;
         let base_url = base_url(settings).to_owned();
         let shown_url = hqdl_values::format::hide_secrets(&base_url);
@@ -193,8 +196,10 @@ pub(super) struct EndpointKey {
 
 impl EndpointKey {
     /// Reads the API key from the environment.
-    pub(super) fn from_settings(settings: &ModelSettings) -> Result<Self, SetupError> {
-        let (url, profile) = resolve_url(settings)?;
+    pub(super) fn from_settings(
+        settings: &ModelSettings,
+        (url, profile): &ResolvedUrl,
+    ) -> Result<Self, SetupError> {
         let of_provider = profile.key_variable.map(str::to_owned);
         let Some(variable) = settings.api_key_env.clone().or(of_provider) else {
             return Ok(Self::default());
@@ -202,7 +207,7 @@ impl EndpointKey {
         let secret = match std::env::var(&variable) {
             Ok(key) if !key.trim().is_empty() => Some(SecretString::from(key.trim().to_owned())),
             // A server on this machine rarely requires a key.
-            _ if providers::is_loopback(&url) => None,
+            _ if providers::is_loopback(url) => None,
             _ => return Err(SetupError::NoKey(variable)),
         };
         Ok(Self { secret, variable: Some(variable) })
@@ -252,15 +257,6 @@ fn build_request_headers(
         headers.insert(header, value);
     }
     Ok(headers)
-}
-
-/// Returns the URL of the endpoint, and the profile of its provider.
-fn resolve_url(settings: &ModelSettings) -> Result<(Url, &'static ProviderProfile), SetupError> {
-    let (_, base_url) = settings.provider.resolve_url(settings.base_url.as_deref());
-    let mut url = Url::parse(&base_url).map_err(|_| SetupError::NoUrl(base_url))?;
-    let profile = providers::find_profile(&url);
-    (profile.prepare_url)(&mut url);
-    Ok((url, profile))
 }
 
 pub(super) fn base_url(settings: &ModelSettings) -> &str {

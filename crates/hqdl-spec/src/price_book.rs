@@ -6,13 +6,13 @@
 
 use std::sync::LazyLock;
 
+use crate::Provider;
 use hqdl_values::{LongPromptPrice, PriceTable};
 use serde::Deserialize;
 
-/// Providers by the hosts of their endpoints.
-const HOSTS: [(&str, &str); 10] = [
+/// Providers by the hosts of their endpoints, in addition to the hosts of [`Provider`].
+const HOSTS: [(&str, &str); 9] = [
     ("api.openai.com", "openai"),
-    ("api.anthropic.com", "anthropic"),
     ("generativelanguage.googleapis.com", "google"),
     ("api.deepseek.com", "deepseek"),
     ("api.mistral.ai", "mistral"),
@@ -230,10 +230,12 @@ impl PriceBook {
     /// Fails with the reason if the book has no price for the model at this endpoint.
     pub fn find_price(&self, base_url: &str, model: &str, day: &str) -> Result<&BookEntry, String> {
         let endpoint_host = parse_host(base_url);
-        let Some((_, provider)) = HOSTS.iter().find(|(known, _)| *known == endpoint_host) else {
+        let apis = Provider::ALL.into_iter().filter_map(|api| Some((api.host()?, api.name())));
+        let mut hosts = HOSTS.into_iter().chain(apis);
+        let Some((_, provider)) = hosts.find(|(known, _)| *known == endpoint_host) else {
             return Err(format!("the price book does not have the endpoint {endpoint_host}"));
         };
-        let found = self.find_by_name(model, day).into_iter().find(|e| e.provider == *provider);
+        let found = self.find_by_name(model, day).into_iter().find(|e| e.provider == provider);
         found.ok_or_else(|| format!("the price book has no model `{model}` of {endpoint_host}"))
     }
 }

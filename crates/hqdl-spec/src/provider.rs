@@ -26,8 +26,13 @@ struct Api {
     base_url: &'static str,
     /// Path of a request after the base URL.
     path: &'static str,
-    /// Host that has this API unless the path selects another API.
+    /// Host that has this API unless the path selects another API. The price book contains its
+    /// prices under the API's name.
     host: Option<&'static str>,
+    /// Whether replies can contain the probabilities of tokens.
+    has_logprobs: bool,
+    /// Whether the same endpoint serves embeddings.
+    has_embeddings: bool,
 }
 
 impl Provider {
@@ -41,20 +46,33 @@ impl Provider {
                 base_url: "https://api.openai.com/v1",
                 path: "/chat/completions",
                 host: None,
+                has_logprobs: true,
+                has_embeddings: true,
             },
             Self::OpenaiResponses => Api {
                 name: "openai-responses",
                 base_url: "https://api.openai.com/v1",
                 path: "/responses",
                 host: None,
+                has_logprobs: true,
+                has_embeddings: true,
             },
             Self::Anthropic => Api {
                 name: "anthropic",
                 base_url: "https://api.anthropic.com/v1",
                 path: "/messages",
                 host: Some("api.anthropic.com"),
+                has_logprobs: false,
+                has_embeddings: false,
             },
-            Self::Replay => Api { name: "replay", base_url: "", path: "", host: None },
+            Self::Replay => Api {
+                name: "replay",
+                base_url: "",
+                path: "",
+                host: None,
+                has_logprobs: true,
+                has_embeddings: true,
+            },
         }
     }
 
@@ -76,10 +94,22 @@ impl Provider {
         self.api().path
     }
 
+    /// Returns the host of the provider's own endpoint, if only this API belongs to it.
+    #[must_use]
+    pub const fn host(self) -> Option<&'static str> {
+        self.api().host
+    }
+
+    /// Returns true if replies can contain the probabilities of tokens.
+    #[must_use]
+    pub const fn has_logprobs(self) -> bool {
+        self.api().has_logprobs
+    }
+
     /// Returns true if the provider's endpoint also serves embeddings.
     #[must_use]
-    pub fn has_embeddings(self) -> bool {
-        self != Self::Anthropic
+    pub const fn has_embeddings(self) -> bool {
+        self.api().has_embeddings
     }
 
     /// Returns the provider with this name.
@@ -116,6 +146,13 @@ impl Provider {
 #[cfg(test)]
 mod tests {
     use super::Provider::{self, Anthropic, Openai, OpenaiResponses, Replay};
+
+    #[test]
+    fn the_list_contains_every_provider() {
+        let schema = schemars::schema_for!(Provider);
+        let variants = schema.as_value()["oneOf"].as_array().expect("one schema per variant");
+        assert_eq!(variants.len(), Provider::ALL.len());
+    }
 
     #[test]
     fn a_base_url_selects_the_api() {

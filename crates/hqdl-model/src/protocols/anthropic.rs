@@ -10,7 +10,7 @@ use super::{BatchApi, BatchClient, BatchLine, Protocol, RequestParts, parse_repl
 use crate::ModelError;
 use crate::limits::{PerMinute, RateLimitHint};
 use crate::prompt_cache::{self, CacheBreakpoint, PromptCaching};
-use crate::providers::ProviderProfile;
+use crate::providers::{DEFAULT_PROFILE, ProviderProfile};
 use crate::rate_headers::{parse_header_number, read_header_text};
 use crate::reply::{DraftEnd, ReplyDraft};
 use crate::request_features::{RequestFeatures, SchemaForm, SchemaRejection};
@@ -24,6 +24,23 @@ const TOOL_NAME: &str = "rows";
 /// <https://platform.claude.com/docs/en/agents-and-tools/tool-use/overview> (at most 530).
 const SCHEMA_INSTRUCTIONS: u64 = 600;
 
+/// Profile of `https://api.anthropic.com/v1`. Its OpenAI-compatible endpoint ignores
+/// `response_format`, so hqdl sends none there, and has no prompt cache. See
+/// <https://platform.claude.com/docs/en/api/openai-sdk>.
+const PROFILE: ProviderProfile = ProviderProfile {
+    name: "Anthropic",
+    matches_url: |url| url.host_str() == Provider::Anthropic.host(),
+    key_variable: Some("ANTHROPIC_API_KEY"),
+    supports_schema: false,
+    // Anthropic's own clients are configured with a URL without the version.
+    prepare_url: |url| {
+        if url.path() == "/" {
+            url.set_path("/v1");
+        }
+    },
+    ..DEFAULT_PROFILE
+};
+
 /// Anthropic's Messages API; see <https://platform.claude.com/docs/en/api/messages>.
 pub(super) struct Anthropic;
 
@@ -34,6 +51,10 @@ impl Protocol for Anthropic {
 
     fn api_name(&self) -> &'static str {
         "Anthropic's Messages API"
+    }
+
+    fn profile(&self) -> Option<&'static ProviderProfile> {
+        Some(&PROFILE)
     }
 
     fn key_header(&self) -> Option<&'static str> {
@@ -132,8 +153,8 @@ impl Protocol for Anthropic {
         anthropic_batches::parse_result_line(line, |message| parse_reply(self, message))
     }
 
-    fn batch_api<'e>(&self, client: &'e dyn BatchClient) -> Box<dyn BatchApi + 'e> {
-        Box::new(MessageBatches { client })
+    fn batch_api<'e>(&self, client: &'e dyn BatchClient) -> Option<Box<dyn BatchApi + 'e>> {
+        Some(Box::new(MessageBatches { client }))
     }
 }
 

@@ -1,6 +1,6 @@
 //! The providers' API protocols: building requests, and parsing replies, rate limits and batch
-//! results. Each protocol has a file and an entry in `PROTOCOLS`; its Batch API may be in a separate
-//! `_batches` file.
+//! results. Each protocol has a file and an entry in [`find_protocol`]; its Batch API may be in a
+//! separate `_batches` file.
 
 mod anthropic;
 mod anthropic_batches;
@@ -8,31 +8,41 @@ mod openai_batches;
 mod openai_chat;
 mod openai_responses;
 
+use reqwest::Url;
 use reqwest::header::HeaderMap;
 use serde_json::Value as Json;
 
 use super::batch::{BatchApi, BatchClient, BatchLine};
 use super::limits::RateLimitHint;
-use super::providers::ProviderProfile;
+use super::providers::{DEFAULT_PROFILE, PROFILES, ProviderProfile};
 use super::reply::{Reply, ReplyDraft};
 use super::request_features::{RequestFeatures, SchemaForm, SchemaRejection};
 use super::{ModelError, rate_headers, wire};
 use hqdl_prompt::Prompt;
 use hqdl_spec::{ModelParameters, Provider};
 
-const PROTOCOLS: [&dyn Protocol; 3] =
-    [&openai_chat::OpenAiChat, &openai_responses::OpenAiResponses, &anthropic::Anthropic];
-
 /// Returns the protocol of a provider. Recordings contain chat completions.
 pub(super) fn find_protocol(provider: Provider) -> &'static dyn Protocol {
-    PROTOCOLS.into_iter().find(|p| p.provider() == provider).unwrap_or(&openai_chat::OpenAiChat)
+    match provider {
+        Provider::Openai | Provider::Replay => &openai_chat::OpenAiChat,
+        Provider::OpenaiResponses => &openai_responses::OpenAiResponses,
+        Provider::Anthropic => &anthropic::Anthropic,
+    }
+}
+
+/// Returns the profile of the provider that a base URL belongs to.
+#[must_use]
+pub fn find_profile(base: &Url) -> &'static ProviderProfile {
+    let profiles = Provider::ALL.into_iter().filter_map(|p| find_protocol(p).profile());
+    let mut profiles = profiles.chain(PROFILES);
+    profiles.find(|profile| (profile.matches_url)(base)).unwrap_or(&DEFAULT_PROFILE)
 }
 
 /// Parses a line of a batch's results; `None` if it follows no protocol. All protocols are tried,
 /// because the results of a file that the user submitted do not name their endpoint.
 #[must_use]
 pub fn parse_batch_line(line: &Json) -> Option<BatchLine> {
-    PROTOCOLS.into_iter().find_map(|protocol| protocol.parse_batch_line(line))
+    Provider::ALL.into_iter().find_map(|provider| find_protocol(provider).parse_batch_line(line))
 }
 
 /// Parses a chat completion, as recordings contain it.
@@ -106,6 +116,11 @@ pub(super) trait Protocol: Send + Sync {
     /// Returns the API's name for use in messages.
     fn api_name(&self) -> &'static str;
 
+    /// Returns the profile of the API's own endpoint, unless `providers` has one.
+    fn profile(&self) -> Option<&'static ProviderProfile> {
+        None
+    }
+
     /// Returns the header of the API key, unless the provider has its own; `None` for a bearer
     /// token.
     fn key_header(&self) -> Option<&'static str> {
@@ -143,8 +158,12 @@ pub(super) trait Protocol: Send + Sync {
     }
 
     /// Parses a line of a batch's results; `None` if it does not follow this protocol.
-    fn parse_batch_line(&self, line: &Json) -> Option<BatchLine>;
+    fn parse_batch_line(&self, _line: &Json) -> Option<BatchLine> {
+        None
+    }
 
-    /// Returns the Batch API of an endpoint.
-    fn batch_api<'e>(&self, client: &'e dyn BatchClient) -> Box<dyn BatchApi + 'e>;
+    /// Returns the Batch API of an endpoint, if the protocol has one.
+    fn batch_api<'e>(&self, _client: &'e dyn BatchClient) -> Option<Box<dyn BatchApi + 'e>> {
+        None
+    }
 }

@@ -140,7 +140,7 @@ impl Protocol for OpenAiChat {
         })
     }
 
-    fn batch_api<'e>(&self, client: &'e dyn BatchClient) -> Box<dyn BatchApi + 'e> {
-        Box::new(FileBatches { client, path: self.provider().request_path() })
+    fn batch_api<'e>(&self, client: &'e dyn BatchClient) -> Option<Box<dyn BatchApi + 'e>> {
+        Some(Box::new(FileBatches { client, path: self.provider().request_path() }))
     }
 }

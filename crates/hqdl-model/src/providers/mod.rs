@@ -1,7 +1,6 @@
-//! Profiles of providers, in addition to their protocols. There is one file per provider, and one
-//! entry in `PROFILES`.
+//! Profiles of providers that speak a protocol of `OpenAI`. There is one file per provider, and one
+//! entry in `PROFILES`. A provider with its own protocol has its profile there.
 
-mod anthropic;
 mod azure;
 mod gemini;
 mod litellm;
@@ -16,11 +15,10 @@ use reqwest::Url;
 
 pub use super::prompt_cache::{CacheBreakpoint, PromptCaching};
 
-/// All known profiles; the first one that matches a URL is used.
-const PROFILES: [&ProviderProfile; 10] = [
+/// The profiles of this folder; the first one that matches a URL is used.
+pub(super) const PROFILES: [&ProviderProfile; 9] = [
     &openai::PROFILE,
     &azure::PROFILE,
-    &anthropic::PROFILE,
     &gemini::PROFILE,
     &openrouter::PROFILE,
     &ollama::PROFILE,
@@ -76,12 +74,6 @@ pub const DEFAULT_PROFILE: ProviderProfile = ProviderProfile {
     batch_path: |_| None,
     start_hint: None,
 };
-
-/// Returns the profile of the provider that a base URL belongs to.
-#[must_use]
-pub fn find_profile(base: &Url) -> &'static ProviderProfile {
-    PROFILES.into_iter().find(|h| (h.matches_url)(base)).unwrap_or(&DEFAULT_PROFILE)
-}
 
 /// Returns whether a URL points to this machine.
 #[must_use]

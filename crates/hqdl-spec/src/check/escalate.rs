@@ -183,10 +183,14 @@ impl SpecCheck<'_> {
         let provider = other.and_then(|other| other.provider).unwrap_or(file.model.provider);
         let own_url = other.and_then(|other| other.base_url.as_deref());
         let base_url = own_url.or(file.model.base_url.as_deref());
-        if provider.resolve_url(base_url).0 == Provider::Anthropic {
-            let message = "`low_confidence` needs answers to compare, because Anthropic's API reports no probabilities of tokens";
+        let (api, _) = provider.resolve_url(base_url);
+        if !api.has_logprobs() {
+            let message = format!(
+                "`low_confidence` needs answers to compare, because the API `{}` reports no probabilities of tokens",
+                api.name()
+            );
             let help = "name other models in `compare`, or set `answers`";
-            self.add_error(&join_path(path, &["when".into()]), message, "", help);
+            self.add_error(&join_path(path, &["when".into()]), &message, "", help);
         } else if table.below.is_none() && !has_target {
             let message = "`low_confidence` needs a threshold";
             let help = "set `target`, or `below` to a probability such as 0.9; or name other models in `compare`";
