@@ -244,20 +244,7 @@ impl Checker {
                 None => "the reply does not show where this value begins or ends",
             };
         }
-        match (self.data_type, self.is_many) {
-            (Type::Text, true) => "not a list of values",
-            (Type::Text, false) => "not a single value",
-            (Type::Integer, false) => "not an integer",
-            (Type::Integer, true) => "not a list of integers",
-            (Type::Real, false) => "not a number",
-            (Type::Real, true) => "not a list of numbers",
-            (Type::Boolean, false) => "neither yes nor no",
-            (Type::Boolean, true) => "not a list of yes and no",
-            (Type::Date, false) => "not a complete, unambiguous date",
-            (Type::Date, true) => "not a list of complete, unambiguous dates",
-            (Type::Url, false) => "not a URL",
-            (Type::Url, true) => "not a list of URLs",
-        }
+        self.data_type.explain_invalid(self.is_many)
     }
 
     /// Checks a stored answer again with the current words for "unknown" and aliases; returns

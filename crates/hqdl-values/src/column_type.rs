@@ -24,15 +24,22 @@ pub enum Type {
     Url,
 }
 
-/// Properties of a type. To add a type, add its entry to [`Type::properties`] and a parser for its
-/// values to `hqdl_spec::coerce`.
+/// Properties of a type. To add a type, add its entry to [`Type::properties`] and [`Type::ALL`], and a
+/// parser for its values to `hqdl_spec::coerce`.
 struct TypeProperties {
     name: &'static str,
     sql_type: &'static str,
     postgres_type: &'static str,
     json_type: &'static str,
     call_names: &'static [&'static str],
+    /// Prompts with tables list the hints of all types, so a new hint changes these prompts.
     format_hint: Option<&'static str>,
+    /// Two example values in prompts. Prompts are parsed by them, so each type has its own.
+    examples: [&'static str; 2],
+    /// Whether every value can be written on a line without quotes.
+    is_short: bool,
+    /// Why a single value and a list are invalid.
+    invalid: [&'static str; 2],
     is_ordered: bool,
     token_estimates: [f64; 3],
     max_output_tokens: u64,
@@ -52,6 +59,9 @@ impl Type {
                 json_type: "string",
                 call_names: &["str", "string", "text", "substring"],
                 format_hint: None,
+                examples: ["your answer", "another answer"],
+                is_short: false,
+                invalid: ["not a single value", "not a list of values"],
                 is_ordered: false,
                 token_estimates: [1.0, 4.0, 24.0],
                 max_output_tokens: 80,
@@ -63,6 +73,9 @@ impl Type {
                 json_type: "integer",
                 call_names: &["int", "integer"],
                 format_hint: None,
+                examples: ["12", "7"],
+                is_short: true,
+                invalid: ["not an integer", "not a list of integers"],
                 is_ordered: true,
                 token_estimates: [1.0, 2.0, 4.0],
                 max_output_tokens: 8,
@@ -74,6 +87,9 @@ impl Type {
                 json_type: "number",
                 call_names: &["float", "real", "double", "number"],
                 format_hint: None,
+                examples: ["1.5", "0.25"],
+                is_short: true,
+                invalid: ["not a number", "not a list of numbers"],
                 is_ordered: true,
                 token_estimates: [1.0, 4.0, 7.0],
                 max_output_tokens: 8,
@@ -85,6 +101,9 @@ impl Type {
                 json_type: "boolean",
                 call_names: &["bool", "boolean"],
                 format_hint: Some("booleans as true or false"),
+                examples: ["true", "false"],
+                is_short: true,
+                invalid: ["neither yes nor no", "not a list of yes and no"],
                 is_ordered: false,
                 token_estimates: [1.0, 1.0, 1.0],
                 max_output_tokens: 8,
@@ -96,6 +115,12 @@ impl Type {
                 json_type: "string",
                 call_names: &["date", "iso_8601_date"],
                 format_hint: Some("dates as YYYY-MM-DD"),
+                examples: ["2024-05-31", "1999-01-02"],
+                is_short: true,
+                invalid: [
+                    "not a complete, unambiguous date",
+                    "not a list of complete, unambiguous dates",
+                ],
                 is_ordered: true,
                 token_estimates: [1.0, 6.0, 6.0],
                 max_output_tokens: 8,
@@ -107,6 +132,9 @@ impl Type {
                 json_type: "string",
                 call_names: &[],
                 format_hint: Some("URLs in full"),
+                examples: ["https://example.com/page", "https://example.com/other"],
+                is_short: false,
+                invalid: ["not a URL", "not a list of URLs"],
                 is_ordered: false,
                 token_estimates: [6.0, 14.0, 40.0],
                 max_output_tokens: 40,
@@ -168,6 +196,24 @@ impl Type {
         self.properties().format_hint
     }
 
+    /// Returns two example values for prompts.
+    #[must_use]
+    pub fn examples(self) -> [&'static str; 2] {
+        self.properties().examples
+    }
+
+    /// Returns true if every value of the type can be written on a line without quotes.
+    #[must_use]
+    pub fn is_short(self) -> bool {
+        self.properties().is_short
+    }
+
+    /// Returns the reason why a text is not a value, or not a list of values, of this type.
+    #[must_use]
+    pub fn explain_invalid(self, is_many: bool) -> &'static str {
+        self.properties().invalid[usize::from(is_many)]
+    }
+
     /// Returns true if values are stored as text.
     #[must_use]
     pub fn is_text(self) -> bool {
@@ -190,5 +236,21 @@ impl Type {
     #[must_use]
     pub fn max_output_tokens(self) -> u64 {
         self.properties().max_output_tokens
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Type;
+
+    #[test]
+    fn the_list_contains_every_type_with_its_own_example() {
+        let schema = schemars::schema_for!(Type);
+        let variants = schema.as_value()["oneOf"].as_array().expect("one schema per variant");
+        assert_eq!(variants.len(), Type::ALL.len());
+        for (n, data_type) in Type::ALL.iter().enumerate() {
+            let is_same = |other: &Type| other.examples()[0] == data_type.examples()[0];
+            assert_eq!(Type::ALL.iter().position(is_same), Some(n));
+        }
     }
 }

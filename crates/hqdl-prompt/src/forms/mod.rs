@@ -382,20 +382,17 @@ struct Intro {
     unknown: &'static str,
 }
 
-/// Types, in the order in which they are tried when parsing a prompt.
-const TYPES: [Type; 6] =
-    [Type::Boolean, Type::Integer, Type::Real, Type::Date, Type::Url, Type::Text];
+/// Returns an example value, which shows the type of the answer.
+fn build_example_value(data_type: Type, has_options: bool) -> Json {
+    match data_type.examples()[0] {
+        _ if has_options && data_type == Type::Text => "one of the options".into(),
+        text if data_type.json_type() == "string" => text.into(),
+        literal => serde_json::from_str(literal).unwrap_or_default(),
+    }
+}
 
 fn build_example_answer(data_type: Type, is_many: bool, has_options: bool) -> String {
-    let item = match data_type {
-        Type::Boolean => json!(true),
-        Type::Integer => json!(12),
-        Type::Real => json!(1.5),
-        Type::Date => json!("2024-05-31"),
-        Type::Url => json!("https://example.com/page"),
-        Type::Text if has_options => json!("one of the options"),
-        Type::Text => json!("your answer"),
-    };
+    let item = build_example_value(data_type, has_options);
     match data_type {
         _ if is_many => {
             format!("{{\"{ANSWER}\": [{item}, …]}}, {{\"{ANSWER}\": []}} if there is none")
@@ -518,7 +515,7 @@ fn parse_single_form(system: &str, user: &str) -> Option<Question> {
     let about = rest.strip_prefix("\nQuestion: ")?;
     let about = if table == "join" { about.strip_prefix(join::QUESTION)? } else { about };
     let example_line = system.lines().next()?.split_once(" Answer with JSON: ")?.1;
-    let variants = TYPES.iter().flat_map(|data_type| {
+    let variants = Type::ALL.iter().flat_map(|data_type| {
         [(false, false), (false, true), (true, false), (true, true)]
             .map(|(is_many, has_options)| (*data_type, is_many, has_options))
     });

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use serde_json::{Value as Json, json};
 
 use super::{
-    ANSWER, TYPES, add_answer_format, add_options, can_omit_table, format_value, parse_json_line,
+    ANSWER, add_answer_format, add_options, can_omit_table, format_value, parse_json_line,
     parse_options, several, to_single_line,
 };
 use crate::{
@@ -123,8 +123,7 @@ impl PackForm {
 fn has_short_answers(column: &Column) -> bool {
     let is_short = match (&column.values, column.kind) {
         (Some(list), _) => !list.open && list.values.iter().all(|value| is_safe_unquoted(value)),
-        (None, Type::Boolean | Type::Integer | Type::Real | Type::Date) => true,
-        (None, Type::Text | Type::Url) => false,
+        (None, data_type) => data_type.is_short(),
     };
     is_short && column.many.is_none()
 }
@@ -182,13 +181,7 @@ fn format_line_example(asked: &[&Column]) -> String {
 
 /// Returns example cells for a column.
 fn build_example_cells(kind: Type, options: bool) -> [&'static str; 2] {
-    match kind {
-        _ if options => ["one of the options", "another option"],
-        Type::Boolean => ["true", "false"],
-        Type::Integer => ["12", "7"],
-        Type::Real => ["1.5", "0.25"],
-        _ => ["2024-05-31", "1999-01-02"],
-    }
+    if options { ["one of the options", "another option"] } else { kind.examples() }
 }
 
 /// Formats labels and cells as the answer that a model should write.
@@ -220,7 +213,7 @@ fn parse_types(row: &Json, columns: &mut [AskedColumn]) -> Option<AnswerForm> {
     for (column, cell) in columns.iter_mut().zip(row.as_str()?.split(',').skip(1)) {
         let has_options = column.values.is_some();
         let is = |kind: &&Type| !has_options && build_example_cells(**kind, false)[0] == cell;
-        let data_type = TYPES.iter().find(is).copied().unwrap_or(Type::Text);
+        let data_type = Type::ALL.iter().find(is).copied().unwrap_or(Type::Text);
         data_type.name().clone_into(&mut column.data_type);
     }
     Some(AnswerForm::Lines)

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use serde_json::{Map, Value as Json, json};
 
-use super::{TYPES, evidence, format_value, parse_json_line, to_single_line};
+use super::{build_example_value, evidence, format_value, parse_json_line, to_single_line};
 use crate::{AnswerForm, AskedColumn, AskedRow, Question, write};
 use hqdl_spec::{Column, Expansion, Format, Shot, Type, ValueList};
 use hqdl_values::Row;
@@ -88,11 +88,8 @@ pub(super) fn build_system_message(
 fn format_example(asked: &[&Column]) -> String {
     let members = asked.iter().map(|column| {
         let one = match column.kind {
-            Type::Boolean => json!(true),
-            Type::Integer => json!(12),
-            Type::Real => json!(1.5),
-            Type::Date => json!("2024-05-31"),
             Type::Url | Type::Text => json!("…"),
+            other => build_example_value(other, false),
         };
         let cell = if column.many.is_some() { json!([one]) } else { one };
         format!("{}: {cell}", quote_json(&column.name))
@@ -201,7 +198,9 @@ fn parse_column(line: &str) -> Option<(AskedColumn, Option<usize>)> {
         Some(rest) => (true, rest),
         None => (false, rest),
     };
-    let kind = TYPES.iter().find(|kind| rest.starts_with(kind.name()))?;
+    let is_prefix = |kind: &&Type| rest.starts_with(kind.name());
+    // One name may be the beginning of another.
+    let kind = Type::ALL.iter().filter(is_prefix).max_by_key(|kind| kind.name().len())?;
     let mut rest = &rest[kind.name().len()..];
     let mut list = None;
     for copied in [", copied from list ", ", if possible copied from list "] {

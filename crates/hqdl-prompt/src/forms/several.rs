@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use serde_json::{Map, Value as Json, json};
 
 use super::row::parse_string;
-use super::{Intro, TYPES, to_single_line};
+use super::{Intro, build_example_value, to_single_line};
 use crate::{AskedColumn, write};
 use hqdl_spec::{Column, Type};
 use hqdl_values::key::quote_json;
@@ -35,19 +35,6 @@ pub(super) fn build_system_message(intro: &Intro, asked: &[&Column]) -> String {
 pub(super) fn build_example_cell(column: &Column) -> Json {
     let one = build_example_value(column.kind, column.values.is_some());
     if column.many.is_some() { json!([one]) } else { one }
-}
-
-/// Returns an example value, which shows the type of the answer.
-fn build_example_value(kind: Type, options: bool) -> Json {
-    match kind {
-        Type::Boolean => json!(true),
-        Type::Integer => json!(12),
-        Type::Real => json!(1.5),
-        Type::Date => json!("2024-05-31"),
-        Type::Url => json!("https://example.com/page"),
-        Type::Text if options => json!("one of the options"),
-        Type::Text => json!("your answer"),
-    }
 }
 
 /// Adds the options, examples and patterns of columns.
@@ -113,6 +100,6 @@ pub(super) fn parse_type(cell: &Json, column: &mut AskedColumn) -> Option<()> {
     let is = |kind: &&Type| {
         [true, false].iter().any(|options| build_example_value(**kind, *options) == *cell)
     };
-    TYPES.iter().find(is)?.name().clone_into(&mut column.data_type);
+    Type::ALL.iter().find(is)?.name().clone_into(&mut column.data_type);
     Some(())
 }
