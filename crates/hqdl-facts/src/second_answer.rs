@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use crate::lookup::{CellLookup, CellRequirements, Reason};
 use crate::record::{Fact, Record};
+use hqdl_spec::Comparison;
 use hqdl_spec::checker::Checker;
-use hqdl_spec::{CascadeTarget, Comparison, Confidence};
 use hqdl_values::cell::{CellValue, State};
 
 /// Rule by which another model answers a column's cells again.
@@ -35,12 +35,7 @@ impl SecondAnswerRule {
     /// asked.
     #[must_use]
     pub fn uses_logprobs(&self) -> bool {
-        let is_probability = |target: CascadeTarget| target.confidence == Confidence::Probability;
-        match self.comparison {
-            Some(Comparison::Improbable { .. }) => true,
-            Some(Comparison::Calibrated(target)) => is_probability(target),
-            Some(Comparison::Disagree | Comparison::NotUnanimous) | None => false,
-        }
+        self.comparison.is_some_and(Comparison::uses_logprobs)
     }
 
     /// Returns the number of confidence levels of a calibrated column.
@@ -255,7 +250,7 @@ impl ExpansionRequirements {
                 Some(Comparison::Improbable { below }) => {
                     fact.logprob.is_none_or(|logprob| logprob.exp() < below)
                 }
-                _ => !votes.is_empty(),
+                Some(Comparison::Disagree | Comparison::NotUnanimous) | None => !votes.is_empty(),
             };
             if !is_asked {
                 return (to_lookup(fact, missing), model);
@@ -297,7 +292,12 @@ impl ExpansionRequirements {
                 CellLookup::Known(other) => {
                     let differs = match rule.comparison {
                         Some(Comparison::Disagree) => contradicts(first, &other),
-                        _ => !is_same_answer(first, &other),
+                        Some(
+                            Comparison::NotUnanimous
+                            | Comparison::Improbable { .. }
+                            | Comparison::Calibrated(_),
+                        )
+                        | None => !is_same_answer(first, &other),
                     };
                     differing.extend(differs.then_some((*compare, other)));
                 }

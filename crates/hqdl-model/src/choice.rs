@@ -180,11 +180,7 @@ impl ExpansionModels {
                 let states = rule.states.iter().map(|state| state.name().to_owned());
                 let compare = rule.compare.iter();
                 let compare = compare.map(|model| format!("differs from {}", name_of(*model)));
-                let target = match rule.comparison {
-                    Some(Comparison::Calibrated(target)) => Some(format!("{target:?}")),
-                    Some(Comparison::Improbable { below }) => Some(format!("below {below}")),
-                    Some(Comparison::Disagree | Comparison::NotUnanimous) | None => None,
-                };
+                let target = rule.comparison.and_then(Comparison::describe);
                 let cases: Vec<String> = states.chain(compare).chain(target).collect();
                 let to = name_of(rule.to);
                 description.push_str(&format!("; {column} ({}): {to}", cases.join(", ")));

@@ -763,6 +763,44 @@ pub enum Comparison {
     Calibrated(CascadeTarget),
 }
 
+impl Comparison {
+    /// Returns true if the probability of the first answer's tokens is compared.
+    #[must_use]
+    pub fn uses_logprobs(self) -> bool {
+        match self {
+            Self::Improbable { .. } => true,
+            Self::Calibrated(target) => target.confidence == Confidence::Probability,
+            Self::Disagree | Self::NotUnanimous => false,
+        }
+    }
+
+    /// Describes the threshold or the target in the name of a column's models; `None` if there is
+    /// none.
+    #[must_use]
+    pub fn describe(self) -> Option<String> {
+        match self {
+            Self::Calibrated(target) => Some(format!("{target:?}")),
+            Self::Improbable { below } => Some(format!("below {below}")),
+            Self::Disagree | Self::NotUnanimous => None,
+        }
+    }
+
+    /// Returns the cells that the stronger model answers without a promise, for a note; `None` if
+    /// there is a promise, or if the spec asks for none.
+    #[must_use]
+    pub fn describe_unpromised_cells(self) -> Option<String> {
+        match self {
+            Self::NotUnanimous => {
+                Some("the cells on which not all answers are the same".to_owned())
+            }
+            Self::Improbable { below } => {
+                Some(format!("the cells with a probability below {below}"))
+            }
+            Self::Disagree | Self::Calibrated(_) => None,
+        }
+    }
+}
+
 /// Agreement or accuracy that a column must reach.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct CascadeTarget {

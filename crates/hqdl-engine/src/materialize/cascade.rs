@@ -267,14 +267,9 @@ impl Materializer<'_> {
             let Some(rule) = &self.models[n].column_models(column).second else { continue };
             let name = format!("{}.{}", expansion.name, expansion.columns[column].name);
             let to = &self.models[n].choices()[rule.to].name;
-            if rule.comparison == Some(Comparison::NotUnanimous) {
+            if let Some(cells) = rule.comparison.and_then(Comparison::describe_unpromised_cells) {
                 notes.push(format!(
-                    "{name}: `low_confidence` promises nothing without a `target`; {to} answers the cells on which not all answers are the same"
-                ));
-            }
-            if let Some(Comparison::Improbable { below }) = rule.comparison {
-                notes.push(format!(
-                    "{name}: `low_confidence` promises nothing without a `target`; {to} answers the cells with a probability below {below}"
+                    "{name}: `low_confidence` promises nothing without a `target`; {to} answers {cells}"
                 ));
             }
             if let Some(calibration) = calibration {
