@@ -40,6 +40,14 @@ pub struct RequestKeys {
     expansion_keys: Option<Arc<ExpansionKeys>>,
 }
 
+/// Number of a request's first row.
+const FIRST_NUMBER: usize = 1;
+
+/// Returns the row with this number in a request for `rows` rows.
+pub(super) fn row_of_number(number: usize, rows: usize) -> Option<usize> {
+    number.checked_sub(FIRST_NUMBER).filter(|row| *row < rows)
+}
+
 /// Row of a request, prepared for matching.
 struct AlignedRow {
     parts: Vec<KeyPart>,
@@ -224,11 +232,22 @@ impl RequestKeys {
         })
     }
 
+    /// Returns the row with this number.
+    fn row_of_number(&self, number: usize) -> Option<usize> {
+        row_of_number(number, self.rows.len())
+    }
+
+    /// Returns true if a text is the number of a row.
+    pub(super) fn is_number_of(&self, row: usize, text: &str) -> bool {
+        text == (row + FIRST_NUMBER).to_string()
+    }
+
     /// Returns true if a line begins with a row number that agrees with its label or key.
     #[must_use]
     pub fn is_row_start(&self, fields: &[&str]) -> bool {
         let number = fields.first().and_then(|f| label::parse_label(f)).map(|(number, _)| number);
-        number.is_some_and(|n| self.match_row(fields).iter().any(|p| p.row + 1 == n))
+        let row = number.and_then(|number| self.row_of_number(number));
+        row.is_some_and(|row| self.match_row(fields).iter().any(|p| p.row == row))
     }
 
     /// Returns true if a truncated line may begin a row.
@@ -246,7 +265,7 @@ impl RequestKeys {
                 row.parts.first().is_some_and(|part| part.normalized.starts_with(&text));
             !text.is_empty() && (row.normalized_tag.starts_with(&text) || is_key_prefix)
         };
-        let find_row = |number: usize| self.rows.get(number.checked_sub(1)?);
+        let find_row = |number: usize| self.rows.get(self.row_of_number(number)?);
         match fields.first().and_then(|f| label::parse_label(f)) {
             Some((number, "")) if fields.len() == 2 => {
                 find_row(number).is_some_and(|row| is_prefix_of(row, fields[1]))
@@ -267,7 +286,7 @@ impl RequestKeys {
             return self.match_by_key(fields).into_iter().collect();
         };
         let rest = fields.get(1..).unwrap_or_default();
-        if let Some(row) = number.checked_sub(1).filter(|n| *n < self.rows.len()) {
+        if let Some(row) = self.row_of_number(number) {
             let matches = self.match_numbered_row(row, tag, rest);
             if !matches.is_empty() {
                 // Reject the match if the fields are the key of another row. `1 2` is not the key

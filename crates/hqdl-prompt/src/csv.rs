@@ -365,7 +365,9 @@ fn parse_without_key(text: &str, keys: &RequestKeys, checkers: &[&Checker]) -> O
     }
     list_possible_splits(line).into_iter().find_map(|fields| {
         let mut fields = fields.as_slice();
-        if fields.len() == checkers.len() + 1 && fields.first().is_some_and(|f| f.text == "1") {
+        if fields.len() == checkers.len() + 1
+            && fields.first().is_some_and(|f| keys.is_number_of(0, &f.text))
+        {
             fields = &fields[1..];
         }
         // A list column would otherwise accept the number and key of an unknown row.

@@ -260,7 +260,9 @@ fn match_object(
         }
         // The request has one row, so the answer belongs to it.
         (None, None)
-            if keys.len() == 1 && is_sole_row && label.as_ref().is_none_or(|l| l == "1") =>
+            if keys.len() == 1
+                && is_sole_row
+                && label.as_ref().is_none_or(|l| keys.is_number_of(0, l)) =>
         {
             (
                 RowMatch {
