@@ -10,14 +10,14 @@ use tokio::sync::watch;
 use super::failure::Failure;
 use super::session;
 use super::{ModelFlags, OutputOptions};
-use crate::database::output;
+use crate::database::{find_write_only_output, output};
 use crate::generate::{Listener, StopReason};
 use crate::model::{Model, SetupError};
 use crate::problem::Problems;
 use crate::query::params::parse_literal;
 use crate::query::{self, Dialect, Param, PlainQuery, QueryError, RefreshScope, Request};
 use crate::session::Session;
-use crate::spec::{Provider, UncheckedSpec, is_folder};
+use crate::spec::{Provider, UncheckedSpec};
 use crate::value::Value;
 
 fn build_dialect_parser() -> impl TypedValueParser<Value = Dialect> {
@@ -219,10 +219,12 @@ impl<'o> Input<'o> {
     /// Returns the help for a table that the spec publishes but that the queried database lacks.
     fn missing_table_help(&self) -> String {
         let spec = &self.session.spec;
-        match spec.output.as_ref().filter(|output| is_folder(output)) {
-            Some(folder) => format!(
-                "hqdl publishes this table as a Parquet file into {}: read it with another tool, or publish into a database, which requests no answer again: `hqdl materialize {} --output FILE.db`",
-                folder.display(),
+        let output = spec.output.as_deref();
+        match output.and_then(|output| Some((output, find_write_only_output(output)?))) {
+            Some((output, kind)) => format!(
+                "hqdl publishes this table into {}, {}: read it with another tool, or publish into a database, which requests no answer again: `hqdl materialize {} --output FILE.db`",
+                kind.noun,
+                output.display(),
                 spec.path.display()
             ),
             None => format!("publish it first with `hqdl materialize {}`", spec.path.display()),

@@ -48,8 +48,31 @@ use rusqlite::{Connection, ErrorCode, OpenFlags, ffi};
 use self::postgres::DatabaseServer;
 use self::sqlite_file::SqliteFile;
 use self::target::PublishTarget;
-use hqdl_spec::{Expansion, is_folder, is_server};
+pub use self::target::WriteOnlyOutput;
+use hqdl_spec::{Expansion, is_server};
 use hqdl_values::format::hide_secrets;
+
+/// Outputs that hqdl writes but does not read.
+static WRITE_ONLY_OUTPUTS: [&WriteOnlyOutput; 1] = [&PARQUET_FOLDER];
+
+static PARQUET_FOLDER: WriteOnlyOutput = WriteOnlyOutput {
+    noun: "a folder of Parquet files",
+    matches: |path| path.to_string_lossy().ends_with(std::path::is_separator) || path.is_dir(),
+    is_written: |path| path.join(output::FOLDER_MANIFEST).is_file(),
+    #[cfg(feature = "parquet")]
+    open: Some(parquet::open_folder),
+    #[cfg(not(feature = "parquet"))]
+    open: None,
+    is_file_of_folder: Some(|name| name == output::FOLDER_MANIFEST || name.ends_with(".parquet")),
+    build_hint: "use a released program or the Python module, or build hqdl with `--features parquet`",
+    read_hint: "read the files with DuckDB, Spark, pandas or polars, or pass --output FILE.db: publishing into a database requests no answer again",
+};
+
+/// Returns the kind of an output that hqdl writes but does not read; `None` for a database.
+#[must_use]
+pub fn find_write_only_output(output: &Path) -> Option<&'static WriteOnlyOutput> {
+    WRITE_ONLY_OUTPUTS.into_iter().find(|kind| (kind.matches)(output))
+}
 
 /// Maximum time to wait for another process's lock.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
@@ -121,12 +144,12 @@ pub enum StoreError {
         /// Path of the other spec.
         of: String,
     },
-    /// The output is a folder, but this program was built without Parquet.
-    #[error("{} is a folder of Parquet files, which this build of hqdl cannot write", .0.display())]
-    NoParquet(PathBuf),
-    /// The operation reads published tables, but the output is a folder.
-    #[error("{} is a folder of Parquet files, which hqdl writes but does not read", .0.display())]
-    FolderOutput(PathBuf),
+    /// This program was built without support for the output.
+    #[error("{} is {}, which this build of hqdl cannot write", .0.display(), .1.noun)]
+    UnsupportedOutput(PathBuf, &'static WriteOnlyOutput),
+    /// The operation reads published tables, but hqdl does not read the output.
+    #[error("{} is {}, which hqdl writes but does not read", .0.display(), .1.noun)]
+    UnreadableOutput(PathBuf, &'static WriteOnlyOutput),
     /// A newer version of hqdl wrote the folder.
     #[error("{} has format {format}, which this version of hqdl does not support", path.display())]
     NewerFolder {
@@ -230,12 +253,8 @@ impl StoreError {
                 "choose another `output` for this database, or delete that file"
             }
             Self::OtherSpec { .. } => "choose another `output` for this spec",
-            Self::NoParquet(_) => {
-                "use a released program or the Python module, or build hqdl with `--features parquet`"
-            }
-            Self::FolderOutput(_) => {
-                "read the files with DuckDB, Spark, pandas or polars, or pass --output FILE.db: publishing into a database requests no answer again"
-            }
+            Self::UnsupportedOutput(_, kind) => kind.build_hint,
+            Self::UnreadableOutput(_, kind) => kind.read_hint,
             Self::NewerFolder { .. } => "use the hqdl that wrote it, or a newer one",
             Self::OwnObjects { .. } => "move these tables to another database, then run this again",
             Self::Replaced(_) => "run this again; all answers are kept",
@@ -304,32 +323,22 @@ impl Database {
         Ok(db)
     }
 
-    /// Opens an `output` for a publication. A folder is created if it does not exist.
+    /// Opens an `output` for a publication. A write-only output is created if it does not exist.
     pub(crate) fn open_writable_output(path: &Path) -> Result<Self, StoreError> {
-        if !is_folder(path) {
+        let Some(kind) = find_write_only_output(path) else {
             return Self::open_writable(path);
-        }
-        let db = Self::open_folder(path)?;
+        };
+        let db = kind.open(path)?;
         db.target.check_writable(&db)?;
         Ok(db)
     }
 
-    /// Opens the copy that a spec names as its `output`. A folder need not exist.
+    /// Opens the copy that a spec names as its `output`. A write-only output need not exist.
     ///
     /// # Errors
     /// Returns [`StoreError`] if the copy is missing, locked or not a database.
     pub(crate) fn open_output(path: &Path) -> Result<Self, StoreError> {
-        if is_folder(path) { Self::open_folder(path) } else { Self::open(path) }
-    }
-
-    #[cfg(feature = "parquet")]
-    fn open_folder(path: &Path) -> Result<Self, StoreError> {
-        parquet::open_folder(path)
-    }
-
-    #[cfg(not(feature = "parquet"))]
-    fn open_folder(path: &Path) -> Result<Self, StoreError> {
-        Err(StoreError::NoParquet(path.to_owned()))
+        find_write_only_output(path).map_or_else(|| Self::open(path), |kind| kind.open(path))
     }
 
     /// Opens a database on a server, by its URL.
@@ -356,12 +365,11 @@ impl Database {
         if !path.exists() {
             return Err(StoreError::Missing(path.to_owned()));
         }
+        if let Some(kind) = WRITE_ONLY_OUTPUTS.iter().find(|kind| (kind.is_written)(path)) {
+            return kind.open(path);
+        }
         if path.is_dir() {
-            return if path.join(output::FOLDER_MANIFEST).is_file() {
-                Self::open_folder(path)
-            } else {
-                Err(StoreError::Directory(path.to_owned()))
-            };
+            return Err(StoreError::Directory(path.to_owned()));
         }
         let error = |e: rusqlite::Error| StoreError::from_sqlite(path, &e);
         // Read the identity before opening the file, so that a later replacement is detected.
@@ -535,7 +543,7 @@ impl Database {
     /// Checks that SQL over this database can read the published tables.
     ///
     /// # Errors
-    /// Returns [`StoreError::FolderOutput`] if the tables are files in a folder.
+    /// Returns [`StoreError::UnreadableOutput`] if hqdl does not read the tables.
     pub fn check_readable(&self) -> Result<(), StoreError> {
         self.target.check_readable()
     }

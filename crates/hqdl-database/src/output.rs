@@ -14,8 +14,8 @@ use rusqlite::backup::{Backup, StepResult};
 use tracing::info;
 
 use super::target::OutputState;
-use super::{BUSY_TIMEOUT, Database, StoreError, migrate};
-use hqdl_spec::{Spec, is_folder};
+use super::{BUSY_TIMEOUT, Database, StoreError, find_write_only_output, migrate};
+use hqdl_spec::Spec;
 
 /// Name of the file with the bookkeeping of a folder of Parquet files.
 pub(super) const FOLDER_MANIFEST: &str = "hqdl.json";
@@ -49,7 +49,7 @@ impl OutputTarget {
             return Err(StoreError::Reserved { path: source.path.clone(), name });
         }
         let Some(output) = output else { return Ok(Self::InPlace(source.path.clone())) };
-        if !is_folder(output) && !output.exists() {
+        if find_write_only_output(output).is_none() && !output.exists() {
             return Ok(Self::Stale(output.to_owned()));
         }
         let copy = Database::open_output(output)?;
@@ -156,19 +156,18 @@ impl OutputTarget {
 /// Checks that this build can publish into an output.
 ///
 /// # Errors
-/// Returns [`StoreError::NoParquet`] if the output is a folder and hqdl was built without Parquet.
+/// Returns [`StoreError::UnsupportedOutput`] if hqdl was built without support for the output.
 pub fn check_support(output: Option<&Path>) -> Result<(), StoreError> {
-    match output.filter(|output| is_folder(output)) {
-        Some(folder) if cfg!(not(feature = "parquet")) => {
-            Err(StoreError::NoParquet(folder.to_owned()))
+    match output.and_then(|output| Some((output, find_write_only_output(output)?))) {
+        Some((output, kind)) if kind.open.is_none() => {
+            Err(StoreError::UnsupportedOutput(output.to_owned(), kind))
         }
         _ => Ok(()),
     }
 }
 
 /// Returns the path of the database with the expanded tables (the copy, if there is one), and
-/// whether the copy is older than its database. For a folder of Parquet files, which hqdl does not
-/// read, returns the source.
+/// whether the copy is older than its database. If hqdl does not read the output, returns the source.
 ///
 /// # Errors
 /// Returns [`StoreError`] if `output` is not a copy of this database.
@@ -176,7 +175,7 @@ pub fn find_expanded_database(
     source: &Database,
     output: Option<&Path>,
 ) -> Result<(PathBuf, bool), StoreError> {
-    let Some(output) = output.filter(|o| o.exists() && !is_folder(o)) else {
+    let Some(output) = output.filter(|o| o.exists() && find_write_only_output(o).is_none()) else {
         return Ok((source.path.clone(), false));
     };
     match OutputTarget::inspect(source, Some(output)) {
@@ -345,15 +344,13 @@ pub(super) fn create_locked_file(path: &Path) -> Result<File, StoreError> {
 /// the output. A file is removed if it is not locked and its process no longer exists.
 pub fn remove_stale_files(output: &Path) {
     let parent = output.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let (folder, name) = if is_folder(output) {
-        (output, None)
-    } else {
-        let Some(name) = output.file_name().and_then(|name| name.to_str()) else { return };
-        (parent, Some(name))
-    };
+    let is_file_of_folder = find_write_only_output(output).and_then(|kind| kind.is_file_of_folder);
+    let name = output.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    let folder = if is_file_of_folder.is_some() { output } else { parent };
     for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
         let file = entry.file_name();
-        let Some(id) = file.to_str().and_then(|file| parse_temporary_name(file, name)) else {
+        let parse = |file| parse_temporary_name(file, name, is_file_of_folder);
+        let Some(id) = file.to_str().and_then(parse) else {
             continue;
         };
         if id == std::process::id() || !is_process_gone(id) {
@@ -370,16 +367,17 @@ pub fn remove_stale_files(output: &Path) {
 }
 
 /// Returns the process ID in the name of a temporary file. The file must belong to the output with
-/// this name or, without a name, to a folder of Parquet files.
-fn parse_temporary_name(file: &str, output: Option<&str>) -> Option<u32> {
-    let id = match output {
-        Some(name) => file.strip_prefix(name)?.strip_prefix('.')?,
-        None => {
-            let (name, id) = file.strip_suffix(".part")?.rsplit_once('.')?;
-            let is_ours = name == FOLDER_MANIFEST || name.ends_with(".parquet");
-            return id.parse().ok().filter(|_| is_ours);
-        }
-    };
+/// this name or, if the output is a folder, to its files.
+fn parse_temporary_name(
+    file: &str,
+    output: &str,
+    is_file_of_folder: Option<fn(&str) -> bool>,
+) -> Option<u32> {
+    if let Some(is_ours) = is_file_of_folder {
+        let (name, id) = file.strip_suffix(".part")?.rsplit_once('.')?;
+        return id.parse().ok().filter(|_| is_ours(name));
+    }
+    let id = file.strip_prefix(output).filter(|_| !output.is_empty())?.strip_prefix('.')?;
     // The journal files of a copy contain the copy's process ID, and are removed with it.
     let id = ["-journal", "-wal", "-shm", ""].iter().find_map(|end| id.strip_suffix(end))?;
     id.strip_suffix(".part")?.parse().ok()

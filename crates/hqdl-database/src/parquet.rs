@@ -34,7 +34,7 @@ use super::output::{
 };
 use super::parquet_file::{ColumnType, ParquetWriter, StorageClasses, program_name};
 use super::target::{OutputState, PublishTarget, PublishedObject, RowTransfer, TargetTransaction};
-use super::{BUSY_TIMEOUT, Database, StoreError, migrate, refresh};
+use super::{BUSY_TIMEOUT, Database, PARQUET_FOLDER, StoreError, migrate, refresh};
 use hqdl_spec::{Catalog, Expansion, SourceRows, Spec};
 use hqdl_values::sql;
 use hqdl_values::value::Value;
@@ -152,7 +152,7 @@ impl ParquetFolder {
 
     /// Returns the error for SQL and look-ups, which need a database.
     fn unreadable_error(&self) -> StoreError {
-        StoreError::FolderOutput(self.path.clone())
+        StoreError::UnreadableOutput(self.path.clone(), &PARQUET_FOLDER)
     }
 
     /// Locks the folder until the result is dropped; `None` if the system cannot lock folders.

@@ -3,8 +3,9 @@
 //! A publication has one implementation ([`publish`](super::publish)): it writes the tables and the
 //! provenance of their cells to a `SQLite` connection. A [`PublishTarget`] makes the tables
 //! visible: for a `SQLite` file, the connection itself is the target; a server receives the rows
-//! that differ; a folder receives files. A new target is one file that implements the two traits,
-//! and one line in [`Database::open`], where its paths are recognized.
+//! that differ; a folder receives files. A new target is one file that implements the two traits. A
+//! target that hqdl also reads is opened in [`Database::open`], any other through an entry in
+//! `WRITE_ONLY_OUTPUTS`.
 //!
 //! Every target promises:
 //!
@@ -20,11 +21,38 @@
 //!   before any request is paid for.
 
 use std::fmt;
+use std::path::Path;
 
 use rusqlite::Connection;
 
 use super::{Database, StoreError};
 use hqdl_spec::{Expansion, Spec};
+
+/// Kind of outputs that hqdl writes but does not read.
+#[derive(Debug)]
+pub struct WriteOnlyOutput {
+    /// Description for messages, with its article.
+    pub noun: &'static str,
+    /// Returns true if the path of an output, which need not exist, is of this kind.
+    pub matches: fn(&Path) -> bool,
+    /// Returns true if hqdl wrote the existing file or folder.
+    pub is_written: fn(&Path) -> bool,
+    /// Opens an output, which need not exist; `None` if this build does not support the kind.
+    pub open: Option<fn(&Path) -> Result<Database, StoreError>>,
+    /// If the output is a folder: returns true if hqdl writes files with this name into it.
+    pub is_file_of_folder: Option<fn(&str) -> bool>,
+    /// Where to find a build that supports the kind.
+    pub build_hint: &'static str,
+    /// How to read the tables.
+    pub read_hint: &'static str,
+}
+
+impl WriteOnlyOutput {
+    /// Opens an output, which need not exist.
+    pub(crate) fn open(&'static self, path: &Path) -> Result<Database, StoreError> {
+        self.open.ok_or_else(|| StoreError::UnsupportedOutput(path.to_owned(), self))?(path)
+    }
+}
 
 /// How the rows of a publication reach a target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

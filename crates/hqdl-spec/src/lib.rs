@@ -56,12 +56,6 @@ pub fn is_server(location: &Path) -> bool {
     text.starts_with("postgres://") || text.starts_with("postgresql://")
 }
 
-/// Returns true if an output is a folder: it ends with a separator, or exists as one.
-#[must_use]
-pub fn is_folder(output: &Path) -> bool {
-    output.to_string_lossy().ends_with(std::path::is_separator) || output.is_dir()
-}
-
 /// Reads a spec file.
 fn read_spec_text(path: &Path) -> std::io::Result<String> {
     // The journal identifies runs, refreshes and tables by the spec's path as text.
