@@ -12,10 +12,10 @@ use super::failure::{Failure, INTERRUPTED};
 use super::rows::{self, RowsFormat};
 use super::{CacheFlags, OutputOptions, interrupt};
 use crate::ask::{Conversation, ConversationStore, Turn};
-use crate::facts::is_server;
 use crate::format::{format_usd, to_single_line};
 use crate::private_dir::FileError;
 use crate::session::Session;
+use crate::spec::is_server;
 
 /// Maximum length of a line in bytes; hqdl rejects longer lines.
 const MAX_LINE_BYTES: u64 = 1 << 20;

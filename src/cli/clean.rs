@@ -8,7 +8,7 @@ use serde_json::json;
 use super::failure::Failure;
 use super::{ModelFlags, OutputOptions, session};
 use crate::database::clean::clean_database;
-use crate::facts::is_server;
+use crate::spec::is_server;
 
 #[derive(Debug, clap::Args)]
 pub struct Options {

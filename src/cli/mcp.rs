@@ -112,10 +112,14 @@ fn to_absolute_path(path: &Path) -> String {
     std::path::absolute(path).unwrap_or_else(|_| path.to_owned()).to_string_lossy().into_owned()
 }
 
-/// Returns the absolute path of a file. A URL of a server is returned unchanged.
+/// Returns the absolute path of a file. The URL of a cache or a database is returned unchanged.
 fn to_absolute_location(text: &str) -> String {
     let path = Path::new(text);
-    if is_server(path) { text.to_owned() } else { to_absolute_path(path) }
+    if is_server(path) || crate::spec::is_server(path) {
+        text.to_owned()
+    } else {
+        to_absolute_path(path)
+    }
 }
 
 /// Returns arguments without `--print-config`, and with absolute paths.

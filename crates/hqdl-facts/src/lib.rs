@@ -65,13 +65,12 @@ pub use checksum::Damage;
 pub use claim_key::ClaimKey;
 pub use completion::{Completion, Outcome};
 pub use history::History;
-pub use hqdl_spec::is_server;
 use hqdl_values::key::Entity;
 pub use ids::{ReservationId, RunId};
 pub use local::LocalStore;
 pub use locks::NamedLock;
 pub use lookup::{CellLookup, CellRequirements, Reason};
-pub use postgres::{PostgresStore, StatusCallback};
+pub use postgres::PostgresStore;
 pub use prefetch::Prefetch;
 pub use questions::{LiveQuestion, QuestionBinding, QuestionOrigin};
 pub use record::{Fact, Record, RecordBytes};
@@ -81,7 +80,7 @@ pub use second_answer::{
     SecondAnswerRule,
 };
 pub use spending::{ColumnDailyCost, HourlySpending, Totals};
-pub use store::{ClaimedCells, CommitUnit, FactStore, ReserveOutcome, StoreFuture};
+pub use store::{ClaimedCells, CommitUnit, FactStore, ReserveOutcome, StatusCallback, StoreFuture};
 pub use throttle::{
     LimiterKey, Permit, RateLimits, RemainingWait, Throttle, TicketFuture, WaitFuture,
 };
@@ -265,6 +264,14 @@ impl FactsError {
             },
         }
     }
+}
+
+/// Returns true if the location of a cache is the URL of a server, which
+/// [`Facts::connect_to_server`] opens.
+#[must_use]
+pub fn is_server(cache: &Path) -> bool {
+    let text = cache.to_string_lossy();
+    ["postgres://", "postgresql://"].iter().any(|scheme| text.starts_with(scheme))
 }
 
 /// A handle to the store of facts, cheap to clone. Any number of runs may use it concurrently.

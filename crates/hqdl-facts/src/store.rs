@@ -35,6 +35,9 @@ use hqdl_values::usage::SpentAmount;
 /// the operation has either completed or changed nothing.
 pub type StoreFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, FactsError>> + Send + 'a>>;
 
+/// Callback for messages about a server's outage: when it begins and when it ends.
+pub type StatusCallback = Arc<dyn Fn(&str) + Send + Sync>;
+
 /// A completion and the facts that were read from it. Both are committed together.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct CommitUnit {

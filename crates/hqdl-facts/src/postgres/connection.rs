@@ -13,6 +13,7 @@ use tokio_postgres::error::SqlState;
 use tracing::debug;
 
 use crate::FactsError;
+use crate::store::StatusCallback;
 use hqdl_database::postgres::address::{
     ANSWER_TIMEOUT, CONNECT_TIMEOUT, ServerAddress, describe_connection_error,
 };
@@ -33,8 +34,6 @@ pub(super) const BEGIN: &str = "BEGIN; SET LOCAL idle_in_transaction_session_tim
 /// anything: if the connection breaks without the server's notice, the server would otherwise hold
 /// the locks for hours, and no process could commit.
 pub(super) const LIMIT_IDLE_TIME: &str = "SET LOCAL idle_in_transaction_session_timeout = 5000";
-/// Callback for messages about an outage: when it begins and when it ends.
-pub type StatusCallback = Arc<dyn Fn(&str) + Send + Sync>;
 
 /// A connection from the pool, for one caller.
 pub(super) type Client = Object;

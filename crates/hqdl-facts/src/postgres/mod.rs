@@ -42,7 +42,6 @@ use tracing::debug;
 
 use self::claims::Claims;
 use self::connection::ConnectionPool;
-pub use self::connection::StatusCallback;
 use self::limits::ServerLimits;
 use self::read_cache::ReadCache;
 use self::sessions::SessionLease;
@@ -52,7 +51,9 @@ use crate::claim_key::ClaimKey;
 use crate::history::History;
 use crate::ids::{ReservationId, RunId};
 use crate::record::{Record, RecordBytes};
-use crate::store::{ClaimedCells, CommitUnit, FactStore, ReserveOutcome, StoreFuture};
+use crate::store::{
+    ClaimedCells, CommitUnit, FactStore, ReserveOutcome, StatusCallback, StoreFuture,
+};
 use crate::throttle::{LimiterKey, RateLimits};
 
 use hqdl_database::postgres::address::{ANSWER_TIMEOUT, AddressError, ServerAddress};
