@@ -1,13 +1,11 @@
 //! Aggregate and window functions. A SELECT that contains such a function does not simply return
 //! the rows of its FROM clause.
 
-use super::runtime::{
-    BEST_AGGREGATE, CLUSTERS_AGGREGATE, Function, NEAREST_AGGREGATE, SEARCH_AGGREGATE,
-};
+use super::runtime::{CALL_AGGREGATES, Function};
 use super::tree::{Expr, ExprKind, Query, SelectCore};
 
-/// Aggregate functions. A SELECT that calls an aggregate function returns groups.
-pub(super) const AGGREGATES: [&str; 29] = [
+/// Aggregate functions that replace no call.
+const AGGREGATES: [&str; 24] = [
     "stddev",
     "stddev_pop",
     "stddev_samp",
@@ -30,19 +28,19 @@ pub(super) const AGGREGATES: [&str; 29] = [
     "percentile_disc",
     Function::Rows.name(),
     Function::Values.name(),
-    Function::Texts.name(),
-    BEST_AGGREGATE,
-    NEAREST_AGGREGATE,
-    SEARCH_AGGREGATE,
-    CLUSTERS_AGGREGATE,
     "max",
     "min",
 ];
 
+/// Returns true if a function is an aggregate. A SELECT that calls one returns groups.
+pub(super) fn is_aggregate_name(name: &str) -> bool {
+    AGGREGATES.contains(&name) || CALL_AGGREGATES.iter().any(|(_, function, _)| *function == name)
+}
+
 pub(super) fn is_aggregate_call(expr: &Expr) -> bool {
     let ExprKind::Function { name, window: None, args, .. } = &expr.kind else { return false };
     let is_unambiguous = !matches!(name.as_str(), "max" | "min") || args.len() == 1;
-    is_unambiguous && AGGREGATES.contains(&name.as_str())
+    is_unambiguous && is_aggregate_name(name)
 }
 
 pub(super) fn is_aggregate(core: &SelectCore, query: &Query) -> bool {
@@ -51,7 +49,7 @@ pub(super) fn is_aggregate(core: &SelectCore, query: &Query) -> bool {
         visit_own_exprs(e, &mut |e| {
             if let ExprKind::Function { name, window: None, args, .. } = &e.kind {
                 let is_unambiguous = !matches!(name.as_str(), "max" | "min") || args.len() == 1;
-                found |= is_unambiguous && AGGREGATES.contains(&name.as_str());
+                found |= is_unambiguous && is_aggregate_name(name);
             }
         });
     };

@@ -29,6 +29,21 @@ pub struct MacroSignature {
     pub suffix: MacroSuffix,
 }
 
+impl MacroSignature {
+    /// Returns the signature of a macro without special arguments.
+    #[must_use]
+    pub const fn new(subject: Subject, has_question: bool) -> Self {
+        Self {
+            subject,
+            return_type: None,
+            has_question,
+            literal_argument: None,
+            is_aggregate: false,
+            suffix: MacroSuffix::Nothing,
+        }
+    }
+}
+
 /// Syntax that may follow the braces of a macro.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MacroSuffix {

@@ -5,6 +5,8 @@
 //! means no mark. If the number has changed afterwards, a call in the expression is pending. A
 //! *truth* is 1, 0, or 2 while it depends on a pending call.
 
+use super::{NEAREST, SEARCH};
+
 /// Name of `hq_best(value, score, k)`, an aggregate that every connection has: the `k` distinct
 /// values of a group with the greatest scores, as a JSON array. Values with equal scores
 /// are sorted.
@@ -20,6 +22,16 @@ pub const SEARCH_AGGREGATE: &str = "hq_search";
 
 /// Name of the `LLMDedup` aggregate that builds clusters from pairs.
 pub const CLUSTERS_AGGREGATE: &str = "hq_clusters";
+
+/// Aggregates that replace a call: the call, the function, and the table that the function reads if
+/// the call's values are a query.
+pub const CALL_AGGREGATES: [(&str, &str, &str); 5] = [
+    ("LLMTopK", BEST_AGGREGATE, "hq_ranked"),
+    (NEAREST, NEAREST_AGGREGATE, "hq_values"),
+    (SEARCH, SEARCH_AGGREGATE, "hq_searched"),
+    ("LLMDedup", CLUSTERS_AGGREGATE, "hq_spellings"),
+    ("LLMReduce", Function::Texts.name(), "hq_reduced"),
+];
 
 /// Name of the `LLMDedup` function that maps a text to its canonical value.
 pub const CANONICAL_FUNCTION: &str = "hq_canonical";

@@ -126,6 +126,16 @@ enum AbortReason {
     Interrupted,
 }
 
+/// Registers the functions that every query can call.
+fn register_functions(connection: &Connection) -> rusqlite::Result<()> {
+    math::register_math_functions(connection)?;
+    best::register_best_aggregate(connection)?;
+    search::register_search_aggregate(connection)?;
+    try_cast::register_try_cast(connection)?;
+    dedup::register_dedup_functions(connection, |_, _| {})?;
+    hqdl_sql::suql::functions::register(connection)
+}
+
 impl GuardedConnection {
     /// Opens a guarded connection to a database. The connection is not locked yet: the engine
     /// creates its temporary tables and functions, and then calls [`Self::lock_temp`]. A statement
@@ -141,13 +151,7 @@ impl GuardedConnection {
     ) -> Result<Self, StoreError> {
         let guard = Self::open_without_functions(path, timeout, interrupt)?;
         guard.database.create_empty_tables()?;
-        let registered = math::register_math_functions(guard.connection())
-            .and_then(|()| best::register_best_aggregate(guard.connection()))
-            .and_then(|()| search::register_search_aggregate(guard.connection()))
-            .and_then(|()| try_cast::register_try_cast(guard.connection()))
-            .and_then(|()| dedup::register_dedup_functions(guard.connection(), |_, _| {}))
-            .and_then(|()| hqdl_sql::suql::functions::register(guard.connection()));
-        registered.map_err(|e| guard.database.to_store_error(&e))?;
+        register_functions(guard.connection()).map_err(|e| guard.database.to_store_error(&e))?;
         Ok(guard)
     }
 
@@ -523,5 +527,25 @@ fn describe_action(action: &AuthAction<'_>) -> String {
             "it would attach a database".to_owned()
         }
         _ => "it would change the database or its connection".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Connection, register_functions};
+    use hqdl_sql::blendsql::runtime::CALL_AGGREGATES;
+
+    #[test]
+    fn every_own_aggregate_replaces_a_call() -> rusqlite::Result<()> {
+        let connection = Connection::open_in_memory()?;
+        register_functions(&connection)?;
+        let sql =
+            "SELECT DISTINCT name FROM pragma_function_list WHERE type <> 's' AND name LIKE 'hq%'";
+        let mut statement = connection.prepare(sql)?;
+        let names =
+            statement.query_map([], |row| row.get(0))?.collect::<Result<Vec<String>, _>>()?;
+        let is_listed = |name: &String| CALL_AGGREGATES.iter().any(|(_, own, _)| own == name);
+        assert!(!names.is_empty() && names.iter().all(is_listed), "{names:?}");
+        Ok(())
     }
 }

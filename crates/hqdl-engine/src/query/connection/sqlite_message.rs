@@ -7,22 +7,10 @@ use crate::query::request::dialect::Dialect;
 use hqdl_database::Database;
 use hqdl_spec::Catalog;
 use hqdl_sql::blendsql::ingredients::{self, IngredientRef};
-use hqdl_sql::blendsql::runtime::{
-    BEST_AGGREGATE, CLUSTERS_AGGREGATE, Function, NEAREST_AGGREGATE, SEARCH_AGGREGATE,
-};
-use hqdl_sql::blendsql::{NEAREST, SEARCH};
+use hqdl_sql::blendsql::runtime::CALL_AGGREGATES;
 use hqdl_sql::suql;
 use hqdl_values::format::format_count;
 use hqdl_values::problem::find_nearest;
-
-/// Ingredients that are written as aggregates, with the functions that replace them.
-pub(in crate::query) const AGGREGATES: [(&str, &str); 5] = [
-    ("LLMTopK", BEST_AGGREGATE),
-    (NEAREST, NEAREST_AGGREGATE),
-    (SEARCH, SEARCH_AGGREGATE),
-    ("LLMDedup", CLUSTERS_AGGREGATE),
-    ("LLMReduce", Function::Texts.name()),
-];
 
 /// Keywords that are often misspelt.
 const KEYWORDS: [&str; 10] =
@@ -125,17 +113,15 @@ const OWN_MESSAGES: [(&str, &str); 5] = [
 pub(in crate::query) fn restore_ingredient_names(message: &str) -> String {
     // `table hq_ranked has 2 values for 1 columns`
     if let Some((table, counts)) =
-        message.strip_prefix("table hq_").and_then(|rest| rest.split_once(" has "))
+        message.strip_prefix("table ").and_then(|rest| rest.split_once(" has "))
         && let Some((count, _)) = counts.split_once(" values for 1 ")
+        && let mut aggregates = CALL_AGGREGATES.iter().filter(|(.., own)| *own == table)
+        && let Some(ingredient) = match table {
+            "hq_spec_values" => Some("search.values"),
+            "hq_document" => Some("RAGQA"),
+            _ => aggregates.next().map(|(call, ..)| *call),
+        }
     {
-        let ingredient = match table {
-            "ranked" => "LLMTopK",
-            "values" => NEAREST,
-            "searched" => SEARCH,
-            "spec_values" => "search.values",
-            "spellings" => "LLMDedup",
-            _ => "LLMReduce",
-        };
         return format!("the query in `{ingredient}` returns {count} columns");
     }
     if let Some(own) = reword_count_message(message) {
@@ -150,8 +136,8 @@ pub(in crate::query) fn restore_ingredient_names(message: &str) -> String {
     });
     match aggregate {
         Some(name) => {
-            let ingredient = AGGREGATES.iter().find(|(_, function)| *function == name);
-            let name = ingredient.map_or(name, |(ingredient, _)| ingredient);
+            let call = CALL_AGGREGATES.iter().find(|(_, function, _)| *function == name);
+            let name = call.map_or(name, |(call, ..)| call);
             format!("the aggregate `{name}` is not allowed here")
         }
         None => message.to_owned(),

@@ -4,10 +4,10 @@
 
 use std::ops::Range;
 
-use crate::query::connection::sqlite_message::AGGREGATES;
 use crate::query::request::error::QueryError;
 use hqdl_sql::blendsql::begins_write;
 use hqdl_sql::blendsql::lexer::{self, Brackets, TokenKind};
+use hqdl_sql::blendsql::runtime::CALL_AGGREGATES;
 use hqdl_sql::blendsql::tree::{ExprKind, ExprOperator, Query};
 
 /// Message for every denied statement.
@@ -178,8 +178,8 @@ pub(in crate::query) fn find_failing_span(query: &Query, message: &str) -> Optio
     let (json, overflow) = (message.contains("JSON"), message.contains("integer overflow"));
     let suql_fragments = [" is not ", " is neither ", "division by zero", "out of range"];
     let suql = suql_fragments.iter().any(|fragment| message.contains(fragment));
-    let aggregate =
-        AGGREGATES.iter().find(|(name, _)| message.contains(name)).map(|(_, function)| *function);
+    let mut aggregates = CALL_AGGREGATES.iter().filter(|(call, ..)| message.contains(call));
+    let aggregate = aggregates.next().map(|(_, function, _)| *function);
     let mut spans: Vec<Range<usize>> = Vec::new();
     query.visit_exprs(&mut |e| {
         let can_fail = match &e.kind {

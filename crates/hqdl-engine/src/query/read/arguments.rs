@@ -3,13 +3,14 @@
 
 use std::ops::Range;
 
+use crate::query::request::Request;
 use crate::query::request::error::QueryError;
-use hqdl_sql::EditText;
 use hqdl_sql::blendsql::ingredients::MEDIA_KEYWORDS;
 use hqdl_sql::blendsql::lexer::Token;
 use hqdl_sql::blendsql::macros::WrittenArgument;
 use hqdl_sql::blendsql::scope::Scope;
-use hqdl_sql::blendsql::{Call, MacroCall};
+use hqdl_sql::blendsql::{Call, MacroCall, MacroSignature};
+use hqdl_sql::{EditText, Edits};
 use hqdl_values::problem::find_nearest;
 use hqdl_values::sql;
 
@@ -24,6 +25,17 @@ pub(super) struct MacroNode<'t> {
     pub is_result_column: bool,
     /// Whether the call returns the options of another call, for each row.
     pub is_option_list: bool,
+}
+
+/// A macro that every query can use and that has a file of its own.
+#[derive(Debug)]
+pub(super) struct BuiltInMacro {
+    pub signature: MacroSignature,
+    /// Example of a call and its result, for a model that writes queries; `None` if no model needs
+    /// the macro. `{media}` stands for the keywords of all kinds of media.
+    pub usage: Option<(&'static str, &'static str)>,
+    /// Returns the edits that expand a call.
+    pub expand: fn(&MacroNode<'_>, &Request<'_>) -> Result<Edits, QueryError>,
 }
 
 /// Names of an argument; messages use the first one.

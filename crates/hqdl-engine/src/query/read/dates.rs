@@ -5,10 +5,18 @@ use jiff::civil::{Date, Weekday};
 use jiff::tz::TimeZone;
 use jiff::{Span, Timestamp, ToSpan};
 
-use crate::query::read::arguments::MacroNode;
+use crate::query::read::arguments::{BuiltInMacro, MacroNode};
 use crate::query::request::error::QueryError;
+use hqdl_sql::blendsql::{MacroSignature, Subject};
 use hqdl_sql::{EditText, Edits};
 use hqdl_values::sql;
+
+/// The macro `DT`.
+pub(super) const DATES: BuiltInMacro = BuiltInMacro {
+    signature: MacroSignature::new(Subject::Document, false),
+    usage: None,
+    expand: |node, _| node.rewrite_date_filter(),
+};
 
 /// First and last day of a period.
 type Period = (Date, Date);
@@ -16,7 +24,7 @@ type Period = (Date, Date);
 impl MacroNode<'_> {
     /// Rewrites a date filter as plain SQL, which makes no request. If `start` is a period and
     /// there is no `end`, the filter covers the whole period.
-    pub(super) fn rewrite_date_filter(&self) -> Result<Edits, QueryError> {
+    fn rewrite_date_filter(&self) -> Result<Edits, QueryError> {
         let today = Timestamp::now().to_zoned(TimeZone::UTC).date();
         let [value, start, end] = self.match_all_arguments([&["value"], &["start"], &["end"]])?;
         let Some(value) = value else { return Err(self.missing_argument_error("a column")) };

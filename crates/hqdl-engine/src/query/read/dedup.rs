@@ -8,7 +8,9 @@
 //! | clusters | `SELECT hq_clusters(x, y, {{LLMMap('…', json_array(x, y))}}, is_candidate) FROM (candidates UNION ALL audited pairs)` |
 //! | result | `hq_canonical('…', count, hq_trimmed(t.c), (clusters))` |
 
-use crate::query::read::arguments::{ArgumentNames, MacroNode, format_keyword_arguments};
+use crate::query::read::arguments::{
+    ArgumentNames, BuiltInMacro, MacroNode, format_keyword_arguments,
+};
 use crate::query::read::nearest::ValueSource;
 use crate::query::request::error::QueryError;
 use hqdl_sql::blendsql::macros::WrittenArgument;
@@ -16,15 +18,20 @@ use hqdl_sql::blendsql::runtime::{
     CANONICAL_FUNCTION, CLUSTERS_AGGREGATE, PAIR_ORDER_FUNCTION, TRIGRAMS_FUNCTION,
     TRIMMED_FUNCTION,
 };
+use hqdl_sql::blendsql::{MacroSignature, Subject};
 use hqdl_sql::{EditText, Edits};
 use hqdl_values::sql;
 
-/// Example of a call and its result, for a model that writes queries.
-pub(super) const USAGE: (&str, &str) = (
-    "GROUP BY {{LLMDedup(t.company)}}",
-    "one spelling for all values of a column that mean the same thing. Keyword arguments: threshold, \
+/// The macro `LLMDedup`.
+pub(super) const DEDUP: BuiltInMacro = BuiltInMacro {
+    signature: MacroSignature::new(Subject::Document, false),
+    usage: Some((
+        "GROUP BY {{LLMDedup(t.company)}}",
+        "one spelling for all values of a column that mean the same thing. Keyword arguments: threshold, \
      question, of, block, exact, audit_block, model",
-);
+    )),
+    expand: |node, request| node.rewrite_dedup(request.spec.embeddings.is_some()),
+};
 
 /// Question about a pair.
 const QUESTION: &str = "Do the two texts of {} mean the same thing?";

@@ -9,22 +9,33 @@
 
 use serde_json::{Map, Value as Json};
 
-use crate::query::read::arguments::{ArgumentNames, MEDIA, MacroNode, format_keyword_arguments};
+use crate::query::read::arguments::{
+    ArgumentNames, BuiltInMacro, MEDIA, MacroNode, format_keyword_arguments,
+};
 use crate::query::request::error::QueryError;
 use hqdl_sql::blendsql::ReturnType;
+use hqdl_sql::blendsql::macros::MacroSuffix;
 use hqdl_sql::blendsql::macros::WrittenArgument;
+use hqdl_sql::blendsql::{MacroSignature, Subject};
 use hqdl_sql::{EditText, Edits};
 use hqdl_values::Type;
 use hqdl_values::format::{describe_json_error, format_name_list};
 use hqdl_values::problem::find_nearest;
 use hqdl_values::sql;
 
-/// Example of a call and its result, for a model that writes queries.
-pub(super) const USAGE: (&str, &str) = (
-    "{{LLMExtract('Facts about the film', t.text, '{\"title\": \"str\", \"year\": \"int\"}')}}.year",
-    "a field of each row's text; without `.year` all fields as a JSON object, with `.*` as columns. \
+/// The macro `LLMExtract`.
+pub(super) const EXTRACT: BuiltInMacro = BuiltInMacro {
+    signature: MacroSignature {
+        suffix: MacroSuffix::Field,
+        ..MacroSignature::new(Subject::Value, true)
+    },
+    usage: Some((
+        "{{LLMExtract('Facts about the film', t.text, '{\"title\": \"str\", \"year\": \"int\"}')}}.year",
+        "a field of each row's text; without `.year` all fields as a JSON object, with `.*` as columns. \
      Keyword arguments: context, model, {media}",
-);
+    )),
+    expand: |node, _| node.rewrite_extract(),
+};
 
 const QUESTION: ArgumentNames<'static> = &["question"];
 const VALUE: ArgumentNames<'static> = &["value", "values"];
@@ -54,7 +65,7 @@ struct ExtractedField {
 
 impl MacroNode<'_> {
     /// Returns the edit that replaces an extraction, including the `.field` after it.
-    pub(super) fn rewrite_extract(&self) -> Result<Edits, QueryError> {
+    fn rewrite_extract(&self) -> Result<Edits, QueryError> {
         let mut positional = self.written.arguments.iter().filter(|a| a.keyword.is_none());
         let has_question = positional.next().is_some_and(|a| a.text_content(self.text).is_some());
         let [question, value, schema, context, model, media] = if has_question {

@@ -7,20 +7,31 @@
 //! | `many=true` | `return_type='list[str]'` |
 //! | `other=true` | one more label, `'other'` |
 
-use crate::query::read::arguments::{ArgumentNames, MEDIA, MacroNode};
+use crate::query::read::arguments::{ArgumentNames, BuiltInMacro, MEDIA, MacroNode};
 use crate::query::request::error::QueryError;
 use hqdl_sql::blendsql::lexer::{Token, TokenKind};
 use hqdl_sql::blendsql::macros::WrittenArgument;
 use hqdl_sql::blendsql::split_legacy_column;
+use hqdl_sql::blendsql::{MacroSignature, Subject};
 use hqdl_sql::{EditText, Edits};
 use hqdl_values::sql;
 
 /// Example of a call and its result, for a model that writes queries.
-pub(super) const USAGE: (&str, &str) = (
+const USAGE: (&str, &str) = (
     "{{LLMClassify(t.note, ['complaint', 'praise'])}}",
     "the label of a list that fits the value of each row. Keyword arguments: question, many, other, \
      context, model, {media}",
 );
+
+/// The macro `LLMClassify`.
+pub(super) const CLASSIFY: BuiltInMacro = BuiltInMacro {
+    signature: MacroSignature {
+        literal_argument: Some((1, &["options", "labels"])),
+        ..MacroSignature::new(Subject::Value, false)
+    },
+    usage: Some(USAGE),
+    expand: |node, _| node.rewrite_classify(),
+};
 
 /// Label that `other=true` adds.
 const OTHER: &str = "other";

@@ -24,8 +24,8 @@
 //! | `{{DT(t.d, start='…', end='…')}}` | `(date(t.d) >= '…' AND date(t.d) <= '…')` |
 //! | `AI_FILTER(PROMPT('…', t.c))` and similar, in another dialect | an ingredient, see `vendor_calls` |
 
-use crate::query::read::arguments::{ArgumentNames, MacroNode};
-use crate::query::read::{dedup, extract, labels, nearest, rank};
+use crate::query::read::arguments::{ArgumentNames, BuiltInMacro, MacroNode};
+use crate::query::read::{dates, dedup, extract, labels, nearest, rank};
 use crate::query::request::Request;
 use crate::query::request::error::QueryError;
 use hqdl_spec::ingredients::{AskedOf, FunctionIngredient, FunctionKind, IngredientTable};
@@ -65,14 +65,10 @@ enum Macro<'s> {
     Describe(&'static str, &'static str),
     Image,
     Summary,
-    Reduce,
-    Classify,
-    Extract,
-    Rank,
-    Top,
-    Dedup,
+    /// The ingredient with this name, which answers about all values of a group.
+    Reduce(&'static str),
     Documents,
-    Dates,
+    BuiltIn(&'static BuiltInMacro),
     /// Not supported: the reason, and the alternative.
     Refused(&'static str, &'static str),
 }
@@ -94,17 +90,17 @@ const KNOWN: [(&str, Macro<'static>); 32] = [
     ("LLMMapList", Macro::Typed("LLMMap", "list[str]")),
     ("MultiLabelMap", Macro::Typed("LLMMap", "list[str]")),
     ("TableSummary", Macro::Summary),
-    ("LLMReduce", Macro::Reduce),
-    ("LLMAgg", Macro::Reduce),
-    ("LLMClassify", Macro::Classify),
-    ("LLMExtract", Macro::Extract),
-    ("LLMRank", Macro::Rank),
-    ("LLMTopK", Macro::Top),
-    ("LLMDedup", Macro::Dedup),
-    ("LLMCluster", Macro::Dedup),
+    ("LLMReduce", Macro::Reduce("LLMReduce")),
+    ("LLMAgg", Macro::Reduce("LLMReduce")),
+    ("LLMClassify", Macro::BuiltIn(&labels::CLASSIFY)),
+    ("LLMExtract", Macro::BuiltIn(&extract::EXTRACT)),
+    ("LLMRank", Macro::BuiltIn(&rank::RANK)),
+    ("LLMTopK", Macro::BuiltIn(&rank::TOP_K)),
+    ("LLMDedup", Macro::BuiltIn(&dedup::DEDUP)),
+    ("LLMCluster", Macro::BuiltIn(&dedup::DEDUP)),
     ("RAGQA", Macro::Documents),
     ("DocumentSearch", Macro::Documents),
-    ("DT", Macro::Dates),
+    ("DT", Macro::BuiltIn(&dates::DATES)),
     ("WebSearch", WEB),
     ("BingWebSearch", WEB),
     ("TavilySearch", WEB),
@@ -178,16 +174,18 @@ fn find_result_columns(query: &Query) -> Vec<usize> {
     found
 }
 
-/// Examples of macros and their results, for a model that writes queries. `{media}` stands for the
-/// keywords of all kinds of media.
-const MACRO_USAGES: [(&str, &str); 6] = [
-    labels::USAGE,
-    extract::USAGE,
-    rank::USAGE,
-    rank::TOP_USAGE,
-    dedup::USAGE,
-    nearest::SEARCH_USAGE,
-];
+/// Returns examples of macros and their results, for a model that writes queries.
+fn list_usages() -> Vec<(&'static str, &'static str)> {
+    let usage = |(_, found): &(_, Macro<'static>)| match found {
+        Macro::BuiltIn(built_in) => built_in.usage,
+        _ => None,
+    };
+    let mut usages: Vec<_> = KNOWN.iter().filter_map(usage).collect();
+    // A macro can have two names.
+    usages.dedup();
+    usages.push(nearest::SEARCH_USAGE);
+    usages
+}
 
 /// Returns a description of every call that a query can contain, one per line. Includes the calls
 /// that need embeddings if `has_embeddings` is true.
@@ -195,9 +193,9 @@ const MACRO_USAGES: [(&str, &str); 6] = [
 pub fn describe_calls(has_embeddings: bool) -> String {
     let mut text = ingredients::describe_calls();
     let of_embeddings = [EmbedFunction.usage(), SimilarityFunction.usage(), nearest::USAGE];
-    let of_embeddings = of_embeddings.iter().filter(|_| has_embeddings);
+    let of_embeddings = of_embeddings.into_iter().filter(|_| has_embeddings);
     let media = &MEDIA_KINDS.join(", ");
-    for (example, result) in MACRO_USAGES.iter().chain(of_embeddings) {
+    for (example, result) in list_usages().into_iter().chain(of_embeddings) {
         let result = result.replace("{media}", media);
         text.push_str(&format!("\n- {example}: {result}"));
     }
@@ -208,7 +206,7 @@ pub fn describe_calls(has_embeddings: bool) -> String {
 fn add_example(error: QueryError, name: &str) -> QueryError {
     let QueryError::Sql(mut problem) = error else { return error };
     let call = format!("{}(", name.to_lowercase());
-    let mut usages = MACRO_USAGES.iter().chain([&nearest::USAGE]);
+    let mut usages = list_usages().into_iter().chain([nearest::USAGE]);
     let usage = usages.find(|(example, _)| example.to_lowercase().contains(&call));
     let example = usage.map(|(example, _)| format!("write for example {example}"));
     problem.help = problem.help.or(example);
@@ -309,41 +307,35 @@ fn find_macro<'s>(own: &'s [IngredientTable], name: &str) -> Option<Macro<'s>> {
 impl Macro<'_> {
     /// Returns the signature by which the macro's calls are parsed.
     fn signature(self) -> MacroSignature {
-        let (subject, has_question) = match self {
-            Self::Typed("LLMQA", _) | Self::Summary => (Subject::Rows, true),
-            Self::Own(own) if own.of == AskedOf::Rows => (Subject::Rows, false),
-            Self::Own(IngredientTable {
-                function: Some(FunctionIngredient { kind: FunctionKind::Pairs, .. }),
-                ..
-            }) => (Subject::Pair, false),
-            Self::Own(_) | Self::Describe(..) | Self::Classify => (Subject::Value, false),
-            Self::Typed(..) | Self::Image | Self::Extract | Self::Rank => (Subject::Value, true),
-            Self::Reduce | Self::Top | Self::Documents => (Subject::Document, true),
-            Self::Dedup | Self::Dates | Self::Refused(..) => (Subject::Document, false),
-        };
-        let return_type = match self {
-            Self::Typed(_, name) => ReturnType::parse(name),
-            Self::Own(own) => return_type_name(own).and_then(|name| ReturnType::parse(&name)),
-            _ => None,
-        };
-        let suffix = match self {
-            Self::Extract => MacroSuffix::Field,
-            Self::Reduce | Self::Top => MacroSuffix::Filter,
-            _ => MacroSuffix::Nothing,
-        };
-        let literal_argument: Option<(usize, &[&str])> = match self {
-            Self::Classify => Some((1, &["options", "labels"])),
-            Self::Summary => Some((1, &["table", "context"])),
-            _ => None,
-        };
-        let is_aggregate = matches!(self, Self::Reduce);
-        MacroSignature {
-            subject,
-            return_type,
-            has_question,
-            literal_argument,
-            is_aggregate,
-            suffix,
+        match self {
+            Self::BuiltIn(built_in) => built_in.signature,
+            Self::Typed(ingredient, name) => {
+                let subject = if ingredient == "LLMQA" { Subject::Rows } else { Subject::Value };
+                let return_type = ReturnType::parse(name);
+                MacroSignature { return_type, ..MacroSignature::new(subject, true) }
+            }
+            Self::Own(own) => {
+                let subject = match &own.function {
+                    _ if own.of == AskedOf::Rows => Subject::Rows,
+                    Some(FunctionIngredient { kind: FunctionKind::Pairs, .. }) => Subject::Pair,
+                    _ => Subject::Value,
+                };
+                let return_type = return_type_name(own).and_then(|name| ReturnType::parse(&name));
+                MacroSignature { return_type, ..MacroSignature::new(subject, false) }
+            }
+            Self::Describe(..) => MacroSignature::new(Subject::Value, false),
+            Self::Image => MacroSignature::new(Subject::Value, true),
+            Self::Summary => MacroSignature {
+                literal_argument: Some((1, &["table", "context"])),
+                ..MacroSignature::new(Subject::Rows, true)
+            },
+            Self::Reduce(_) => MacroSignature {
+                is_aggregate: true,
+                suffix: MacroSuffix::Filter,
+                ..MacroSignature::new(Subject::Document, true)
+            },
+            Self::Documents => MacroSignature::new(Subject::Document, true),
+            Self::Refused(..) => MacroSignature::new(Subject::Document, false),
         }
     }
 }
@@ -383,14 +375,9 @@ impl MacroNode<'_> {
                 Ok(self.replace_head(&format!("LLMMap({image}")))
             }
             Macro::Summary => self.rewrite_summary(),
-            Macro::Reduce => self.rewrite_reduce(),
-            Macro::Classify => self.rewrite_classify(),
-            Macro::Rank => self.rewrite_rank(),
-            Macro::Extract => self.rewrite_extract(),
-            Macro::Top => self.rewrite_top_k(),
-            Macro::Dedup => self.rewrite_dedup(request.spec.embeddings.is_some()),
+            Macro::Reduce(ingredient) => self.rewrite_reduce(ingredient),
+            Macro::BuiltIn(built_in) => (built_in.expand)(self, request),
             Macro::Documents => self.rewrite_document_question(),
-            Macro::Dates => self.rewrite_date_filter(),
             Macro::Refused(why, instead) => Err(self.error_at_name(
                 format!("`{name}` cannot be called: {why}"),
                 "not an ingredient",

@@ -7,23 +7,38 @@
 //! | `{{LLMTopK('q', t.c, 3)}}` | `hq_best(t.c, {{LLMRank('q', t.c)}}, 3)` |
 //! | `{{LLMTopK('q', (SELECT c FROM t), 3)}}` | `(… SELECT hq_best(c, {{LLMRank('q', c)}}, 3) FROM …)` |
 
-use crate::query::read::arguments::{ArgumentNames, MEDIA, MacroNode, format_keyword_arguments};
+use crate::query::read::arguments::{
+    ArgumentNames, BuiltInMacro, MEDIA, MacroNode, format_keyword_arguments,
+};
 use crate::query::request::error::QueryError;
+use hqdl_sql::blendsql::macros::MacroSuffix;
 use hqdl_sql::blendsql::runtime::BEST_AGGREGATE;
+use hqdl_sql::blendsql::{MacroSignature, Subject};
 use hqdl_sql::{EditText, Edits};
 use hqdl_values::sql;
 
-/// Example of a call and its result, for a model that writes queries.
-pub(super) const USAGE: (&str, &str) = (
-    "ORDER BY {{LLMRank('How funny is it?', t.joke)}} DESC, t.joke LIMIT 3",
-    "a score from 0 to 10 of the value of each row. Keyword arguments: context, model, {media}",
-);
+/// The macro `LLMRank`.
+pub(super) const RANK: BuiltInMacro = BuiltInMacro {
+    signature: MacroSignature::new(Subject::Value, true),
+    usage: Some((
+        "ORDER BY {{LLMRank('How funny is it?', t.joke)}} DESC, t.joke LIMIT 3",
+        "a score from 0 to 10 of the value of each row. Keyword arguments: context, model, {media}",
+    )),
+    expand: |node, _| node.rewrite_rank(),
+};
 
-/// Example of a call and its result, for a model that writes queries.
-pub(super) const TOP_USAGE: (&str, &str) = (
-    "{{LLMTopK('How funny is it?', t.joke, 3)}}",
-    "the JSON list of the best values of a group. Keyword arguments: model, {media}",
-);
+/// The macro `LLMTopK`.
+pub(super) const TOP_K: BuiltInMacro = BuiltInMacro {
+    signature: MacroSignature {
+        suffix: MacroSuffix::Filter,
+        ..MacroSignature::new(Subject::Document, true)
+    },
+    usage: Some((
+        "{{LLMTopK('How funny is it?', t.joke, 3)}}",
+        "the JSON list of the best values of a group. Keyword arguments: model, {media}",
+    )),
+    expand: |node, _| node.rewrite_top_k(),
+};
 
 /// Scale of a score, appended to the criterion.
 const SCALE: &str = " (a number from 0 to 10; 10 is the best)";

@@ -1,5 +1,6 @@
-//! Ingredients, one per file: accepted arguments, subject and answer type. To add an ingredient,
-//! create its file and add the ingredient to [`list_ingredients`].
+//! Ingredients that ask the model themselves, one file for each kind: accepted arguments, subject and
+//! answer type. To add one, create its file (or a [`reduce::GroupIngredient`]) and add it to
+//! [`list_ingredients`]. If its arguments are rewritten, it is also a macro of the engine.
 
 mod answer;
 mod join;
@@ -18,7 +19,7 @@ pub use keyword::{Keyword, MEDIA_KEYWORDS, MEDIA_KINDS};
 pub use map::LlmMap;
 pub(in crate::blendsql) use map::SLOT;
 pub use qa::LlmQa;
-pub use reduce::LlmReduce;
+pub use reduce::LLM_REDUCE;
 pub use validate::LlmValidate;
 pub use vectors::{EmbedFunction, SimilarityFunction};
 
@@ -110,7 +111,7 @@ pub type IngredientRef = &'static dyn Ingredient;
 /// Returns all ingredients that are written in braces.
 #[must_use]
 pub fn list_ingredients() -> [IngredientRef; 5] {
-    [&LlmMap, &LlmQa, &LlmValidate, &LlmJoin, &LlmReduce]
+    [&LlmMap, &LlmQa, &LlmValidate, &LlmJoin, &LLM_REDUCE]
 }
 
 /// Describes every call that does not need embeddings, one per line: an example, what it returns,

@@ -1,21 +1,30 @@
-//! `LLMReduce`: answers an instruction about all values of a group together.
+//! Ingredients that answer an instruction about all values of a group together.
 
 use super::{Arguments, Ingredient, Keyword, Subject};
 use crate::blendsql::SqlError;
 
 /// The ingredient `{{LLMReduce('instruction', value)}}`.
-pub struct LlmReduce;
+pub static LLM_REDUCE: GroupIngredient = GroupIngredient {
+    name: "LLMReduce",
+    usage: (
+        "{{LLMReduce('Summarize the complaints', t.review)}}",
+        "one answer about all values of a group",
+    ),
+};
 
-impl Ingredient for LlmReduce {
+/// An ingredient that answers an instruction about all values of a group.
+pub struct GroupIngredient {
+    name: &'static str,
+    usage: (&'static str, &'static str),
+}
+
+impl Ingredient for GroupIngredient {
     fn name(&self) -> &'static str {
-        "LLMReduce"
+        self.name
     }
 
     fn usage(&self) -> (&'static str, &'static str) {
-        (
-            "{{LLMReduce('Summarize the complaints', t.review)}}",
-            "one answer about all values of a group",
-        )
+        self.usage
     }
 
     fn subject(&self) -> Subject {
@@ -36,17 +45,18 @@ impl Ingredient for LlmReduce {
     }
 
     fn validate_arguments(&self, arguments: &Arguments<'_>) -> Result<(), SqlError> {
+        let name = self.name;
         match arguments.values {
             [_] => Ok(()),
             [] => Err(SqlError::new(
                 arguments.close_span.clone(),
-                "`LLMReduce` has no values to reduce",
+                format!("`{name}` has no values to reduce"),
                 "expected a column or an expression before this",
             )
-            .with_help("write {{LLMReduce('…', t.column)}}")),
+            .with_help(format!("write {{{{{name}('…', t.column)}}}}"))),
             [_, second, ..] => Err(SqlError::new(
                 second.span(),
-                "`LLMReduce` reduces one value of each row",
+                format!("`{name}` reduces one value of each row"),
                 "one value too many",
             )
             .with_help("join the values of a row: t.a || ': ' || t.b")),

@@ -10,7 +10,9 @@
 //! `random()` would not.
 
 use super::super::replace_parts;
-use crate::blendsql::aggregates::{AGGREGATES, is_aggregate, is_aggregate_call, visit_own_exprs};
+use crate::blendsql::aggregates::{
+    is_aggregate, is_aggregate_call, is_aggregate_name, visit_own_exprs,
+};
 use crate::blendsql::frame::{Frame, is_random_function, joins_by_name, reads_table};
 use crate::blendsql::plan::analysis::Analysis;
 use crate::blendsql::plan::call_site::CallSite;
@@ -136,9 +138,7 @@ impl PossibleRowsBuilder<'_> {
                     None => !opaque && !around.ancestors().any(|f| f.find_alias(column).is_some()),
                 };
             }
-            ExprKind::Function { name, args, window: None, .. }
-                if AGGREGATES.contains(&name.as_str()) =>
-            {
+            ExprKind::Function { name, args, window: None, .. } if is_aggregate_name(name) => {
                 // An aggregate of outer columns belongs to the outer SELECT.
                 let mut deepest = None;
                 args.iter().for_each(|a| {
