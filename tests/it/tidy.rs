@@ -430,6 +430,40 @@ fn documents_refer_to_existing_files() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
+/// Modules in docs/architecture.md exist: the lower-case words of `a::b::c` are the end of a
+/// module's path, or a function in that module.
+#[test]
+fn the_architecture_names_existing_modules() {
+    let page = std::fs::read_to_string(root().join("docs/architecture.md")).unwrap();
+    let mut known = BTreeMap::new();
+    for src in source_roots() {
+        let name = src.parent().unwrap().file_name().unwrap().to_str().unwrap();
+        let name = name.strip_prefix("hqdl-").unwrap_or("hqdl").to_owned();
+        let path =
+            |(module, file): (Module, PathBuf)| ([vec![name.clone()], module].concat(), file);
+        known.extend(modules(&src).into_iter().map(path));
+    }
+    let path = regex::Regex::new(r"^[a-z_]+(::\w+)+$").unwrap();
+    let is_wrong = |code: &&str| {
+        let words = code.split("::").take_while(|word| word.starts_with(char::is_lowercase));
+        let words: Vec<String> = words.map(str::to_owned).collect();
+        let (last, outer) = words.split_last().unwrap();
+        let has_function = |(module, file): (&Module, &PathBuf)| {
+            module.ends_with(outer)
+                && std::fs::read_to_string(file).unwrap().contains(&format!("fn {last}"))
+        };
+        !known.keys().any(|module| module.ends_with(&words)) && !known.iter().any(has_function)
+    };
+    let wrong: Vec<&str> = page
+        .split('`')
+        .skip(1)
+        .step_by(2)
+        .filter(|code| path.is_match(code))
+        .filter(is_wrong)
+        .collect();
+    assert!(wrong.is_empty(), "docs/architecture.md names no module: {wrong:?}");
+}
+
 /// The documentation site contains every page of `docs/`.
 #[test]
 fn the_summary_lists_every_page() {

@@ -1,6 +1,8 @@
 //! Media that hqdl shows to a model: images and recordings.
 //!
-//! Each kind of medium has a file here and an entry in [`KINDS`]. Everything that differs between
+//! Each kind of medium has a file here and an entry in [`KINDS`]. Its field is in
+//! `file::ExpansionTable::media_fields`, and its keyword in
+//! `hqdl_sql::blendsql::ingredients::MEDIA_KEYWORDS`. Everything that differs between
 //! kinds is a field of [`MediaKind`]: the formats, recognized by their first bytes, the limits, the
 //! tokens, the part of a request in each API, and the words of prompts. Code elsewhere does not
 //! distinguish kinds.
