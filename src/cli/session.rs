@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::failure::Failure;
 use super::{CacheFlags, ModelFlags, OutputOptions};
 use crate::database::{Database, StoreError};
-use crate::facts::{Facts, FactsError, StatusCallback, is_server};
+use crate::facts::{Facts, FactsError, StatusCallback, is_cache_server};
 use crate::problem::Problems;
 use crate::session::{Cache, Session, SpecOverrides, user_cache_dir};
 use crate::spec::{Provider, UncheckedSpec};
@@ -126,7 +126,7 @@ pub fn select_cache(flags: &CacheFlags, command: &str) -> Cache {
 
 /// Returns the URL of the cache server, if the flags name one.
 pub fn server_url(flags: &CacheFlags) -> Option<String> {
-    let cache = flags.cache.as_deref().filter(|cache| is_server(cache))?;
+    let cache = flags.cache.as_deref().filter(|cache| is_cache_server(cache))?;
     Some(cache.to_string_lossy().into_owned())
 }
 

@@ -450,7 +450,7 @@ fn the_architecture_names_existing_modules() {
         let (last, outer) = words.split_last().unwrap();
         let has_function = |(module, file): (&Module, &PathBuf)| {
             module.ends_with(outer)
-                && std::fs::read_to_string(file).unwrap().contains(&format!("fn {last}"))
+                && std::fs::read_to_string(file).unwrap().contains(&format!("fn {last}("))
         };
         !known.keys().any(|module| module.ends_with(&words)) && !known.iter().any(has_function)
     };

@@ -43,9 +43,11 @@ impl ColumnType {
     /// Returns the type for values of a spec's column.
     #[must_use]
     pub fn from_kind(kind: Type) -> Self {
-        match kind.sql_type() {
-            "BOOLEAN" => Self::Boolean,
-            declared => Self::from_declared(Some(declared)),
+        match kind {
+            Type::Integer => Self::Integer,
+            Type::Real => Self::Real,
+            Type::Boolean => Self::Boolean,
+            Type::Text | Type::Date | Type::Url => Self::Text,
         }
     }
 

@@ -43,6 +43,11 @@ pub struct RequestKeys {
 /// Number of a request's first row.
 const FIRST_NUMBER: usize = 1;
 
+/// Returns the number of a row in a request.
+pub(super) fn number_of_row(row: usize) -> usize {
+    row + FIRST_NUMBER
+}
+
 /// Returns the row with this number in a request for `rows` rows.
 pub(super) fn row_of_number(number: usize, rows: usize) -> Option<usize> {
     number.checked_sub(FIRST_NUMBER).filter(|row| *row < rows)
@@ -239,7 +244,7 @@ impl RequestKeys {
 
     /// Returns true if a text is the number of a row.
     pub(super) fn is_number_of(&self, row: usize, text: &str) -> bool {
-        text == (row + FIRST_NUMBER).to_string()
+        text == number_of_row(row).to_string()
     }
 
     /// Returns true if a line begins with a row number that agrees with its label or key.

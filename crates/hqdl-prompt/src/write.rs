@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use serde_json::{Value as Json, json};
 
+use super::align::number_of_row;
 use super::{PromptRow, csv, label};
 use hqdl_spec::{Column, Echo, Expansion, Format, Shot, Type};
 use hqdl_values::Row;
@@ -17,10 +18,11 @@ pub(super) fn build_row_prefixes<'r>(
     echo: Echo,
 ) -> impl Iterator<Item = Json> {
     let prefixes: Vec<Json> = match echo {
-        Echo::Full => keys.enumerate().map(|(n, _)| (n + 1).into()).collect(),
+        Echo::Full => keys.enumerate().map(|(row, _)| number_of_row(row).into()).collect(),
         Echo::Short => {
             let row_tags = label::build_row_tags(keys);
-            row_tags.iter().enumerate().map(|(n, tag)| format!("{} {tag}", n + 1).into()).collect()
+            let number_tags = row_tags.iter().enumerate();
+            number_tags.map(|(row, tag)| format!("{} {tag}", number_of_row(row)).into()).collect()
         }
     };
     prefixes.into_iter()

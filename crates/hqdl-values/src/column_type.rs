@@ -34,7 +34,8 @@ struct TypeProperties {
     call_names: &'static [&'static str],
     /// Prompts with tables list the hints of all types, so a new hint changes these prompts.
     format_hint: Option<&'static str>,
-    /// Two example values in prompts. Prompts are parsed by them, so each type has its own.
+    /// Two example values in prompts: JSON literals, or texts if `json_type` is `string`. Prompts are
+    /// parsed by them, so each type has its own.
     examples: [&'static str; 2],
     /// Whether every value can be written on a line without quotes.
     is_short: bool,
@@ -251,6 +252,9 @@ mod tests {
         for (n, data_type) in Type::ALL.iter().enumerate() {
             let is_same = |other: &Type| other.examples()[0] == data_type.examples()[0];
             assert_eq!(Type::ALL.iter().position(is_same), Some(n));
+            let is_literal = |text| serde_json::from_str::<serde_json::Value>(text).is_ok();
+            let is_text = data_type.json_type() == "string";
+            assert!(is_text || data_type.examples().into_iter().all(is_literal), "{data_type:?}");
         }
     }
 }

@@ -24,8 +24,8 @@ const TOOL_NAME: &str = "rows";
 /// <https://platform.claude.com/docs/en/agents-and-tools/tool-use/overview> (at most 530).
 const SCHEMA_INSTRUCTIONS: u64 = 600;
 
-/// Profile of `https://api.anthropic.com/v1`. Its OpenAI-compatible endpoint ignores
-/// `response_format`, so hqdl sends none there, and has no prompt cache. See
+/// Profile of `https://api.anthropic.com/v1`. Its OpenAI-compatible endpoint has no prompt cache and
+/// ignores `response_format`, so hqdl sends none there. See
 /// <https://platform.claude.com/docs/en/api/openai-sdk>.
 const PROFILE: ProviderProfile = ProviderProfile {
     name: "Anthropic",

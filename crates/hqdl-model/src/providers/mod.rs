@@ -1,5 +1,5 @@
 //! Profiles of providers that speak a protocol of `OpenAI`. There is one file per provider, and one
-//! entry in `PROFILES`. A provider with its own protocol has its profile there.
+//! entry in `PROFILES`. The profile of a provider with another protocol is in the protocol's file.
 
 mod azure;
 mod gemini;

@@ -384,10 +384,14 @@ struct Intro {
 
 /// Returns an example value, which shows the type of the answer.
 fn build_example_value(data_type: Type, has_options: bool) -> Json {
-    match data_type.examples()[0] {
-        _ if has_options && data_type == Type::Text => "one of the options".into(),
-        text if data_type.json_type() == "string" => text.into(),
-        literal => serde_json::from_str(literal).unwrap_or_default(),
+    if has_options && data_type == Type::Text {
+        return "one of the options".into();
+    }
+    let example = data_type.examples()[0];
+    if data_type.json_type() == "string" {
+        example.into()
+    } else {
+        serde_json::from_str(example).unwrap_or_default()
     }
 }
 

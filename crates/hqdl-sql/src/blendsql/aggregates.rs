@@ -34,7 +34,7 @@ const AGGREGATES: [&str; 24] = [
 
 /// Returns true if a function is an aggregate. A SELECT that calls one returns groups.
 pub(super) fn is_aggregate_name(name: &str) -> bool {
-    AGGREGATES.contains(&name) || CALL_AGGREGATES.iter().any(|(_, function, _)| *function == name)
+    AGGREGATES.contains(&name) || CALL_AGGREGATES.iter().any(|aggregate| aggregate.function == name)
 }
 
 pub(super) fn is_aggregate_call(expr: &Expr) -> bool {

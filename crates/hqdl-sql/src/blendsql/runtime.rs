@@ -23,14 +23,30 @@ pub const SEARCH_AGGREGATE: &str = "hq_search";
 /// Name of the `LLMDedup` aggregate that builds clusters from pairs.
 pub const CLUSTERS_AGGREGATE: &str = "hq_clusters";
 
-/// Aggregates that replace a call: the call, the function, and the table that the function reads if
-/// the call's values are a query.
-pub const CALL_AGGREGATES: [(&str, &str, &str); 5] = [
-    ("LLMTopK", BEST_AGGREGATE, "hq_ranked"),
-    (NEAREST, NEAREST_AGGREGATE, "hq_values"),
-    (SEARCH, SEARCH_AGGREGATE, "hq_searched"),
-    ("LLMDedup", CLUSTERS_AGGREGATE, "hq_spellings"),
-    ("LLMReduce", Function::Texts.name(), "hq_reduced"),
+/// An aggregate that replaces a call.
+#[derive(Debug)]
+pub struct CallAggregate {
+    /// The call that the user writes, for messages.
+    pub call: &'static str,
+    /// The SQL function.
+    pub function: &'static str,
+    /// The table that the function reads if the call's values are a query.
+    pub table: &'static str,
+}
+
+impl CallAggregate {
+    const fn new(call: &'static str, function: &'static str, table: &'static str) -> Self {
+        Self { call, function, table }
+    }
+}
+
+/// All aggregates that replace a call.
+pub const CALL_AGGREGATES: [CallAggregate; 5] = [
+    CallAggregate::new("LLMTopK", BEST_AGGREGATE, "hq_ranked"),
+    CallAggregate::new(NEAREST, NEAREST_AGGREGATE, "hq_values"),
+    CallAggregate::new(SEARCH, SEARCH_AGGREGATE, "hq_searched"),
+    CallAggregate::new("LLMDedup", CLUSTERS_AGGREGATE, "hq_spellings"),
+    CallAggregate::new("LLMReduce", Function::Texts.name(), "hq_reduced"),
 ];
 
 /// Name of the `LLMDedup` function that maps a text to its canonical value.

@@ -544,7 +544,7 @@ mod tests {
         let mut statement = connection.prepare(sql)?;
         let names =
             statement.query_map([], |row| row.get(0))?.collect::<Result<Vec<String>, _>>()?;
-        let is_listed = |name: &String| CALL_AGGREGATES.iter().any(|(_, own, _)| own == name);
+        let is_listed = |name: &String| CALL_AGGREGATES.iter().any(|found| found.function == name);
         assert!(!names.is_empty() && names.iter().all(is_listed), "{names:?}");
         Ok(())
     }

@@ -115,11 +115,10 @@ pub(in crate::query) fn restore_ingredient_names(message: &str) -> String {
     if let Some((table, counts)) =
         message.strip_prefix("table ").and_then(|rest| rest.split_once(" has "))
         && let Some((count, _)) = counts.split_once(" values for 1 ")
-        && let mut aggregates = CALL_AGGREGATES.iter().filter(|(.., own)| *own == table)
         && let Some(ingredient) = match table {
             "hq_spec_values" => Some("search.values"),
             "hq_document" => Some("RAGQA"),
-            _ => aggregates.next().map(|(call, ..)| *call),
+            _ => CALL_AGGREGATES.iter().find(|found| found.table == table).map(|found| found.call),
         }
     {
         return format!("the query in `{ingredient}` returns {count} columns");
@@ -136,8 +135,8 @@ pub(in crate::query) fn restore_ingredient_names(message: &str) -> String {
     });
     match aggregate {
         Some(name) => {
-            let call = CALL_AGGREGATES.iter().find(|(_, function, _)| *function == name);
-            let name = call.map_or(name, |(call, ..)| call);
+            let aggregate = CALL_AGGREGATES.iter().find(|found| found.function == name);
+            let name = aggregate.map_or(name, |found| found.call);
             format!("the aggregate `{name}` is not allowed here")
         }
         None => message.to_owned(),

@@ -178,8 +178,8 @@ pub(in crate::query) fn find_failing_span(query: &Query, message: &str) -> Optio
     let (json, overflow) = (message.contains("JSON"), message.contains("integer overflow"));
     let suql_fragments = [" is not ", " is neither ", "division by zero", "out of range"];
     let suql = suql_fragments.iter().any(|fragment| message.contains(fragment));
-    let mut aggregates = CALL_AGGREGATES.iter().filter(|(call, ..)| message.contains(call));
-    let aggregate = aggregates.next().map(|(_, function, _)| *function);
+    let aggregate = CALL_AGGREGATES.iter().find(|found| message.contains(found.call));
+    let aggregate = aggregate.map(|found| found.function);
     let mut spans: Vec<Range<usize>> = Vec::new();
     query.visit_exprs(&mut |e| {
         let can_fail = match &e.kind {

@@ -27,7 +27,7 @@ pub(super) struct MacroNode<'t> {
     pub is_option_list: bool,
 }
 
-/// A macro that every query can use and that has a file of its own.
+/// A macro that every query can use, whose file has its signature and its expansion.
 #[derive(Debug)]
 pub(super) struct BuiltInMacro {
     pub signature: MacroSignature,

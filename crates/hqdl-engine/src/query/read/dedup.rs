@@ -44,7 +44,7 @@ const TRIGRAM_THRESHOLD: f64 = 0.3;
 
 impl MacroNode<'_> {
     /// Returns the edit that replaces the call with the canonical value of a row.
-    pub(super) fn rewrite_dedup(&self, has_embeddings: bool) -> Result<Edits, QueryError> {
+    fn rewrite_dedup(&self, has_embeddings: bool) -> Result<Edits, QueryError> {
         let arguments: [ArgumentNames<'_>; 8] = [
             &["value"],
             &["threshold"],

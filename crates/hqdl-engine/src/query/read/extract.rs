@@ -13,10 +13,8 @@ use crate::query::read::arguments::{
     ArgumentNames, BuiltInMacro, MEDIA, MacroNode, format_keyword_arguments,
 };
 use crate::query::request::error::QueryError;
-use hqdl_sql::blendsql::ReturnType;
-use hqdl_sql::blendsql::macros::MacroSuffix;
-use hqdl_sql::blendsql::macros::WrittenArgument;
-use hqdl_sql::blendsql::{MacroSignature, Subject};
+use hqdl_sql::blendsql::macros::{MacroSuffix, WrittenArgument};
+use hqdl_sql::blendsql::{MacroSignature, ReturnType, Subject};
 use hqdl_sql::{EditText, Edits};
 use hqdl_values::Type;
 use hqdl_values::format::{describe_json_error, format_name_list};

@@ -46,7 +46,7 @@ struct Label {
 
 impl MacroNode<'_> {
     /// Returns the edits that rewrite a classification as an `LLMMap`.
-    pub(super) fn rewrite_classify(&self) -> Result<Edits, QueryError> {
+    fn rewrite_classify(&self) -> Result<Edits, QueryError> {
         let arguments: [ArgumentNames<'_>; 8] = [
             &["value", "values"],
             &["options", "labels"],

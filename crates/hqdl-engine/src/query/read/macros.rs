@@ -73,7 +73,8 @@ enum Macro<'s> {
     Refused(&'static str, &'static str),
 }
 
-/// Macros that every query can use, by name.
+/// Macros that every query can use, by name. Prompts for writing queries list them in this order. Two
+/// names of one macro are neighbours.
 const KNOWN: [(&str, Macro<'static>); 32] = [
     ("LLM", Macro::Typed("LLMQA", "str")),
     ("LLMQAStr", Macro::Typed("LLMQA", "str")),
@@ -181,7 +182,7 @@ fn list_usages() -> Vec<(&'static str, &'static str)> {
         _ => None,
     };
     let mut usages: Vec<_> = KNOWN.iter().filter_map(usage).collect();
-    // A macro can have two names.
+    // Removes the second name of a macro.
     usages.dedup();
     usages.push(nearest::SEARCH_USAGE);
     usages

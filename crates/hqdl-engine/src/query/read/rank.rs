@@ -45,7 +45,7 @@ const SCALE: &str = " (a number from 0 to 10; 10 is the best)";
 
 impl MacroNode<'_> {
     /// Returns the edits that rewrite a ranking as an `LLMMap` that returns a score.
-    pub(super) fn rewrite_rank(&self) -> Result<Edits, QueryError> {
+    fn rewrite_rank(&self) -> Result<Edits, QueryError> {
         let arguments: [ArgumentNames<'_>; 5] =
             [&["question", "criterion"], &["value", "values"], &["context"], &["model"], MEDIA];
         let [question, value, ..] = self.match_all_arguments(arguments)?;
@@ -62,7 +62,7 @@ impl MacroNode<'_> {
     }
 
     /// Returns the edit that replaces an `LLMTopK` call with an aggregate.
-    pub(super) fn rewrite_top_k(&self) -> Result<Edits, QueryError> {
+    fn rewrite_top_k(&self) -> Result<Edits, QueryError> {
         let arguments: [ArgumentNames<'_>; 5] =
             [&["question", "criterion"], &["value", "values"], &["k"], &["model"], MEDIA];
         let [question, value, k, model, media] = self.match_all_arguments(arguments)?;
