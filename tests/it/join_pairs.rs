@@ -256,6 +256,59 @@ fn two_processes_share_the_pairs_of_a_join() {
     assert!(pairs.values().all(|times| *times == 1), "{pairs:?}");
 }
 
+/// A join in which each of 24 left values has its own list of candidates.
+fn blocked_project() -> ((Endpoint, Project), String) {
+    let both = project();
+    let values: Vec<String> =
+        ('a'..='x').map(|c| format!("('{}', 1)", c.to_string().repeat(5))).collect();
+    let values = values.join(", ");
+    both.1.execute_sql(&format!(
+        "DELETE FROM l; INSERT INTO l VALUES {values}; DELETE FROM r; INSERT INTO r VALUES {values}"
+    ));
+    both.0.add_fault(Fault::Latency(Duration::from_millis(100)), Frequency::Always);
+    (both, JOIN.replace("r.name)}}", "r.name, block='trigrams')}}"))
+}
+
+#[test]
+fn lists_of_a_blocked_join_are_sent_side_by_side() {
+    let (both, block) = blocked_project();
+    let (rows, pairs) = ask(&both, &block, &["--concurrency", "6"]);
+    assert_eq!((rows.as_array().unwrap().len(), pairs.len()), (24, 24));
+    assert_eq!((both.0.request_count(), both.0.most_in_flight()), (24, 6));
+    assert_eq!(ask(&both, &block, &[]).1, []);
+}
+
+/// A list whose requests fail does not stop the other lists, and only this list is asked again.
+#[test]
+fn a_failed_list_of_a_blocked_join_is_asked_again() {
+    let (both, block) = blocked_project();
+    let too_long = Fault::status(400, "too long", "context_length_exceeded");
+    both.0.add_fault_where(too_long, Frequency::Always, |question| {
+        question.rows.iter().any(|row| row.key_text().contains("aaaaa"))
+    });
+    let ended = query(&both.1, &block, &[]).expect_exit_code(1);
+    assert_eq!(ended.lines[0]["rows"].as_array().unwrap().len(), 23);
+    both.0.clear_faults();
+    let first = both.0.request_count();
+    let ended = query(&both.1, &block, &["--retry-failed"]).expect_exit_code(0);
+    assert_eq!(ended.lines[0]["rows"].as_array().unwrap().len(), 24);
+    let pairs: Vec<_> = pairs_since(&both.0, first).into_keys().collect();
+    assert_eq!(pairs, [("aaaaa".to_owned(), "aaaaa".to_owned())]);
+}
+
+#[test]
+fn two_processes_share_the_lists_of_a_blocked_join() {
+    let (both, block) = blocked_project();
+    let command =
+        || both.1.start_hqdl(&["query", "--spec", "specs/x.toml", "--json", block.as_str()]);
+    for command in [command(), command()] {
+        let ended = command.wait_for_exit().expect_exit_code(0);
+        assert_eq!(ended.lines[0]["rows"].as_array().unwrap().len(), 24);
+    }
+    let pairs = pairs_since(&both.0, 0);
+    assert!(pairs.len() == 24 && pairs.values().all(|times| *times == 1), "{pairs:?}");
+}
+
 /// A growing right side, and its pairs in a store on a server.
 #[test]
 #[cfg_attr(not(postgres), ignore = "PostgreSQL is not installed")]

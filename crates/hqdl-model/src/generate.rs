@@ -36,7 +36,7 @@ pub use self::claim::{ClaimedBatches, claim_row_batch};
 pub use self::claimed_by_others::ClaimedByOthers;
 use self::claimed_by_others::{Backlog, execute_step};
 pub use self::event::{Event, Listener, StopReason};
-use self::failure::DeferredRequest;
+use self::failure::{DeferredRequest, take_next_deferred_request};
 pub use self::frames::Frames;
 pub use self::model_run::{Events, ModelRun};
 pub use self::output_cap::OutputCap;
@@ -127,17 +127,17 @@ pub(crate) struct ArrivedReply<'a> {
     pub answers: Option<i64>,
 }
 
-/// Asks about all batches from the channel. Returns when the channel is closed and everything is
-/// stored, or after the first error that stops the run. Before it returns, it waits for the
-/// requests in flight, because they are paid for.
+/// Asks about all batches from the channel, each with the context of its expansion. Returns when the
+/// channel is closed and everything is stored, or after the first error that stops the run. Before
+/// it returns, it waits for the requests in flight, because they are paid for.
 ///
 /// # Errors
 /// [`StopReason`] of the first error that stops the run.
 pub async fn generate_facts(
-    context: Arc<Context>,
-    mut row_batches: mpsc::Receiver<RowBatch>,
+    run: Arc<ModelRun>,
+    mut row_batches: mpsc::Receiver<(Arc<Context>, RowBatch)>,
 ) -> Result<(), StopReason> {
-    let mut interrupt = context.run.interrupt.clone();
+    let mut interrupt = run.interrupt.clone();
     let mut tasks: JoinSet<Result<TaskOutcome, StopReason>> = JoinSet::new();
     // Requests that failed while no other request was answered.
     let mut deferred: Vec<DeferredRequest> = Vec::new();
@@ -148,7 +148,7 @@ pub async fn generate_facts(
     // Becomes true when the run must end, for any reason. Waits then end, and no more requests are
     // sent.
     let (stop, stopping) = watch::channel(false);
-    let slots = Arc::new(Slots::new(context.run.concurrency, context.run.facts.is_high_latency()));
+    let slots = Arc::new(Slots::new(run.concurrency, run.facts.is_high_latency()));
     let control = RunControl { stopping, slots: Arc::clone(&slots) };
     loop {
         let has_capacity = stop_reason.is_none() && tasks.len() < slots.max_requests();
@@ -156,14 +156,14 @@ pub async fn generate_facts(
             && (!is_open || backlog.is_full())
             && let Some(step) = backlog.next_step()
         {
-            tasks.spawn(execute_step(Arc::clone(&context), step, control.clone()));
+            tasks.spawn(execute_step(Arc::clone(&run), step, control.clone()));
             continue;
         }
         if has_capacity
-            && let Some(pending) =
-                context.take_next_deferred_request(&mut deferred, !is_open && tasks.is_empty())
+            && let Some((context, pending)) =
+                take_next_deferred_request(&run, &mut deferred, !is_open && tasks.is_empty())
         {
-            tasks.spawn(process_batch(Arc::clone(&context), pending, control.clone()));
+            tasks.spawn(process_batch(context, pending, control.clone()));
             continue;
         }
         if tasks.is_empty() && (!is_open || stop_reason.is_some()) {
@@ -191,9 +191,9 @@ pub async fn generate_facts(
             }
             row_batch = row_batches.recv(), if is_open && has_capacity => {
                 match row_batch {
-                    Some(row_batch) => {
+                    Some((context, row_batch)) => {
                         let todo = vec![PendingRequest::new(row_batch)];
-                        tasks.spawn(process_batch(Arc::clone(&context), todo, control.clone()));
+                        tasks.spawn(process_batch(context, todo, control.clone()));
                     }
                     None => is_open = false,
                 }
@@ -202,7 +202,7 @@ pub async fn generate_facts(
             // though the channel is open.
             () = tokio::time::sleep(RECHECK_DELAY), if has_capacity && is_open && !backlog.is_empty() => {
                 if let Some(next) = backlog.next_step() {
-                    tasks.spawn(execute_step(Arc::clone(&context), next, control.clone()));
+                    tasks.spawn(execute_step(Arc::clone(&run), next, control.clone()));
                 }
             }
         }
@@ -213,11 +213,11 @@ pub async fn generate_facts(
         }
     }
     for deferred_request in deferred {
-        context.fail_deferred_request(deferred_request).await?;
+        deferred_request.store_failure().await?;
     }
     // If no request was ever answered, even a few failures mean that the endpoint is gone.
-    let stop_reason = stop_reason
-        .or_else(|| context.run.circuit_breaker.failure_without_answers().map(StopReason::Gone));
+    let stop_reason =
+        stop_reason.or_else(|| run.circuit_breaker.failure_without_answers().map(StopReason::Gone));
     if let Some(reason) = &stop_reason {
         info!(%reason, "stops before its end");
     }
@@ -281,9 +281,12 @@ async fn process_batch(
             });
         }
         let claimed = context.claim_batch(row_batch).await?;
-        outcome.claimed_by_others.extend(
-            claimed.claimed_by_others.into_iter().map(|e| ClaimedByOthers { attempt, ..e }),
-        );
+        outcome.claimed_by_others.extend(claimed.claimed_by_others.into_iter().map(
+            |(row_batch, first_key)| {
+                let context = Arc::clone(&context);
+                ClaimedByOthers { context, row_batch, first_key, attempt }
+            },
+        ));
         for row_batch in claimed.batches {
             let span = debug_span!(
                 "request",
@@ -306,7 +309,7 @@ async fn process_batch(
 /// Sends one request and stores the answers. Returns the rows to request again, and the request
 /// itself if it must be deferred.
 async fn send_request(
-    context: &Context,
+    context: &Arc<Context>,
     pending: PendingRequest,
     control: &RunControl,
 ) -> Result<(Vec<PendingRequest>, Option<DeferredRequest>), StopReason> {

@@ -146,12 +146,12 @@ impl Materializer<'_> {
         let known_keys = Some(Arc::clone(&coverage.expansion_keys));
         let context = Arc::new(Context { skip_batched: true, known_keys, ..context });
         let (sender, row_batches) = mpsc::channel(2 * self.spec.limits.concurrency as usize);
-        let task = run.runtime.spawn(generate::generate_facts(Arc::clone(&context), row_batches));
+        let task = run.runtime.spawn(generate::generate_facts(Arc::clone(model_run), row_batches));
         // Walk the keys on this thread, because a SQLite connection stays on one thread.
         let (mut passed_cells, mut was_sent) = (0, true);
         let walked = self.for_each_row_batch((n, model), coverage, &mut |row_batch| {
             passed_cells += (row_batch.columns.len() * row_batch.missing_rows.len()) as u64;
-            sender.blocking_send(row_batch).map_err(|_| {
+            sender.blocking_send((Arc::clone(&context), row_batch)).map_err(|_| {
                 was_sent = false;
                 WalkError::Closed
             })

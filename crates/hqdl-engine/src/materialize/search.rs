@@ -62,18 +62,21 @@ impl Materializer<'_> {
                 ..ModelRun::new(&self.spec, model, self.facts, run.id, events, interrupt)?
             };
             let (expansion, requirements) = (stored.expansion, stored.requirements);
-            let context = Context::new(&Arc::new(search_run), expansion, requirements, choice);
+            let search_run = Arc::new(search_run);
+            let context = Context::new(&search_run, expansion, requirements, choice);
+            let context = Arc::new(context);
             let (sender, batches) = mpsc::channel(rows.len());
             for (_, missing_row) in rows {
                 // The channel has capacity for all rows.
-                let _ = sender.try_send(RowBatch {
+                let row_batch = RowBatch {
                     columns: vec![0],
                     source_columns: vec![0],
                     missing_rows: vec![missing_row],
-                });
+                };
+                let _ = sender.try_send((Arc::clone(&context), row_batch));
             }
             drop(sender);
-            let searches = generate::generate_facts(Arc::new(context), batches);
+            let searches = generate::generate_facts(search_run, batches);
             match run.runtime.block_on(async { tokio::spawn(searches).await }) {
                 Ok(Ok(()) | Err(StopReason::Gone(_))) => {}
                 Ok(Err(stopped)) => report.stop_reason = Some(Arc::new(stopped)),

@@ -211,16 +211,17 @@ impl<'w> Materializer<'w> {
             budget: Arc::clone(&model_run.budget),
             ..ModelRun::new(&self.spec, endpoint, self.facts, run.id, events, interrupt)?
         };
-        let context = Arc::new(Context::new(&Arc::new(unify_run), expansion, requirements, choice));
+        let unify_run = Arc::new(unify_run);
+        let context = Arc::new(Context::new(&unify_run, expansion, requirements, choice));
         let (sender, receiver) = mpsc::channel(row_batches.len().max(1));
         for row_batch in row_batches {
             // The channel has capacity for all batches.
-            let _ = sender.try_send(row_batch);
+            let _ = sender.try_send((Arc::clone(&context), row_batch));
         }
         drop(sender);
         let result = run
             .runtime
-            .block_on(async { tokio::spawn(generate::generate_facts(context, receiver)).await });
+            .block_on(async { tokio::spawn(generate::generate_facts(unify_run, receiver)).await });
         match result {
             Ok(Ok(())) => {}
             Ok(Err(stopped)) => report.stop_reason = Some(Arc::new(stopped)),

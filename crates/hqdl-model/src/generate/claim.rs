@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
-use super::claimed_by_others::ClaimedByOthers;
 use super::{Context, StopReason};
 use crate::plan::{MissingRow, RowBatch};
 use hqdl_facts::{CellLookup, CellRequirements, Claim, ClaimKey, Facts, FactsError};
@@ -12,8 +11,8 @@ use hqdl_facts::{CellLookup, CellRequirements, Claim, ClaimKey, Facts, FactsErro
 pub struct ClaimedBatches {
     /// Row batches to request. Their cells stay claimed until this value is dropped.
     pub batches: Vec<RowBatch>,
-    /// Rows that other runs have claimed.
-    pub(super) claimed_by_others: Vec<ClaimedByOthers>,
+    /// Rows with cells that other runs have claimed, and the claim key of the first of these cells.
+    pub(super) claimed_by_others: Vec<(RowBatch, ClaimKey)>,
     /// Number of cells that other runs have answered since they were found missing.
     answered_cells: u64,
     _claim: Claim,
@@ -88,7 +87,7 @@ pub async fn claim_row_batch(
         .filter_map(|row_batch| {
             let first_key =
                 claim_key_of(row_batch.missing_rows.first()?, row_batch.columns.first()?)?;
-            Some(ClaimedByOthers { row_batch, first_key, attempt: 1 })
+            Some((row_batch, first_key))
         })
         .collect();
     Ok(ClaimedBatches {

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::{
-    Context, PendingRequest, RowBatch, RunControl, StopReason, TaskOutcome, process_batch,
-    wait_for_stop,
+    Context, ModelRun, PendingRequest, RowBatch, RunControl, StopReason, TaskOutcome,
+    process_batch, wait_for_stop,
 };
 use crate::REPORTED_WAIT;
 use hqdl_facts::{CellLookup, ClaimKey};
@@ -21,6 +21,7 @@ const LOOKUP_BATCHES: usize = 500;
 
 /// Rows with cells that other runs have claimed.
 pub struct ClaimedByOthers {
+    pub(super) context: Arc<Context>,
     pub(super) row_batch: RowBatch,
     /// Claim key of the first of these cells.
     pub(super) first_key: ClaimKey,
@@ -73,17 +74,17 @@ impl Backlog {
 }
 
 pub(super) async fn execute_step(
-    context: Arc<Context>,
+    run: Arc<ModelRun>,
     step: NextStep,
     control: RunControl,
 ) -> Result<TaskOutcome, StopReason> {
     match step {
-        NextStep::LookUp(rows) => context.look_up_rows(rows).await,
-        NextStep::Wait(ClaimedByOthers { row_batch, first_key, attempt }) => {
+        NextStep::LookUp(rows) => look_up_rows(&run, rows).await,
+        NextStep::Wait(ClaimedByOthers { context, row_batch, first_key, attempt }) => {
             // The run holds no claim while it waits.
             tokio::select! {
                 biased;
-                released = context.run.facts.wait_for_release(&first_key) => released?,
+                released = run.facts.wait_for_release(&first_key) => released?,
                 () = wait_for_stop(&control.stopping) => return Ok(TaskOutcome::default()),
                 () = report_claims(&context) => {}
             }
@@ -105,36 +106,37 @@ async fn report_claims(context: &Context) {
     }
 }
 
-impl Context {
-    /// Looks up which rows are known now, and removes them from the queue.
-    async fn look_up_rows(&self, rows: Vec<ClaimedByOthers>) -> Result<TaskOutcome, StopReason> {
-        let missing_rows = rows.iter().flat_map(|row| &row.row_batch.missing_rows);
-        let entities: Vec<_> = missing_rows.map(|missing_row| &missing_row.entity).collect();
-        let mut records = self.run.facts.get_latest_records(&entities).await?.into_iter();
-        let mut missing = Vec::new();
-        for mut row in rows {
-            let columns = &row.row_batch.columns;
-            row.row_batch.missing_rows.retain(|_| {
-                let record = records.next().flatten();
-                let is_known = |c: &usize| {
-                    matches!(
-                        self.requirements.look_up_cell(record.as_ref(), *c),
-                        CellLookup::Known(_)
-                    )
-                };
-                let known = columns.iter().all(is_known);
-                if known {
-                    self.run.answered_by_others.fetch_add(columns.len() as u64, Ordering::Relaxed);
-                }
-                !known
-            });
-            let first_key = row.row_batch.missing_rows.first().zip(row.row_batch.columns.first());
-            if let Some(first_key) = first_key
-                .and_then(|(missing_row, c)| self.requirements.claim_key(&missing_row.entity, *c))
-            {
-                missing.push(ClaimedByOthers { first_key, ..row });
+/// Looks up which rows are known now, and removes them from the queue.
+async fn look_up_rows(
+    run: &ModelRun,
+    rows: Vec<ClaimedByOthers>,
+) -> Result<TaskOutcome, StopReason> {
+    let missing_rows = rows.iter().flat_map(|row| &row.row_batch.missing_rows);
+    let entities: Vec<_> = missing_rows.map(|missing_row| &missing_row.entity).collect();
+    let mut records = run.facts.get_latest_records(&entities).await?.into_iter();
+    let mut missing = Vec::new();
+    for mut row in rows {
+        let columns = &row.row_batch.columns;
+        row.row_batch.missing_rows.retain(|_| {
+            let record = records.next().flatten();
+            let is_known = |c: &usize| {
+                matches!(
+                    row.context.requirements.look_up_cell(record.as_ref(), *c),
+                    CellLookup::Known(_)
+                )
+            };
+            let known = columns.iter().all(is_known);
+            if known {
+                run.answered_by_others.fetch_add(columns.len() as u64, Ordering::Relaxed);
             }
+            !known
+        });
+        let first_key = row.row_batch.missing_rows.first().zip(row.row_batch.columns.first());
+        if let Some(first_key) = first_key.and_then(|(missing_row, c)| {
+            row.context.requirements.claim_key(&missing_row.entity, *c)
+        }) {
+            missing.push(ClaimedByOthers { first_key, ..row });
         }
-        Ok(TaskOutcome { missing, ..TaskOutcome::default() })
     }
+    Ok(TaskOutcome { missing, ..TaskOutcome::default() })
 }

@@ -1,8 +1,10 @@
 //! Handles a request that failed as a whole: splits it, defers it, or stores its cells as failed.
 
+use std::sync::Arc;
+
 use super::circuit_breaker::EndpointHealth;
 use super::packing::split_in_half;
-use super::{Context, Event, MAX_ATTEMPTS, PendingRequest, StopReason};
+use super::{Context, Event, MAX_ATTEMPTS, ModelRun, PendingRequest, StopReason};
 use crate::ModelError;
 use crate::plan::RowBatch;
 use hqdl_facts::Completion;
@@ -10,6 +12,7 @@ use hqdl_values::cell::State;
 
 /// A deferred request: it failed while no other request was answered.
 pub(super) struct DeferredRequest {
+    context: Arc<Context>,
     row_batch: RowBatch,
     attempt: u32,
     /// Number of answers when the request was sent.
@@ -22,7 +25,7 @@ impl Context {
     /// Handles a failed request. Returns the rows to request now, and the request itself if it must
     /// be deferred.
     pub(super) async fn retry_or_store_failure(
-        &self,
+        self: &Arc<Self>,
         pending: PendingRequest,
         completion: Completion,
         error: ModelError,
@@ -87,6 +90,7 @@ impl Context {
                 }
                 if !is_single {
                     let deferred = DeferredRequest {
+                        context: Arc::clone(self),
                         row_batch,
                         attempt,
                         since_answers,
@@ -94,7 +98,7 @@ impl Context {
                         reason: error.to_string(),
                     };
                     return Ok(match health {
-                        EndpointHealth::Alive => (self.split_deferred_request(&deferred), None),
+                        EndpointHealth::Alive => (deferred.split_rows(), None),
                         _ => (Vec::new(), Some(deferred)),
                     });
                 }
@@ -130,36 +134,37 @@ impl Context {
         }
         health
     }
+}
 
-    /// Returns the parts of a deferred request that can be sent now, because the endpoint has
-    /// answered since or no other request is left (`is_last`).
-    pub(super) fn take_next_deferred_request(
-        &self,
-        deferred: &mut Vec<DeferredRequest>,
-        is_last: bool,
-    ) -> Option<Vec<PendingRequest>> {
-        let answers = self.run.circuit_breaker.answer_count();
-        let position = deferred.iter().position(|a| is_last || answers > a.since_answers)?;
-        Some(self.split_deferred_request(&deferred.swap_remove(position)))
+impl DeferredRequest {
+    /// Gives up the request and stores its rows as failed.
+    pub(super) async fn store_failure(self) -> Result<(), StopReason> {
+        let Self { context, row_batch, completion, reason, .. } = self;
+        (context.run.events.listener)(&Event::Failed(reason.clone()));
+        context.store_failed_cells(&row_batch, completion, State::Error, &reason, None).await
     }
 
-    /// Gives up a deferred request and stores its rows as failed.
-    pub(super) async fn fail_deferred_request(
-        &self,
-        deferred: DeferredRequest,
-    ) -> Result<(), StopReason> {
-        let DeferredRequest { row_batch, completion, reason, .. } = deferred;
-        (self.run.events.listener)(&Event::Failed(reason.clone()));
-        self.store_failed_cells(&row_batch, completion, State::Error, &reason, None).await
-    }
-
-    fn split_deferred_request(&self, deferred: &DeferredRequest) -> Vec<PendingRequest> {
-        let piece_since = Some(self.run.circuit_breaker.answer_count());
-        let halves = split_in_half(&deferred.row_batch, deferred.attempt).into_iter();
+    fn split_rows(&self) -> Vec<PendingRequest> {
+        let piece_since = Some(self.context.run.circuit_breaker.answer_count());
+        let halves = split_in_half(&self.row_batch, self.attempt).into_iter();
         halves
             .map(|(row_batch, attempt)| PendingRequest { row_batch, attempt, piece_since })
             .collect()
     }
+}
+
+/// Removes a deferred request that can be sent now, because the endpoint has answered since or no
+/// other request is left (`is_last`). Returns its parts, with their context.
+pub(super) fn take_next_deferred_request(
+    run: &ModelRun,
+    deferred: &mut Vec<DeferredRequest>,
+    is_last: bool,
+) -> Option<(Arc<Context>, Vec<PendingRequest>)> {
+    let answers = run.circuit_breaker.answer_count();
+    let position = deferred.iter().position(|a| is_last || answers > a.since_answers)?;
+    let request = deferred.swap_remove(position);
+    let parts = request.split_rows();
+    Some((request.context, parts))
 }
 
 fn split_into_rows(row_batch: &RowBatch, attempt: u32) -> Vec<(RowBatch, u32)> {

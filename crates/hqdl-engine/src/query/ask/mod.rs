@@ -21,7 +21,6 @@ use crate::query::cells::targets::{Counts, Demand, TargetExpansion};
 use crate::query::request::Request;
 use crate::query::request::error::QueryError;
 use hqdl_facts::Outcome;
-use hqdl_model::ModelChoice;
 use hqdl_model::generate::{self, Context, Event, Events, ModelRun};
 use hqdl_model::plan::RowBatch;
 use hqdl_spec::Expansion;
@@ -142,25 +141,7 @@ impl<'a> QueryRun<'a> {
             }
         }
         demands.retain(|d| !targets[d.target()].has_embeddings());
-        for demands in group_by_target(&demands) {
-            let target = &targets[demands[0].target()];
-            let (expansion, cells) = (target.expansion.name.clone(), demands.len() as u64);
-            (self.request.listener)(&Event::Begin { expansion, cells });
-            self.load_evidence(&target.expansion)?;
-            let models = self.request.choose_models(&target.expansion);
-            for (model, demands) in split_by_model(target, demands) {
-                let choice = &models.choices()[model];
-                let mut selector = PassageSelector {
-                    max_tokens: self.request.spec.limits.passage_tokens,
-                    model: &choice.tokenizer,
-                    compare: &mut |question, passages| {
-                        self.compute_question_similarities(question, passages)
-                    },
-                };
-                let row_batches = build_row_batches(target, &demands, choice.rows, &mut selector)?;
-                self.send_row_batches(target, (model, choice.clone()), row_batches)?;
-            }
-        }
+        self.send_requests(targets, &demands)?;
         let newly_found = self.run.answered_by_others.swap(0, Ordering::Relaxed);
         counts.asked += (demands.len() as u64).saturating_sub(newly_found);
         counts.reused += newly_found;
@@ -181,6 +162,49 @@ impl<'a> QueryRun<'a> {
         }
     }
 
+    /// Sends the requests for sorted demands. The requests about all expansions are sent side by
+    /// side, within the run's limits.
+    ///
+    /// # Errors
+    /// Returns [`QueryError`] if an error stops the run.
+    fn send_requests(
+        &self,
+        targets: &[TargetExpansion],
+        demands: &[Demand],
+    ) -> Result<(), QueryError> {
+        let expansion_of = |demand: &Demand| &targets[demand.target()].expansion;
+        for demands in demands.chunk_by(|a, b| expansion_of(a).name == expansion_of(b).name) {
+            let expansion = expansion_of(&demands[0]).name.clone();
+            let cells = demands.len() as u64;
+            (self.request.listener)(&Event::Begin { expansion, cells });
+        }
+        let mut groups = Vec::new();
+        for demands in group_by_target(demands) {
+            let target = &targets[demands[0].target()];
+            self.load_evidence(&target.expansion)?;
+            groups.extend(split_by_model(target, demands).into_iter().map(|of| (target, of)));
+        }
+        let mut row_batches = Vec::new();
+        for (target, (model, demands)) in &groups {
+            let models = self.request.choose_models(&target.expansion);
+            let choice = &models.choices()[*model];
+            let mut selector = PassageSelector {
+                max_tokens: self.request.spec.limits.passage_tokens,
+                model: &choice.tokenizer,
+                compare: &mut |question, passages| {
+                    self.compute_question_similarities(question, passages)
+                },
+            };
+            let batches = build_row_batches(target, demands, choice.rows, &mut selector)?;
+            let expansion = Arc::clone(&target.expansion);
+            let requirements = Arc::clone(target.requirements.model_requirements(*model));
+            let context = Context::new(&self.run, expansion, requirements, choice.clone());
+            let context = Arc::new(context);
+            row_batches.push(batches.map(move |row_batch| (Arc::clone(&context), row_batch)));
+        }
+        self.send_row_batches(row_batches.into_iter().flatten())
+    }
+
     /// Loads the documents of an expansion, if it has any, once per run.
     ///
     /// # Errors
@@ -195,19 +219,14 @@ impl<'a> QueryRun<'a> {
         Ok(())
     }
 
-    /// Sends the row batches of one expansion to one of its models.
+    /// Sends row batches, each with the context of its expansion and model.
     ///
     /// # Errors
     /// Returns [`QueryError::Stopped`] if the run must stop.
     fn send_row_batches(
         &self,
-        target: &TargetExpansion,
-        (model, choice): (usize, ModelChoice),
-        row_batches: impl Iterator<Item = RowBatch>,
+        row_batches: impl Iterator<Item = (Arc<Context>, RowBatch)>,
     ) -> Result<(), QueryError> {
-        let expansion = Arc::clone(&target.expansion);
-        let requirements = Arc::clone(target.requirements.model_requirements(model));
-        let context = Arc::new(Context::new(&self.run, expansion, requirements, choice));
         let (send, receive) = mpsc::channel(2 * self.run.concurrency);
         let result = self.runtime.block_on(async move {
             let feeding = async move {
@@ -217,7 +236,8 @@ impl<'a> QueryRun<'a> {
                     }
                 }
             };
-            let (result, ()) = tokio::join!(generate::generate_facts(context, receive), feeding);
+            let (result, ()) =
+                tokio::join!(generate::generate_facts(Arc::clone(&self.run), receive), feeding);
             result
         });
         Ok(result?)

@@ -88,14 +88,13 @@ impl Engine<'_, '_> {
         let questions =
             JoinQuestions::collect(&mut asked_lists, lookups, runtime, request, &mut counts)?;
         for (list, lookups) in questions.by_list {
-            let mut asked = PartnerQuestions::new(join, list, &lookups, request, &mut counts)?;
-            let [target] = asked.targets;
+            let mut asked = PartnerQuestions::new(0, join, list, &lookups, request, &mut counts)?;
             if !asked.demands.is_empty() {
                 asked.demands.sort_unstable();
-                self.add_entities(&target, &asked.demands, batching, bound)?;
+                self.add_entities(&asked.target, &asked.demands, batching, bound)?;
                 let columns = BTreeSet::from([0]);
                 let single =
-                    self.estimate_largest_request(&target, &asked.demands, &columns, bound)?;
+                    self.estimate_largest_request(&asked.target, &asked.demands, &columns, bound)?;
                 raise_usage(&mut largest, &single);
             }
         }

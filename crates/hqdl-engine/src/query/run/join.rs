@@ -220,10 +220,8 @@ pub fn ask_about_pairs(
     let mut asker = PairAsker::new(asked_lists, runtime, query_run, request);
     let mut by_list = questions.by_list;
     loop {
-        for lookups in by_list.into_values() {
-            for chunk in lookups.chunks(asker.chunk_size) {
-                asker.ask_unless_claimed(chunk)?;
-            }
+        for chunk in group_into_chunks(by_list.into_values(), asker.chunk_size) {
+            asker.ask_unless_claimed(&chunk)?;
         }
         let Some(key) = asker.awaited.take() else { break };
         asker.wait_for_release(&key)?;
@@ -307,32 +305,35 @@ impl<'p, 'r> PairAsker<'p, 'r> {
         let questions =
             JoinQuestions::answer_known_pairs(asked_lists, own, self.runtime, self.request)?;
         self.postponed.extend(others.into_iter().cloned());
-        for (list, lookups) in questions.by_list {
-            self.ask_about_list(list, lookups)?;
-        }
-        Ok(())
+        self.ask_about_lists(questions.by_list)
     }
 
-    fn ask_about_list(
+    /// Sends the questions about all lists side by side.
+    fn ask_about_lists(
         &mut self,
-        list: Vec<String>,
-        lookups: Vec<JoinLookup>,
+        by_list: BTreeMap<Vec<String>, Vec<JoinLookup>>,
     ) -> Result<(), QueryError> {
-        self.asked_lists.add_asked_list(&list, self.request)?;
         let (request, counts) = (self.request, &mut self.counts);
-        let join = &self.asked_lists.join;
-        let mut partners = PartnerQuestions::new(join, list, &lookups, request, counts)?;
-        if !partners.demands.is_empty() {
-            let demands = std::mem::take(&mut partners.demands);
-            self.query_run.send_demands(&mut partners.targets, demands, counts)?;
+        let (mut targets, mut demands, mut asked) = (Vec::new(), Vec::new(), Vec::new());
+        for (list, lookups) in by_list {
+            self.asked_lists.add_asked_list(&list, request)?;
+            let (n, join) = (targets.len(), &self.asked_lists.join);
+            let partners = PartnerQuestions::new(n, join, list, &lookups, request, counts)?;
+            targets.push(partners.target);
+            demands.extend(partners.demands);
+            asked.push(lookups.into_iter().zip(partners.entities));
+        }
+        if !demands.is_empty() {
+            self.query_run.send_demands(&mut targets, demands, counts)?;
         }
         let mut runtime = lock_runtime(self.runtime);
-        for ((_, canonical_bytes, rights), entity) in lookups.into_iter().zip(partners.entities) {
-            let facts = request.facts.sync();
-            let cell =
-                partners.targets[0].look_up_cell(entity, 0, facts, None, &mut Counts::default())?;
-            let pairs = &mut runtime.data.joins[self.asked_lists.number];
-            store_pairs(pairs, canonical_bytes, rights, cell);
+        let pairs = &mut runtime.data.joins[self.asked_lists.number];
+        for (target, lookups) in targets.iter_mut().zip(asked) {
+            for ((_, canonical_bytes, rights), entity) in lookups {
+                let (facts, counts) = (request.facts.sync(), &mut Counts::default());
+                let cell = target.look_up_cell(entity, 0, facts, None, counts)?;
+                store_pairs(pairs, canonical_bytes, rights, cell);
+            }
         }
         Ok(())
     }
@@ -355,7 +356,7 @@ impl<'p, 'r> PairAsker<'p, 'r> {
 /// Questions about the left values that share a list.
 pub(in crate::query) struct PartnerQuestions {
     /// Expansion that asks the questions.
-    pub targets: [TargetExpansion; 1],
+    pub target: TargetExpansion,
     /// Entity index of each left value.
     entities: Vec<usize>,
     /// Cells that are not known yet.
@@ -363,7 +364,12 @@ pub(in crate::query) struct PartnerQuestions {
 }
 
 impl PartnerQuestions {
+    /// Builds the questions; `n` is the index of their expansion among those of the demands.
+    ///
+    /// # Errors
+    /// Returns [`QueryError`] if the facts cannot be read.
     pub fn new(
+        n: usize,
         join: &JoinCall,
         list: Vec<String>,
         lookups: &[JoinLookup],
@@ -372,22 +378,42 @@ impl PartnerQuestions {
     ) -> Result<Self, QueryError> {
         let expansion = Arc::new(build_join_expansion(join, list));
         let requirements = build_requirements(&expansion, request)?;
-        let mut targets = [TargetExpansion::new(expansion, Arc::new(requirements), None)];
+        let mut target = TargetExpansion::new(expansion, Arc::new(requirements), None);
         let mut entities = Vec::new();
         let mut demands = Vec::new();
         for (left, canonical_bytes, _) in lookups {
             let row = || Row { key: vec![left.clone()], context: Vec::new() };
-            let entity = targets[0].intern_entity(canonical_bytes, row);
+            let entity = target.intern_entity(canonical_bytes, row);
             let facts = request.facts.sync();
-            if *targets[0].look_up_cell(entity, 0, facts, None, counts)? == Cell::Missing {
-                demands.push(Demand::new(0, entity, 0));
+            if *target.look_up_cell(entity, 0, facts, None, counts)? == Cell::Missing {
+                demands.push(Demand::new(n, entity, 0));
             }
             entities.push(entity);
         }
         demands.sort_by_key(|d| d.entity());
         demands.dedup();
-        Ok(Self { targets, entities, demands })
+        Ok(Self { target, entities, demands })
     }
+}
+
+/// Groups the left values of all lists into chunks. The left values of a list are split only after
+/// `max_size` values, so that no request becomes smaller.
+fn group_into_chunks(
+    by_list: impl Iterator<Item = Vec<JoinLookup>>,
+    max_size: usize,
+) -> Vec<Vec<JoinLookup>> {
+    let mut chunks: Vec<Vec<JoinLookup>> = Vec::new();
+    for lookups in by_list {
+        for part in lookups.chunks(max_size) {
+            match chunks.last_mut() {
+                Some(chunk) if chunk.len() + part.len() <= max_size => {
+                    chunk.extend_from_slice(part);
+                }
+                _ => chunks.push(part.to_vec()),
+            }
+        }
+    }
+    chunks
 }
 
 /// Stores the pairs that an answer confirms or excludes.
