@@ -33,6 +33,8 @@ _TYPES = {
     "date": "date",
 }
 _KINDS = ("map", "qa", "join", "alias")
+#: Argument that receives the options of a call.
+_OPTIONS = "options"
 #: Ingredients by name, in lower case.
 _registry: dict[str, Ingredient[..., Any]] = {}
 _local = threading.local()
@@ -71,6 +73,9 @@ class Ingredient(Generic[P, R]):
         self.__doc__ = function.__doc__
         _check_settings(self.name, function, kind, batch, threads)
         self._required, self._arguments = _read_arguments(self.name, function, kind)
+        self._takes_options = (
+            kind in ("map", "qa") and _OPTIONS in inspect.signature(function).parameters
+        )
         self.returns: str | None = _read_type(self.name, function, kind, returns)
         if batch is not None and returns is None and self.returns is not None:
             # The annotation is the type of the list of results.
@@ -102,6 +107,7 @@ class Ingredient(Generic[P, R]):
             kind=self.kind,
             arguments=list(self._arguments),
             required=self._required,
+            takes_options=self._takes_options,
             return_type=self.returns,
             values=self.values,
             version=_identity(self),
@@ -134,7 +140,9 @@ class Ingredient(Generic[P, R]):
         """Returns the arguments of a call by name."""
         arguments = dict(call["arguments"])
         if self.kind == "qa":
-            return {name: _to_rows(value) for name, value in arguments.items()}
+            arguments = {name: _to_rows(value) for name, value in arguments.items()}
+        if self._takes_options:
+            arguments[_OPTIONS] = call["options"]
         return arguments
 
     def _compute_batch(self, inputs: list[dict[str, Any]]) -> list[_Result]:
@@ -256,7 +264,10 @@ def ingredient(
         kind: ``map``: the function receives the arguments of one row. ``qa``: it receives the rows
             of a query as a list of dicts. ``join``: ``{{f(t.a, u.b)}}`` after ON; it receives a left
             value and a list of right values, and returns those that match. ``alias``: it receives
-            literals and ``hqdl.SQL``, and returns the SQL that replaces the call.
+            literals and ``hqdl.SQL``, and returns the SQL that replaces the call. If a function of
+            the kind ``map`` or ``qa`` has an argument ``options``, it receives the values that the
+            call may choose from as a list of texts: those of ``options=`` in the query, of
+            ``values``, or, for ``qa``, of the column that the query compares the call with.
         name: Name in queries; by default the function's.
         returns: ``text``, ``integer``, ``real``, ``boolean``, ``date``, ``list[text]`` and so on, or
             Python's types; by default the annotation of the function's result, or ``text``.
@@ -340,6 +351,7 @@ def _read_arguments(name: str, function: Any, kind: str) -> tuple[int, list[str]
         return 2, [parameter.name for parameter in parameters]
     if kind == "alias":
         return 0, []
+    parameters = [parameter for parameter in parameters if parameter.name != _OPTIONS]
     for parameter in parameters:
         if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
             hint = "name each argument: hqdl passes them by keyword"

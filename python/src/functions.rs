@@ -24,6 +24,7 @@ struct Description {
     kind: String,
     arguments: Vec<String>,
     required: usize,
+    takes_options: bool,
     return_type: Option<String>,
     values: Option<Vec<Py<PyAny>>>,
     version: String,
@@ -80,7 +81,8 @@ fn read_ingredient(
     description: Description,
     py: Python<'_>,
 ) -> PyResult<(IngredientTable, Arc<PythonFunction>)> {
-    let Description { name, kind, arguments, required, return_type, version, .. } = description;
+    let Description { name, kind, arguments, return_type, version, .. } = description;
+    let (required, takes_options) = (description.required, description.takes_options);
     let kind = match kind.as_str() {
         "map" => FunctionKind::Values,
         "qa" => FunctionKind::Rows,
@@ -117,7 +119,7 @@ fn read_ingredient(
         examples: None,
         example_outputs: None,
         search: None,
-        function: Some(FunctionIngredient { kind, version, required }),
+        function: Some(FunctionIngredient { kind, version, required, takes_options }),
     };
     Ok((table, Arc::new(function)))
 }

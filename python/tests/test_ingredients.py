@@ -454,3 +454,25 @@ def test_functions_that_cannot_be_ingredients() -> None:
     with pytest.raises(hqdl.InputError, match="exists already"):
         column("SELECT {{LLMMap('x', t.a)}} FROM t")
 
+
+
+def test_a_function_receives_the_options_of_a_call() -> None:
+    seen: list[list[str]] = []
+
+    @hqdl.ingredient
+    def last(text: str, options: list[str]) -> str:
+        seen.append(options)
+        return max(options, default="none")
+
+    assert column("SELECT {{last('x', options=('a', 'b'))}}") == ["b"]
+    assert column("SELECT {{last(t.a, options=t.a)}} FROM t WHERE n < 3") == ["plum", "plum"]
+    assert column("SELECT {{last('x')}}") == ["none"]
+    assert seen == [["a", "b"], ["apple", "fig", "plum"], ["apple", "fig", "plum"], []]
+
+    @hqdl.ingredient(kind="qa")
+    def first(options: list[str]) -> str:
+        return min(options)
+
+    assert column("SELECT n FROM t WHERE a = {{first()}}") == [1, 4]
+    with pytest.raises(hqdl.InputError, match="no argument `option`"):
+        column("SELECT {{first(option=('a', 'b'))}}")

@@ -92,7 +92,12 @@ impl Fixture {
                 examples: None,
                 example_outputs: None,
                 search: None,
-                function: Some(FunctionIngredient { kind, version: "v1".to_owned(), required: 1 }),
+                function: Some(FunctionIngredient {
+                    kind,
+                    version: "v1".to_owned(),
+                    required: 1,
+                    takes_options: false,
+                }),
             })
             .unwrap();
         let functions: BTreeMap<String, Arc<dyn HostFunction>> =
@@ -113,6 +118,7 @@ impl Fixture {
             kind: FunctionKind::Alias(writer),
             version: String::new(),
             required: 0,
+            takes_options: false,
         };
         let own = self.spec.ingredients[0].clone();
         let own = IngredientTable { name: name.to_owned(), function: Some(function), ..own };
@@ -249,6 +255,40 @@ fn each_cell_of_a_value_fails_on_its_own() {
         // Each cell is computed once, although others of the batch failed.
         let computed: usize = fixture.take_calls().iter().map(Vec::len).sum();
         assert_eq!(computed, 4, "{batch}");
+    }
+}
+
+#[test]
+fn a_function_receives_the_options_of_a_call() {
+    for kind in [FunctionKind::Values, FunctionKind::Rows] {
+        let mut fixture = Fixture::new(kind, Some(Type::Text), 1, |call| {
+            Ok(call.options.iter().max().cloned().into())
+        });
+        let own = &mut fixture.spec.ingredients[0];
+        let argument = match &own.function.as_ref().unwrap().kind {
+            FunctionKind::Values => "'x'",
+            _ => "(SELECT 1)",
+        };
+        let unknown = format!("SELECT {{{{f({argument}, options=u.b)}}}} FROM u LIMIT 1");
+        let error = fixture.run(&unknown).unwrap_err().to_string();
+        assert!(error.contains("no argument `options`"), "{error}");
+        fixture.spec.ingredients[0].function.as_mut().unwrap().takes_options = true;
+        for (options, expected) in [
+            ("options=u.b", "fig"),
+            ("options=(SELECT b FROM u WHERE b < 'c')", "acorn"),
+            ("OPTIONS=('one', 'two')", "two"),
+        ] {
+            let sql = format!("SELECT {{{{f({argument}, {options})}}}} FROM u LIMIT 1");
+            assert_eq!(fixture.run(&sql).unwrap(), [text(expected)], "{sql}");
+        }
+        assert_eq!(fixture.take_calls().len(), 3);
+        // The values of the column that a call about rows is compared with.
+        if argument != "'x'" {
+            let sql = format!("SELECT a FROM t WHERE a = {{{{f({argument})}}}}");
+            assert_eq!(fixture.run(&sql).unwrap(), [text("fig")]);
+        }
+        let error = fixture.run("SELECT {{f(option=u.b)}} FROM u").unwrap_err().to_string();
+        assert!(error.contains("needs `a`"), "{error}");
     }
 }
 

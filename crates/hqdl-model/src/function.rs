@@ -19,7 +19,7 @@ pub struct HostCall {
     /// Values of the row: the arguments that are not part of the question. For a question about
     /// rows, each is the JSON text of a table.
     pub values: Vec<Json>,
-    /// Values that a join may choose from.
+    /// Values that the call may choose from: its options, or the right values of a join.
     pub options: Vec<String>,
 }
 

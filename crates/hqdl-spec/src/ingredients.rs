@@ -57,6 +57,8 @@ pub struct FunctionIngredient {
     pub version: String,
     /// Number of leading arguments that every call must have.
     pub required: usize,
+    /// Whether a call may have `options`, which the function receives.
+    pub takes_options: bool,
 }
 
 /// Values that a call passes to a function.

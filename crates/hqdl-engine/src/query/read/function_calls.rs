@@ -9,7 +9,8 @@
 //!
 //! The question identifies the facts. It has the name and the version of the function, and the
 //! names of the arguments in order. A literal is a part of the question; the other arguments are
-//! the values of the row.
+//! the values of the row. A function with an argument `options` receives the options of the call,
+//! which belong to the column and not to the question.
 
 use std::ops::Range;
 
@@ -49,7 +50,7 @@ impl<'t> MacroNode<'t> {
     ) -> Result<Edits, QueryError> {
         let (given, others) = self.match_function_arguments(own, function)?;
         let is_pair = matches!(function.kind, FunctionKind::Pairs);
-        self.reject_unknown_keywords(own, is_pair, &others)?;
+        self.reject_unknown_keywords(own, function, &others)?;
         let mut arguments: Vec<(&str, Option<Json>)> = Vec::new();
         // The values are in the order of the function's arguments, so that the question of a call
         // does not depend on how the call is written. The keywords belong to the function.
@@ -63,7 +64,7 @@ impl<'t> MacroNode<'t> {
         }
         let question = function.write_question(&own.name, &arguments);
         let head = self.build_function_call_head(own, function, &question, !values.is_empty());
-        // The arguments of the join itself keep their keywords.
+        // The arguments of the call itself keep their keywords.
         values.extend(others.iter().map(|other| {
             let start = other.keyword.map_or(other.span().start, |keyword| keyword.start);
             EditText::from(start..other.span().end)
@@ -79,11 +80,15 @@ impl<'t> MacroNode<'t> {
     fn reject_unknown_keywords(
         &self,
         own: &IngredientTable,
-        is_pair: bool,
+        function: &FunctionIngredient,
         others: &[&WrittenArgument],
     ) -> Result<(), QueryError> {
-        let is_accepted =
-            |word: &str| is_pair && JOIN_ARGUMENTS.iter().any(|n| n.eq_ignore_ascii_case(word));
+        let call_arguments: &[&str] = match function.kind {
+            FunctionKind::Pairs => &JOIN_ARGUMENTS,
+            _ if function.takes_options => &["options"],
+            _ => &[],
+        };
+        let is_accepted = |word: &str| call_arguments.iter().any(|n| n.eq_ignore_ascii_case(word));
         let keywords = others.iter().filter_map(|other| other.keyword);
         let mut unknown = keywords.filter(|keyword| !is_accepted(keyword.text(self.text)));
         let Some(keyword) = unknown.next() else { return Ok(()) };
@@ -91,7 +96,7 @@ impl<'t> MacroNode<'t> {
             format!("`{}` has no argument `{}`", own.name, keyword.text(self.text)),
             Some(keyword.span()),
             "not an argument",
-            format!("its arguments are {}", own.arguments.join(", ")),
+            describe_arguments(own, function),
         ))
     }
 
@@ -109,7 +114,7 @@ impl<'t> MacroNode<'t> {
             return Err(self.error_at_name(
                 format!("`{}` needs `{}`", own.name, own.arguments[lacking]),
                 "in this call",
-                &format!("its arguments are {}", own.arguments.join(", ")),
+                &describe_arguments(own, function),
             ));
         }
         let named = own.arguments.iter().map(String::as_str).zip(given);
@@ -137,6 +142,16 @@ impl<'t> MacroNode<'t> {
         }
         head
     }
+}
+
+/// Describes the arguments of a function for a message.
+fn describe_arguments(own: &IngredientTable, function: &FunctionIngredient) -> String {
+    let names = own.arguments.iter().map(String::as_str);
+    let names: Vec<&str> = names.chain(function.takes_options.then_some("options")).collect();
+    if names.is_empty() {
+        return "it has no arguments".to_owned();
+    }
+    format!("its arguments are {}", names.join(", "))
 }
 
 /// Expands all calls of aliases. Returns `None` if the query calls no alias.

@@ -192,10 +192,13 @@ impl<'t> MacroNode<'t> {
             AskedOf::Rows => "LLMQA",
         };
         let mut call = format!("{ingredient}({question}, ");
-        // The keywords of a function are the names of its own arguments.
-        let is_function = own.function.is_some();
-        let is_set = |keyword: &str| !is_function && self.has_keyword(keyword);
-        let has_return_type = !is_function && self.has_return_type();
+        // The keywords of a function are the names of its own arguments, except `options`.
+        let is_own = |keyword: &str| match &own.function {
+            Some(function) => function.takes_options && keyword == "options",
+            None => true,
+        };
+        let is_set = |keyword: &str| is_own(keyword) && self.has_keyword(keyword);
+        let has_return_type = own.function.is_none() && self.has_return_type();
         if let Some(kind) = return_type_name(own).filter(|_| !has_return_type) {
             call.push_str(&format!("return_type='{kind}', "));
         }

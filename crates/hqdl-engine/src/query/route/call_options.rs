@@ -93,7 +93,7 @@ pub(in crate::query) fn read_options(
             "expected a column",
             "write options=table.column, options=('a', 'b') or options=(SELECT …)",
         )),
-        (None, _) if infer && call.return_type.is_none() => {
+        (None, _) if infer => {
             let origin = usage.compared_with.iter().find_map(|c| match c {
                 ComparedWith::Column(origin) => Some(origin),
                 _ => None,

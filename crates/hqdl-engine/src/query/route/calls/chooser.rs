@@ -52,7 +52,10 @@ impl<'c> TargetChooser<'c, '_, '_> {
             },
             Subject::Rows => {
                 let usage = self.usage(n);
-                self.calls.set_rows_target(n, sql, parsed, usage, self.value_provider)?;
+                // A call of a function always has the function's type.
+                let infers = call.return_type.is_none() || self.takes_options(n);
+                let value_provider = &mut *self.value_provider;
+                self.calls.set_rows_target(n, sql, parsed, usage, value_provider, infers)?;
                 "the question is about rows, not about an entity".to_owned()
             }
             Subject::Embedding => self.set_embedding_target(n, call)?,
@@ -67,6 +70,14 @@ impl<'c> TargetChooser<'c, '_, '_> {
 
     fn usage(&self, n: usize) -> &'c CallUsage {
         self.usages.get(&n).unwrap_or(self.unknown)
+    }
+
+    /// Returns true if a function with an argument for the options answers a call.
+    fn takes_options(&self, n: usize) -> bool {
+        let model = self.calls.models[n].as_deref();
+        let mut functions =
+            self.spec.ingredients.iter().filter(|own| own.model.as_deref() == model);
+        functions.any(|own| own.function.as_ref().is_some_and(|f| f.takes_options))
     }
 
     fn own_usage(&self, n: usize) -> &'c CallUsage {

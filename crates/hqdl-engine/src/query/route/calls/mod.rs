@@ -287,7 +287,8 @@ impl Calls {
         Ok(())
     }
 
-    /// Sets the target of a call about the rows of queries to an ad-hoc column.
+    /// Sets the target of a call about the rows of queries to an ad-hoc column. `infer_options`
+    /// states whether the values of a compared column are the options.
     fn set_rows_target(
         &mut self,
         n: usize,
@@ -295,9 +296,10 @@ impl Calls {
         parsed: &ParsedQuery,
         usage: &CallUsage,
         value_provider: &mut dyn ValueListProvider,
+        infer_options: bool,
     ) -> Result<(), QueryError> {
         let call = &parsed.calls[n];
-        let values = read_options(sql, parsed, call, usage, value_provider, true)?;
+        let values = read_options(sql, parsed, call, usage, value_provider, infer_options)?;
         let data_type = infer_answer_type(call, usage, values.as_deref());
         check_options(call, data_type, values.as_deref(), parsed)?;
         let contexts: Vec<String> =
