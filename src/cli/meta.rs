@@ -2,7 +2,7 @@
 
 use super::progress::{format_duration, parenthesize_notes};
 use crate::format::{format_count, format_thousands, format_usd_bound};
-use crate::query::Meta;
+use crate::query::{CallBound, Meta};
 use crate::spec::Spec;
 
 /// Note after a maximum cost that is the sum of the planned requests' reservations. The plan does
@@ -11,7 +11,7 @@ pub const WITHOUT_REPEATS: &str = "if no request is repeated";
 
 /// Formats the metadata of a finished query.
 pub fn format_finished_query(meta: &Meta, spec: &Spec) -> String {
-    let mut out = format_routes(meta);
+    let mut out = format_routes(meta, spec);
     push_line(
         &mut out,
         "values",
@@ -39,7 +39,7 @@ pub fn format_explained_query(meta: &Meta, spec: &Spec) -> String {
 
 /// Formats the routes of an explained query, and the upper bound on its requests.
 pub fn format_bound(meta: &Meta, spec: &Spec) -> String {
-    let mut out = format_routes(meta);
+    let mut out = format_routes(meta, spec);
     if meta.routes.is_empty() {
         push_line(&mut out, "calls", "none: this is plain SQL and sends no request");
     } else {
@@ -95,9 +95,11 @@ fn push_line(out: &mut String, name: &str, value: &str) {
     out.push_str(&format!("{name:<10} {value}\n"));
 }
 
-/// Formats each call with its route and the reason for it.
-fn format_routes(meta: &Meta) -> String {
+/// Formats each call with its route, the reason for it, and the bound on its requests.
+fn format_routes(meta: &Meta, spec: &Spec) -> String {
     let mut out = String::new();
+    // The bound of a single call is the query's.
+    let has_parts = meta.routes.len() > 1 && meta.requests > 0;
     for route in &meta.routes {
         // A call may span several lines of the query.
         let call: Vec<&str> = route.call.split_whitespace().collect();
@@ -109,8 +111,26 @@ fn format_routes(meta: &Meta) -> String {
         };
         push_line(&mut out, "  route", format!("{} {column}", route.route.name()).trim_end());
         push_line(&mut out, "  why", &route.why);
+        if let Some(bound) = route.bound.filter(|_| has_parts) {
+            push_line(&mut out, "  asks", &format_call_bound(&bound, spec));
+        }
     }
     out
+}
+
+/// Formats the bound on a call's values, requests and cost.
+pub fn format_call_bound(bound: &CallBound, spec: &Spec) -> String {
+    let CallBound { values, usage } = bound;
+    let cost = match usage.requests {
+        0 => String::new(),
+        _ if !spec.is_priced() => String::new(),
+        _ => format!(", {}", format_usd_bound(usage.cost_usd)),
+    };
+    format!(
+        "at most {} in {}{cost}",
+        format_count(*values, "value"),
+        format_count(usage.requests, "request")
+    )
 }
 
 /// Formats the number of passes and the number of values that each pass needed.

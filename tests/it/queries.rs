@@ -265,6 +265,33 @@ fn explain_sends_no_request_and_names_the_price() {
     assert!(meta["cost_usd"].as_f64().unwrap() > 0.0);
 }
 
+/// The calls' parts of the bound add up to it. A value counts for the first call that needs it.
+#[test]
+fn explain_divides_the_bound_among_the_calls() {
+    let (_endpoint, project) = project();
+    let sql = "SELECT {{LLMMap('Is it old?', hero.name)}}, {{LLMMap('Is it new?', hero.name)}}, \
+               {{LLMMap('Is it OLD?', upper(hero.name))}}, {{LLMMap('Is it old?', name)}} FROM hero";
+    let explain = |flags: &[&str]| {
+        let command = ["explain", "--spec", "specs/x.toml"];
+        project.run_hqdl(&[&command[..], flags, &[sql]].concat()).expect_exit_code(0)
+    };
+    let json = explain(&["--json"]).lines[0].clone();
+    let parts = |count: &str| -> Vec<u64> {
+        let routes = json["routes"].as_array().unwrap();
+        routes.iter().map(|route| route[count].as_u64().unwrap()).collect()
+    };
+    assert_eq!(parts("values_asked"), [40, 40, 40, 0]);
+    for count in ["values_asked", "requests", "input_tokens", "output_tokens"] {
+        let all = json[count].as_u64().unwrap();
+        assert!(all > 0 && parts(count).iter().sum::<u64>() == all, "{count}: {json}");
+    }
+    let costs = json["routes"].as_array().unwrap().iter().map(|r| r["cost_usd"].as_f64().unwrap());
+    assert!((costs.sum::<f64>() / json["cost_usd"].as_f64().unwrap() - 1.0).abs() < 1e-9);
+    let text = explain(&[]).stdout;
+    assert_eq!(text.matches("  asks     at most 40 values in ").count(), 3, "{text}");
+    assert!(text.contains("  asks     at most 0 values in 0 requests\n"), "{text}");
+}
+
 /// A join's maximum assumes the largest request, whichever list of candidates is the last.
 #[test]
 fn the_order_of_a_joins_lists_does_not_change_its_maximum() {

@@ -815,6 +815,7 @@ fn meta_has_the_documented_fields() {
         price_notes: Vec::new(),
         seconds: 1.5,
         routes: vec![Route {
+            bound: None,
             call: "{{LLMMap('q', t.c)}}".to_owned(),
             route: RouteKind::AdHoc,
             expansion: "adhoc_q".to_owned(),

@@ -187,6 +187,13 @@ impl Run<'_> {
     fn explained_bounds(&self, step: &Step) -> Result<(u64, u64), String> {
         let outcome = self.query(step).explain_query();
         outcome.check_exit_code(&[0])?;
+        for count in ["values_asked", "requests"] {
+            let routes = outcome.meta["routes"].as_array().into_iter().flatten();
+            let parts: u64 = routes.filter_map(|route| route[count].as_u64()).sum();
+            if parts != outcome.meta_count(count)? {
+                return Err(format!("the calls' {count} are {parts}: {}", outcome.meta));
+            }
+        }
         if outcome.meta["unbounded"].as_array().is_some_and(|calls| !calls.is_empty()) {
             return Ok((u64::MAX, u64::MAX));
         }

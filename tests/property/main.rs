@@ -293,6 +293,12 @@ fn held(
         Err(QueryError::Timeout(_)) => return Err(TOO_LONG.to_owned()),
         most => most.map_err(|e| format!("explain: {e}"))?,
     };
+    let parts: Vec<_> = most.routes.iter().filter_map(|route| route.bound).collect();
+    let values: u64 = parts.iter().map(|part| part.values).sum();
+    let requests: u64 = parts.iter().map(|part| part.usage.requests).sum();
+    if (values, requests) != (most.values_asked, most.requests) {
+        return Err(format!("{values} values and {requests} requests of the calls: {most:?}"));
+    }
     let mut once = HashSet::new();
     for again in [false, true] {
         let mut rows = QueryResult::default();

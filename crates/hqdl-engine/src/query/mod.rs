@@ -66,7 +66,7 @@ pub use self::request::error::{self, QueryError};
 pub use self::request::params::{self, Param};
 pub use self::request::{CountedCost, RefreshScope, Request};
 pub use self::result::query_result::{
-    self, Meta, Pass, QueryResult, Route, RouteKind, RowSink, UnboundedCall,
+    self, CallBound, Meta, Pass, QueryResult, Route, RouteKind, RowSink, UnboundedCall,
 };
 pub use self::statement::{ProseQuestion, StatementQuestion, StatementWriter};
 

@@ -614,7 +614,12 @@ fn render_explanation_section(meta: &Meta) -> Markup {
 pub(super) fn render_routes_section(meta: &Meta) -> Markup {
     html! {
         @for route in &meta.routes {
-            p { code { (route.call) } " → " (route.route.name()) " " strong { (route.expansion) " " (route.column) } ": " (route.why) }
+            p { code { (route.call) } " → " (route.route.name()) " " strong { (route.expansion) " " (route.column) } ": " (route.why)
+                @if let Some(bound) = route.bound.filter(|_| meta.routes.len() > 1 && meta.requests > 0) {
+                    " (at most " (format_count(bound.values, "value")) " in " (format_count(bound.usage.requests, "request"))
+                    ", " (format_usd_bound(bound.usage.cost_usd)) ")"
+                }
+            }
         }
         @if !meta.plan.rules.is_empty() || !meta.plan.selects.is_empty() { details { summary { "Plan" } (render_plan_tree(meta)) } }
         details { summary { "SQL" } pre tabindex="0" { (meta.sql) } }

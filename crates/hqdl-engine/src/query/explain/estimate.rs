@@ -8,7 +8,9 @@ use crate::query::ask::batches::{
     build_row_batches, group_by_entity, group_by_target, split_by_model,
 };
 use crate::query::ask::passages::PassageSelector;
+use crate::query::cells::documents::asks_about_documents;
 use crate::query::cells::targets::{Demand, TargetExpansion};
+use crate::query::explain::call_bound::{BoundByCall, DemandingCalls};
 use crate::query::explain::embedding_usage::ComparedTexts;
 use crate::query::functions::call_runtime::lock_runtime;
 use crate::query::plan::engine::Engine;
@@ -30,17 +32,21 @@ struct UsageBound {
     reasoning: BTreeMap<String, f64>,
     /// Texts that the estimate has compared, for counting their embeddings.
     comparisons: RefCell<ComparedTexts>,
+    /// Parts of the calls.
+    by_call: BoundByCall,
+    /// Number of texts that each call may compare by embeddings.
+    compared_values: BTreeMap<usize, u64>,
 }
 
 impl Engine<'_, '_> {
-    /// Returns the number of values in the demands and the joins, and an upper bound on their
-    /// usage.
+    /// Returns the number of values in the demands and the joins, an upper bound on their usage, and
+    /// each call's part of both.
     pub(in crate::query) fn estimate_usage(
         &self,
         mut demands: Vec<Demand>,
         batching: Batching,
         comparisons: ComparedTexts,
-    ) -> Result<(u64, Usage), QueryError> {
+    ) -> Result<(u64, Usage, BoundByCall), QueryError> {
         let reasoning = estimate_reasoning_tokens(self.request.facts.history(), self.request.spec)?;
         let mut bound = UsageBound {
             reasoning,
@@ -49,17 +55,22 @@ impl Engine<'_, '_> {
         };
         {
             let runtime = lock_runtime(&self.runtime);
+            let calls = DemandingCalls::new(&runtime.data.call_targets, self.calls.routes.len());
+            let call_of = |demand: &Demand| calls.find_call(demand);
             demands.sort_unstable();
             for demands in group_by_target(&demands) {
                 let target = &runtime.data.targets[demands[0].target()];
+                if target.has_embeddings() || asks_about_documents(&target.expansion) {
+                    count_values(demands, &call_of, &mut bound.compared_values);
+                }
                 if target.has_embeddings() {
                     let texts = demands.iter().map(|d| target.entity_text(d.entity())).collect();
-                    bound.value_count += demands.len() as u64;
+                    bound.add_values(demands, &call_of);
                     let is_single_request = batching == Batching::All;
                     bound.comparisons.get_mut().add_embedded_texts(texts, is_single_request);
                     continue;
                 }
-                self.add_entities(target, demands, batching, &mut bound)?;
+                self.add_entities(target, demands, &call_of, batching, &mut bound)?;
             }
         }
         for (n, join) in self.calls.joins.iter().enumerate() {
@@ -67,7 +78,11 @@ impl Engine<'_, '_> {
         }
         let embeddings = bound.comparisons.borrow().compute_usage_bound(self.request);
         bound.add_usage(&embeddings, 1);
-        Ok((bound.value_count, bound.usage))
+        if bound.compared_values.is_empty() {
+            bound.compared_values.insert(0, 1);
+        }
+        bound.by_call.add_usage(&embeddings, &bound.compared_values);
+        Ok((bound.value_count, bound.usage, bound.by_call))
     }
 
     /// Adds the pairs of a join. If a single pass demands all pairs, each left value is sent once
@@ -80,6 +95,7 @@ impl Engine<'_, '_> {
         bound: &mut UsageBound,
     ) -> Result<(), QueryError> {
         let request = self.request;
+        let call_of = |_: &Demand| join.call_number;
         let before = bound.value_count;
         let mut counts = lock_runtime(&self.runtime).data.counts.clone();
         let mut largest = Usage::default();
@@ -91,7 +107,7 @@ impl Engine<'_, '_> {
             let mut asked = PartnerQuestions::new(0, join, list, &lookups, request, &mut counts)?;
             if !asked.demands.is_empty() {
                 asked.demands.sort_unstable();
-                self.add_entities(&asked.target, &asked.demands, batching, bound)?;
+                self.add_entities(&asked.target, &asked.demands, &call_of, batching, bound)?;
                 let columns = BTreeSet::from([0]);
                 let single =
                     self.estimate_largest_request(&asked.target, &asked.demands, &columns, bound)?;
@@ -101,24 +117,33 @@ impl Engine<'_, '_> {
         lock_runtime(&self.runtime).data.counts.reused = counts.reused;
         let remaining = questions.unknown_count.saturating_sub(bound.value_count - before);
         if batching == Batching::Never && largest.requests > 0 {
+            let before = bound.usage;
             bound.add_usage(&largest, remaining);
             bound.value_count += remaining;
+            let values = BTreeMap::from([(join.call_number, remaining)]);
+            bound.by_call.add_values(&values);
+            bound.divide_usage_since(&before, &values);
         }
         Ok(())
     }
 
-    /// Adds the sorted demands of one expansion.
+    /// Adds the sorted demands of one expansion. `call_of` returns the call that a demand counts
+    /// for.
     fn add_entities(
         &self,
         target: &TargetExpansion,
         demands: &[Demand],
+        call_of: &dyn Fn(&Demand) -> usize,
         batching: Batching,
         bound: &mut UsageBound,
     ) -> Result<(), QueryError> {
         self.request.load_evidence(&target.expansion)?;
         for (model, demands) in split_by_model(target, demands) {
             let rows = self.request.choose_models(&target.expansion).choices()[model].rows;
+            let before = bound.usage;
+            let values = bound.add_values(&demands, call_of);
             self.add_model_entities(target, &demands, rows, batching, bound)?;
+            bound.divide_usage_since(&before, &values);
         }
         Ok(())
     }
@@ -134,7 +159,6 @@ impl Engine<'_, '_> {
         bound: &mut UsageBound,
     ) -> Result<(), QueryError> {
         let values = demands.len() as u64;
-        bound.value_count += values;
         let columns: BTreeSet<usize> = demands.iter().map(|demand| demand.column()).collect();
         let count = group_by_entity(demands).count() as u64;
         let batched = self.estimate_request_usage(target, demands, rows, bound)?;
@@ -292,7 +316,43 @@ fn raise_usage(usage: &mut Usage, other: &Usage) {
     usage.cost_usd = usage.cost_usd.max(other.cost_usd);
 }
 
+/// Adds the number of demands to the calls that they count for.
+fn count_values(
+    demands: &[Demand],
+    call_of: &dyn Fn(&Demand) -> usize,
+    values: &mut BTreeMap<usize, u64>,
+) {
+    for demand in demands {
+        *values.entry(call_of(demand)).or_default() += 1;
+    }
+}
+
 impl UsageBound {
+    /// Adds the values of demands. Returns their number by call.
+    fn add_values(
+        &mut self,
+        demands: &[Demand],
+        call_of: &dyn Fn(&Demand) -> usize,
+    ) -> BTreeMap<usize, u64> {
+        let mut values = BTreeMap::new();
+        count_values(demands, call_of, &mut values);
+        self.value_count += demands.len() as u64;
+        self.by_call.add_values(&values);
+        values
+    }
+
+    /// Divides what has been added to the usage since `before` among calls.
+    fn divide_usage_since(&mut self, before: &Usage, values: &BTreeMap<usize, u64>) {
+        let added = Usage {
+            requests: self.usage.requests - before.requests,
+            input_tokens: self.usage.input_tokens - before.input_tokens,
+            output_tokens: self.usage.output_tokens - before.output_tokens,
+            cost_usd: self.usage.cost_usd - before.cost_usd,
+            ..Usage::default()
+        };
+        self.by_call.add_usage(&added, values);
+    }
+
     /// Adds a usage multiplied by `times`.
     fn add_usage(&mut self, usage: &Usage, times: u64) {
         self.usage.requests += usage.requests * times;

@@ -1,6 +1,7 @@
 //! Explains a query: its routes, its SQL, and an upper bound on its requests and their cost over
 //! all passes. This module sends no request.
 
+mod call_bound;
 pub mod embedding_usage;
 pub mod estimate;
 
@@ -51,11 +52,16 @@ pub fn explain(request: &Request<'_>, query: ReadQuery) -> Result<Meta, QueryErr
     // the documents that the bound's pass stores.
     let comparisons = engine.collect_compared_documents(&rewritten)?;
     let bound = engine.compute_demand_bound(&rewritten)?;
-    let (values, usage) = engine.estimate_usage(bound.demands, bound.batching, comparisons)?;
+    let (values, usage, mut by_call) =
+        engine.estimate_usage(bound.demands, bound.batching, comparisons)?;
     engine.passes.push(Pass { demanded: values, seconds: pass_start.elapsed().as_secs_f64() });
     let mut meta = engine.build_meta(usage, began);
     meta.price_notes = request.spec.list_reserved_price_notes();
     meta.values_asked += values;
+    // The routes of nested queries follow.
+    for (n, route) in meta.routes.iter_mut().enumerate() {
+        route.bound.get_or_insert_default().merge(&by_call.take(n));
+    }
     meta.unbounded.splice(0..0, bound.unbounded);
     let first = meta.routes.iter().filter(|r| r.why.starts_with(WOULD_ASK));
     let why = "the model is asked first whether a column answers it";

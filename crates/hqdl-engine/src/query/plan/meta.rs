@@ -37,9 +37,15 @@ impl Engine<'_, '_> {
         notes.extend(self.lazy_run.map(LazyRun::list_missing_embedding_notes).unwrap_or_default());
         let mut unbounded = Vec::new();
         for meta in &self.nested_meta {
-            let is_new = |r: &&Route| !routes.iter().any(|known| known.call == r.call);
-            let new_routes: Vec<Route> = meta.routes.iter().filter(is_new).cloned().collect();
-            routes.extend(new_routes);
+            for route in &meta.routes {
+                match routes.iter_mut().find(|known| known.call == route.call) {
+                    Some(known) => {
+                        let bound = route.bound.unwrap_or_default();
+                        known.bound.get_or_insert_default().merge(&bound);
+                    }
+                    None => routes.push(route.clone()),
+                }
+            }
             notes.extend(meta.notes.iter().cloned());
             unbounded.extend(meta.unbounded.iter().cloned());
         }

@@ -31,8 +31,25 @@ impl RouteKind {
     }
 }
 
+/// Upper bound on the values and the usage of a call.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct CallBound {
+    /// Number of values to ask for.
+    pub values: u64,
+    /// Usage of the requests. Requests that several calls share are divided among them.
+    pub usage: Usage,
+}
+
+impl CallBound {
+    /// Adds another call's usage.
+    pub(in crate::query) fn merge(&mut self, other: &Self) {
+        self.values += other.values;
+        self.usage.merge(&other.usage);
+    }
+}
+
 /// Route of a call.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Route {
     /// Text of the call in the query.
     pub call: String,
@@ -44,9 +61,22 @@ pub struct Route {
     pub column: String,
     /// Reason for the route.
     pub why: String,
+    /// Upper bound on the call's usage; `None` if the query was run.
+    pub bound: Option<CallBound>,
 }
 
 impl Route {
+    fn explained_to_json(&self) -> Json {
+        let CallBound { values, usage } = self.bound.unwrap_or_default();
+        let mut json = self.to_json();
+        json["values_asked"] = values.into();
+        json["requests"] = usage.requests.into();
+        json["input_tokens"] = usage.input_tokens.into();
+        json["output_tokens"] = usage.output_tokens.into();
+        json["cost_usd"] = usage.cost_usd.into();
+        json
+    }
+
     fn to_json(&self) -> Json {
         json!({
             "call": self.call, "route": self.route.name(), "expansion": self.expansion,
@@ -178,12 +208,13 @@ impl Meta {
         })
     }
 
-    /// Returns the metadata of an explained query in the format of `hqdl explain --json`.
-    /// `unbounded` lists the calls that `values_asked` does not include, and `plan` describes each
-    /// SELECT.
+    /// Returns the metadata of an explained query in the format of `hqdl explain --json`. Each
+    /// route has the call's share of the bound. `unbounded` lists the calls that `values_asked` does
+    /// not include, and `plan` describes each SELECT.
     #[must_use]
     pub fn explained_to_json(&self) -> Json {
         let mut json = self.to_json();
+        json["routes"] = self.routes.iter().map(Route::explained_to_json).collect();
         let unbounded = |u: &UnboundedCall| json!({ "call": u.call, "why": u.why });
         if let Some(object) = json.as_object_mut() {
             let all: Vec<Json> = self.unbounded.iter().map(unbounded).collect();

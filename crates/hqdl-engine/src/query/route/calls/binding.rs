@@ -76,6 +76,7 @@ impl Calls {
             expansion: expansion.name.clone(),
             column: column.name.clone(),
             why: bound.why.clone(),
+            bound: None,
         });
         Ok(())
     }

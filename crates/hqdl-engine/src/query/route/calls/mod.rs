@@ -211,7 +211,8 @@ impl Calls {
             }
             CallTarget::Pair { .. } => (String::new(), call.question.clone()),
         };
-        self.routes.push(Route { call: text, route: RouteKind::AdHoc, expansion, column, why });
+        let (route, bound) = (RouteKind::AdHoc, None);
+        self.routes.push(Route { call: text, route, expansion, column, why, bound });
     }
 
     /// Sets the target of a call about values to an ad-hoc column.
