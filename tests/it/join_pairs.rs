@@ -112,6 +112,17 @@ fn a_new_row_costs_only_its_pairs() {
     assert_eq!((&bound["values_asked"], &bound["requests"]), (&json!(0), &json!(0)));
 }
 
+/// The answers of one join divide the lists of another one, which `explain` must bound.
+#[test]
+fn two_joins_of_a_query_share_their_pairs() {
+    let both = project();
+    let join = "SELECT l.name, r.name FROM l JOIN r ON {{LLMJoin(l.name, r.name)}}";
+    let union = format!("{join} AND l.rank = 1 AND r.rank = 2 UNION {join}");
+    let (rows, pairs) = ask(&both, &union, &[]);
+    assert_eq!((rows, pairs.len()), (json!([["Cork", "Cork"], ["Oslo", "Oslo"]]), 12));
+    assert_eq!(ask(&both, JOIN, &[]).1, []);
+}
+
 #[test]
 fn a_list_that_shrinks_or_grows_asks_only_about_unknown_pairs() {
     let both = project();

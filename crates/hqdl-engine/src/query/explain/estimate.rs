@@ -17,7 +17,7 @@ use crate::query::plan::engine::Engine;
 use crate::query::request::error::QueryError;
 use crate::query::route::calls::JoinCall;
 use crate::query::run::join::{JoinQuestions, PartnerQuestions};
-use crate::query::run::known_pairs::AskedLists;
+use crate::query::run::known_pairs::{AskedLists, build_join_identity};
 use hqdl_model::plan::{ColumnPlan, CostEstimator, ExpansionPlan, Plan, estimate_reasoning_tokens};
 use hqdl_sql::blendsql::emit::bound::Batching;
 use hqdl_values::tokens::Tokenizer;
@@ -74,6 +74,8 @@ impl Engine<'_, '_> {
             }
         }
         for (n, join) in self.calls.joins.iter().enumerate() {
+            // The answers of one join divide the lists of another one about the same pairs.
+            let batching = if self.has_same_join(n) { Batching::Never } else { batching };
             self.add_join_pairs(n, join, batching, &mut bound)?;
         }
         let embeddings = bound.comparisons.borrow().compute_usage_bound(self.request);
@@ -83,6 +85,16 @@ impl Engine<'_, '_> {
         }
         bound.by_call.add_usage(&embeddings, &bound.compared_values);
         Ok((bound.value_count, bound.usage, bound.by_call))
+    }
+
+    /// Returns true if another join of the query asks the same question.
+    fn has_same_join(&self, n: usize) -> bool {
+        let identify = |join: &JoinCall| {
+            (build_join_identity(join, Vec::new()).fingerprint(), join.model.clone())
+        };
+        let own = identify(&self.calls.joins[n]);
+        let mut others = self.calls.joins.iter().enumerate().filter(|(m, _)| *m != n);
+        others.any(|(_, other)| identify(other) == own)
     }
 
     /// Adds the pairs of a join. If a single pass demands all pairs, each left value is sent once
