@@ -70,6 +70,7 @@ mod on_server;
 mod packing;
 mod parameters;
 mod page_states;
+mod page_tables;
 mod page_tasks;
 mod prices;
 mod prompt_cache;

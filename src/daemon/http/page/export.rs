@@ -13,7 +13,8 @@ use super::super::reply::HttpError;
 #[cfg(feature = "parquet")]
 use super::super::rows::estimate_value_length;
 use super::format_value;
-use super::view::{BoundSql, ViewColumn};
+use super::row_source::{RowSource, ViewColumn};
+use super::view::BoundSql;
 use crate::database::Database;
 use crate::failure::Failure;
 use crate::query::RowSink;
@@ -88,7 +89,7 @@ impl ExportFormat {
     }
 }
 
-/// Writes rows of stored keys and cells: as CSV with a header, as a JSON array of objects, or as a
+/// Writes the rows of a view: as CSV with a header, as a JSON array of objects, or as a
 /// Parquet file. A cell without a value is empty in CSV and null in the other formats. In CSV, `|`
 /// separates the values of a list.
 ///
@@ -97,13 +98,13 @@ impl ExportFormat {
 pub(super) fn write_rows(
     database: &Database,
     sql: &BoundSql,
-    columns: &[ViewColumn],
+    (source, columns): (&RowSource, &[ViewColumn]),
     format: ExportFormat,
     out: &mut (dyn Write + Send),
 ) -> Result<(), Failure> {
     #[cfg(feature = "parquet")]
     if format == ExportFormat::Parquet {
-        return super::parquet_export::write_table(database, sql, columns, out);
+        return super::parquet_export::write_table(database, sql, (source, columns), out);
     }
     let stored = |e: rusqlite::Error| Failure::from(database.to_store_error(&e));
     let unwritten =
@@ -116,19 +117,12 @@ pub(super) fn write_rows(
     }
     let mut is_first = true;
     while let Some(row) = rows.next().map_err(stored)? {
-        let (key, cells): (String, String) =
-            row.get(0).and_then(|key| Ok((key, row.get(1)?))).map_err(stored)?;
-        let parse = |text: &str| serde_json::from_str::<Json>(text).unwrap_or_default();
-        let (key, cells) = (parse(&key), parse(&cells));
-        let values = columns.iter().map(|column| match column.key_part {
-            Some(n) => &key[n],
-            None => &cells[column.name.as_str()][1],
-        });
+        let values = read_json_values(row, source, columns).map_err(stored)?;
         let written = if format == ExportFormat::Csv {
-            write_line(out, values.map(format_csv))
+            write_line(out, values.iter().map(format_csv))
         } else {
             let names = columns.iter().map(|column| column.name.clone());
-            let object: Map<String, Json> = names.zip(values.cloned()).collect();
+            let object: Map<String, Json> = names.zip(values).collect();
             write!(out, "{}{}", if is_first { "[" } else { ",\n" }, Json::Object(object))
         };
         written.map_err(unwritten)?;
@@ -138,6 +132,26 @@ pub(super) fn write_rows(
         return Ok(());
     }
     out.write_all(if is_first { b"[]\n" } else { b"]\n" }).map_err(unwritten)
+}
+
+/// Returns the values of a row of a view as JSON.
+fn read_json_values(
+    row: &rusqlite::Row<'_>,
+    source: &RowSource,
+    columns: &[ViewColumn],
+) -> rusqlite::Result<Vec<Json>> {
+    if source.expansion().is_none() {
+        let all: Vec<&ViewColumn> = columns.iter().collect();
+        let cells = source.read_cells(row, &all)?.into_iter();
+        return Ok(cells.map(|cell| cell.map_or(Json::Null, |c| c.value.to_json())).collect());
+    }
+    let parse = |text: &str| serde_json::from_str::<Json>(text).unwrap_or_default();
+    let (key, cells) = (parse(row.get_ref(0)?.as_str()?), parse(row.get_ref(1)?.as_str()?));
+    let value = |column: &ViewColumn| match column.key_part() {
+        Some(n) => key[n].clone(),
+        None => cells[column.name.as_str()][1].clone(),
+    };
+    Ok(columns.iter().map(value).collect())
 }
 
 /// Collects a query's rows in memory, for a download.

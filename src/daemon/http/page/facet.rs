@@ -6,8 +6,9 @@ use std::collections::{BTreeMap, HashMap};
 use maud::{Markup, html};
 
 use super::plot::{ValueScale, format_coordinate};
-use super::record_cell::{RecordValue, find_cells, find_key_part};
-use super::view::{TableView, ViewColumn, ViewFilter};
+use super::record_cell::{RecordCell, RecordValue};
+use super::row_source::{ViewColumn, find_record_cells};
+use super::view::{TableView, ViewFilter};
 use crate::format::format_thousands;
 
 /// Maximum number of values to list.
@@ -40,9 +41,8 @@ struct Numbers {
 
 /// Collects the facets of some columns from the rows of a view, in one pass.
 pub(super) struct FacetCollector<'c> {
-    columns: Vec<CollectedColumn<'c>>,
-    /// Names of the columns that are not part of the key, in their order.
-    names: Vec<&'c str>,
+    columns: Vec<&'c ViewColumn>,
+    collected: Vec<CollectedColumn<'c>>,
 }
 
 /// Values of a column, as far as the rows have been read.
@@ -56,42 +56,35 @@ struct CollectedColumn<'c> {
 
 impl<'c> FacetCollector<'c> {
     pub(super) fn new(columns: &[&'c ViewColumn]) -> Self {
-        let names = columns.iter().filter(|c| c.key_part.is_none()).map(|c| c.name.as_str());
-        Self {
-            names: names.collect(),
-            columns: columns.iter().map(|c| CollectedColumn::new(c)).collect(),
-        }
+        let collected = columns.iter().map(|c| CollectedColumn::new(c)).collect();
+        Self { columns: columns.to_vec(), collected }
     }
 
     /// Adds a row with its stored key and cells.
-    pub(super) fn add_row(&mut self, key: &str, cells: &str) {
-        if self.columns.is_empty() {
-            return;
+    pub(super) fn add_record(&mut self, key: &str, cells: &str) {
+        if !self.columns.is_empty() {
+            let cells = find_record_cells(key, cells, &self.columns);
+            self.add_cells(&cells);
         }
-        let mut cells = find_cells(cells, &self.names).into_iter();
-        for column in &mut self.columns {
-            match column.column.key_part {
-                Some(part) => {
-                    let value = find_key_part(key, part);
-                    column.add_value(&value);
-                    if value == RecordValue::Null {
-                        column.count_value("NULL");
-                    }
-                    column.count_state("ok");
-                }
-                None => match cells.next().flatten() {
-                    Some(cell) => {
-                        column.add_value(&cell.value);
-                        column.count_state(&cell.state);
-                    }
-                    None => column.count_state("missing"),
-                },
+    }
+
+    /// Adds the cells of a row, one per column.
+    pub(super) fn add_cells(&mut self, cells: &[Option<RecordCell<'_>>]) {
+        for (column, cell) in self.collected.iter_mut().zip(cells) {
+            let Some(cell) = cell else {
+                column.count_state("missing");
+                continue;
+            };
+            column.add_value(&cell.value);
+            if cell.value == RecordValue::Null && !column.column.is_filled() {
+                column.count_value("NULL");
             }
+            column.count_state(&cell.state);
         }
     }
 
     pub(super) fn into_facets(self) -> Vec<Facet> {
-        self.columns.into_iter().map(CollectedColumn::into_facet).collect()
+        self.collected.into_iter().map(CollectedColumn::into_facet).collect()
     }
 }
 
@@ -132,7 +125,8 @@ impl<'c> CollectedColumn<'c> {
 
     fn into_facet(self) -> Facet {
         let distinct = self.values.len();
-        let numbers = (distinct > 1 && !self.has_text).then(|| Numbers::of(&self.numbers));
+        let numbers = (distinct > 1 && !self.numbers.is_empty() && !self.has_text)
+            .then(|| Numbers::of(&self.numbers));
         let mut values: Vec<(String, u64)> = self.values.into_iter().collect();
         let order =
             |a: &(String, u64), b: &(String, u64)| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0));

@@ -19,14 +19,17 @@ mod record_cell;
 mod query;
 mod result_chart;
 mod review;
+mod row_source;
 mod spec;
 mod spec_edit;
 mod spending;
 #[cfg(debug_assertions)]
 mod styleguide;
 mod table;
+mod tables;
 mod upload;
 mod view;
+mod view_query;
 
 use serde_json::Value as Json;
 use std::sync::{Arc, LazyLock};
@@ -80,6 +83,7 @@ pub(super) fn add_page_routes(api: Router<HttpState>) -> Router<HttpState> {
         .route("/specs/{spec}/lineage", get(lineage::show_lineage))
         .route("/specs/{spec}/go", post(spec::approve_run))
         .route("/runs/{run}/stop", post(spec::stop_run))
+        .route("/specs/{spec}/tables", get(tables::show_tables))
         .route("/specs/{spec}/tables/{table}", get(table::show_table))
         .route("/specs/{spec}/tables/{table}/export", get(table::export_table))
         .route("/specs/{spec}/review", get(review::show_review).post(review::store_truth))
@@ -265,7 +269,7 @@ fn find_spec(state: &HttpState, name: &str) -> Result<Arc<SpecStatus>, ErrorPage
 fn render_spec_tabs(name: &str, current: &str) -> Markup {
     let path = spec_path(name);
     html! { nav.tabs aria-label="Pages of the spec" {
-        @for (title, end) in [("Tables and runs", ""), ("Spec", "/edit"), ("Lineage", "/lineage")] {
+        @for (title, end) in [("Columns and runs", ""), ("Tables", "/tables"), ("Spec", "/edit"), ("Lineage", "/lineage")] {
             a href=(format!("{path}{end}")) aria-current=[(title == current).then_some("page")] { (title) }
         }
     } }

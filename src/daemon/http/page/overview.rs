@@ -87,6 +87,7 @@ fn render_spec_card(spec: &SpecStatus, status: &DaemonStatus, spending: &Spendin
                 p.quiet { "Nothing is published yet." }
             }
             (render_cost_section(spec, status, spending))
+            @if spec.active_spec.is_some() { p.small { a href=(format!("{}/tables", spec_path(&spec.name))) { "All tables of " (spec.name) } } }
         }
     }
 }

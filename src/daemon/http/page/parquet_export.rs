@@ -6,24 +6,25 @@ use std::io::Write;
 use rusqlite::params_from_iter;
 use rusqlite::types::{Value as SqlValue, ValueRef};
 
-use super::record_cell::{RecordValue, find_cells, find_key_part};
-use super::view::{BoundSql, ViewColumn};
+use super::record_cell::RecordValue;
+use super::row_source::{RowSource, ViewColumn};
+use super::view::BoundSql;
 use crate::database::Database;
 use crate::database::parquet_file::{ColumnType, ParquetWriter, StorageClasses};
 use crate::failure::Failure;
 
-/// Writes rows of stored keys and cells.
+/// Writes the rows of a view.
 ///
 /// # Errors
 /// Returns a [`Failure`] if the database or the writer fails.
 pub(super) fn write_table(
     database: &Database,
     sql: &BoundSql,
-    columns: &[ViewColumn],
+    (source, columns): (&RowSource, &[ViewColumn]),
     out: &mut (dyn Write + Send),
 ) -> Result<(), Failure> {
     let mut classes = vec![StorageClasses::default(); columns.len()];
-    for_each_value(database, sql, columns, &mut |n, value| {
+    for_each_value(database, sql, (source, columns), &mut |n, value| {
         if let RecordValue::List(_) = value {
             classes[n].add_list();
         } else {
@@ -38,7 +39,7 @@ pub(super) fn write_table(
         .map(|(column, classes)| (column.name.clone(), classes.column_type(declare(column))))
         .collect();
     let mut writer = ParquetWriter::new(out, &typed, Vec::new()).map_err(to_write_failure)?;
-    for_each_value(database, sql, columns, &mut |n, value| {
+    for_each_value(database, sql, (source, columns), &mut |n, value| {
         if let RecordValue::List(items) = value {
             let texts = items.iter().map(|item| item.to_text().unwrap_or_default().into_owned());
             writer.push_list(n, texts);
@@ -54,24 +55,17 @@ pub(super) fn write_table(
 fn for_each_value(
     database: &Database,
     sql: &BoundSql,
-    columns: &[ViewColumn],
+    (source, columns): (&RowSource, &[ViewColumn]),
     visit: &mut dyn FnMut(usize, &RecordValue<'_>) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
     let stored = |e: rusqlite::Error| Failure::from(database.to_store_error(&e));
-    let filled = columns.iter().filter(|c| c.key_part.is_none());
-    let names: Vec<&str> = filled.map(|c| c.name.as_str()).collect();
+    let all: Vec<&ViewColumn> = columns.iter().collect();
     let mut statement = database.connection().prepare(&sql.sql).map_err(stored)?;
     let mut rows = statement.query(params_from_iter(&sql.params)).map_err(stored)?;
     while let Some(row) = rows.next().map_err(stored)? {
-        let (key, cells): (String, String) =
-            row.get(0).and_then(|key| Ok((key, row.get(1)?))).map_err(stored)?;
-        let mut cells = find_cells(&cells, &names).into_iter();
-        for (n, column) in columns.iter().enumerate() {
-            let value = match column.key_part {
-                Some(part) => find_key_part(&key, part),
-                None => cells.next().flatten().map_or(RecordValue::Null, |cell| cell.value),
-            };
-            visit(n, &value)?;
+        let cells = source.read_cells(row, &all).map_err(stored)?;
+        for (n, cell) in cells.into_iter().enumerate() {
+            visit(n, &cell.map_or(RecordValue::Null, |cell| cell.value))?;
         }
     }
     Ok(())

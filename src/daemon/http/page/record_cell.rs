@@ -33,6 +33,13 @@ pub(super) struct RecordCell<'a> {
     pub(super) value: RecordValue<'a>,
 }
 
+impl<'a> RecordCell<'a> {
+    /// Returns a cell that has a value.
+    pub(super) fn of_value(value: RecordValue<'a>) -> Self {
+        Self { state: "ok".into(), value }
+    }
+}
+
 impl<'a> RecordValue<'a> {
     /// Returns the value as text, as `CAST(… AS TEXT)` does; `None` for NULL. The text of a list is
     /// JSON.
@@ -55,7 +62,7 @@ impl<'a> RecordValue<'a> {
         }
     }
 
-    fn to_json(&self) -> Json {
+    pub(super) fn to_json(&self) -> Json {
         match self {
             Self::Null => Json::Null,
             Self::Integer(n) => (*n).into(),

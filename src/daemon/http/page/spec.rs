@@ -59,7 +59,7 @@ fn render_spec(state: &HttpState, spec: &SpecStatus, price: Option<&(Plan, f64)>
         name,
         &html! {
             h1 { (name) " " (render_state_badge(spec)) }
-            (render_spec_tabs(name, "Tables and runs"))
+            (render_spec_tabs(name, "Columns and runs"))
             p.quiet { code { (spec.path) } }
             @if let Some(problem) = &spec.problem {
                 @if spec.active_spec.is_some() { p.note.bad { "The daemon keeps the last valid spec." } }

@@ -1,22 +1,26 @@
-//! The table browser. It shows the rows of an expansion with the state of every cell, filters,
-//! facets, and downloads of the view.
+//! The table browser. It shows the rows of a table with filters, facets, and downloads of the view. A
+//! published expansion also has the state of every cell.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use axum::extract::{Path, Query, State};
 use axum::response::{IntoResponse, Response};
 use maud::{Markup, html};
 use rusqlite::{Connection, OptionalExtension, params, params_from_iter};
 use serde_json::{Map, Value as Json};
+use tokio::sync::watch;
 
-use super::super::query::{READ_TIMEOUT, run_blocking};
+use super::super::query::{READ_TIMEOUT, find_target, run_blocking};
 use super::super::reply::HttpError;
 use super::super::rows::{ChunkWriter, stream_body};
 use super::export::{ExportFormat, write_rows};
 use super::facet::{Facet, FacetCollector};
 use super::format_value;
 use super::record_cell::register_cell_functions;
-use super::view::{CONDITIONS, Cursor, TableView, ViewColumn};
+use super::row_source::{ColumnPlace, Cursor, RowSource, ViewColumn, find_database_table};
+use super::view::{CONDITIONS, TableView};
+use super::view_query::write_view_query;
 use super::{
     ErrorPage, HttpState, QueryPairs, ShownPage, find_spec, needs_wide_column, percent_encode,
     render_page, spec_path, text_direction, truncate_text,
@@ -30,27 +34,26 @@ use crate::failure::Failure;
 use crate::format::{format_count, format_thousands};
 use crate::query::connection::guard::GuardedConnection;
 use crate::spec::{Column, Expansion, Spec};
-use crate::sql;
 
 /// Number of rows per page.
 const PAGE_ROWS: usize = 50;
 /// Number of characters of a value to show.
 const MAX_VALUE_CHARS: usize = 120;
 /// Maximum number of rows to count.
-const MAX_COUNTED: u64 = 100_000;
+pub(super) const MAX_COUNTED: u64 = 100_000;
 /// Maximum number of rows of a view whose facets are shown without a request.
 const MAX_FACETED: u64 = 20_000;
 /// Number of facets that are shown by default.
 const FACETS: usize = 3;
 
-/// A published table as the page shows it.
+/// A table as the page shows it.
 #[derive(Default)]
-pub(super) struct ShownTable {
-    expansion: String,
-    pub(super) columns: Vec<ViewColumn>,
+struct ShownTable {
+    source: RowSource,
+    columns: Vec<ViewColumn>,
     /// Columns of the spec that are not published yet.
     unpublished: Vec<String>,
-    /// Whether the table is published.
+    /// Whether the table exists: an expansion may not be published yet.
     published: bool,
 }
 
@@ -59,10 +62,23 @@ type PageRows = Vec<(String, Vec<Json>, Json)>;
 
 /// Number of rows in a view.
 #[derive(Debug, Clone, Copy, Default)]
-struct RowCount {
+pub(super) struct RowCount {
     rows: u64,
     /// Whether the view can have more rows than were counted.
     is_lower_bound: bool,
+}
+
+impl RowCount {
+    /// Returns the count of rows that were counted up to [`MAX_COUNTED`] and one.
+    pub(super) fn up_to_limit(rows: u64) -> Self {
+        Self { rows: rows.min(MAX_COUNTED), is_lower_bound: rows > MAX_COUNTED }
+    }
+
+    /// Returns the number as text, such as `more than 100,000`.
+    pub(super) fn describe(self) -> String {
+        let start = if self.is_lower_bound { "more than " } else { "" };
+        format!("{start}{}", format_thousands(self.rows))
+    }
 }
 
 /// Content of a table's page.
@@ -92,8 +108,7 @@ pub(super) async fn show_table(
     let (of, wanted) = (table.clone(), view.clone());
     let read = move || {
         let spec = &active_spec.spec;
-        let guard = GuardedConnection::open_for_sql(spec.target(), Some(READ_TIMEOUT), interrupt);
-        let guard = guard.map_err(Failure::from)?;
+        let guard = open_table(spec, &of, READ_TIMEOUT, interrupt)?;
         let page = read_page(guard.database(), spec, &of, &wanted);
         Ok(page.map_err(|failure| guard_failure(&guard).unwrap_or(failure))?)
     };
@@ -106,16 +121,16 @@ pub(super) async fn show_table(
         &html! {
             div.title-row {
                 h1 { a href=(spec_path(&name)) { (name) } " / " (table) }
-                @if shown.published { a.button href=(query_path(&name, &table)) { "Query and chart" } }
+                @if shown.published { a.button href=(query_path(&name, &table, &view, shown)) { "Query and chart" } }
             }
-            (render_filter_form(&path, &view, &shown.columns))
+            (render_filter_form(&path, &view, shown))
             (render_filter_chips(&view, &link))
             (render_progress_note(&status, shown))
             div.browse {
                 div {
                     (render_rows_table(&name, &table, &page, &view, &link))
                     @if shown.published && page.rows.is_empty() {
-                        p.card.quiet { @if view.is_filtered() { "No rows." } @else { "No row has an answer yet." } }
+                        p.card.quiet { @if view.is_filtered() { "No rows." } @else if shown.source.expansion().is_some() { "No row has an answer yet." } @else { "The table has no rows." } }
                     }
                     (render_page_links(&page, &view, &path, &link))
                 }
@@ -127,8 +142,8 @@ pub(super) async fn show_table(
 
 /// Renders a note about columns and cells that the table does not contain yet.
 fn render_progress_note(spec: &SpecStatus, shown: &ShownTable) -> Markup {
-    let of_table =
-        spec.columns.iter().filter(|c| c.expansion.eq_ignore_ascii_case(&shown.expansion));
+    let Some(expansion) = shown.source.expansion() else { return html! {} };
+    let of_table = spec.columns.iter().filter(|c| c.expansion.eq_ignore_ascii_case(expansion));
     let missing: u64 = of_table.map(|column| column.unasked).sum();
     let running = spec.run.is_some();
     html! {
@@ -146,10 +161,25 @@ fn render_progress_note(spec: &SpecStatus, shown: &ShownTable) -> Markup {
     }
 }
 
-/// Returns the path of the query page with a query for the first rows of a table.
-fn query_path(spec: &str, table: &str) -> String {
-    let sql = format!("SELECT * FROM {} LIMIT 1000", sql::quote_name(table));
+/// Returns the path of the query page with a query for the rows of a view.
+fn query_path(spec: &str, table: &str, view: &TableView, shown: &ShownTable) -> String {
+    let sql = write_view_query(view, table, &shown.source, &shown.columns);
     format!("/query?spec={}&sql={}", percent_encode(spec), percent_encode(&sql))
+}
+
+/// Opens the database that contains a table: the spec's target for a table that hqdl fills, otherwise
+/// the database that queries read.
+fn open_table(
+    spec: &Spec,
+    table: &str,
+    timeout: Duration,
+    interrupt: watch::Receiver<bool>,
+) -> Result<GuardedConnection, Failure> {
+    let path = match find_table_columns(spec, table)[..] {
+        [] => find_target(spec)?,
+        [..] => spec.target().to_owned(),
+    };
+    Ok(GuardedConnection::open_for_sql(&path, Some(timeout), interrupt)?)
 }
 
 /// Handles `GET /specs/{spec}/tables/{table}/export`: downloads all rows of a view.
@@ -175,14 +205,12 @@ pub(super) async fn export_table(
     tokio::task::spawn_blocking(move || {
         let write = |writer: &mut ChunkWriter| -> Result<(), Failure> {
             let spec = &active_spec.spec;
-            let guard = GuardedConnection::open_for_sql(spec.target(), Some(timeout), interrupt)?;
+            let guard = open_table(spec, &table, timeout, interrupt)?;
             let database = guard.database();
             let written = find_table(database, spec, &table).and_then(|shown| {
-                database.fetch_published_cells(&shown.expansion)?;
-                register_cell_functions(database.connection())
-                    .map_err(|e| database.to_store_error(&e))?;
-                let sql = view.page_sql(&shown.expansion, &shown.columns, usize::MAX >> 1);
-                write_rows(database, &sql, &shown.columns, format, writer)
+                prepare_source(database, &shown.source)?;
+                let sql = view.page_sql(&shown.source, &shown.columns, usize::MAX >> 1);
+                write_rows(database, &sql, (&shown.source, &shown.columns), format, writer)
             });
             written.map_err(|failure| guard_failure(&guard).unwrap_or(failure))
         };
@@ -210,7 +238,15 @@ fn find_table_columns<'s>(spec: &'s Spec, table: &str) -> Vec<&'s Column> {
     columns.filter(|(e, c)| is_shown(e, c)).map(|(_, c)| c).collect()
 }
 
-/// Finds a table of the spec, published or not.
+/// Makes the rows of a source and the functions of views available on the connection.
+fn prepare_source(database: &Database, source: &RowSource) -> Result<(), Failure> {
+    let Some(expansion) = source.expansion() else { return Ok(()) };
+    database.fetch_published_cells(expansion)?;
+    register_cell_functions(database.connection()).map_err(|e| database.to_store_error(&e))?;
+    Ok(())
+}
+
+/// Finds a table of the spec, published or not, or any other table of the database.
 fn find_table(database: &Database, spec: &Spec, table: &str) -> Result<ShownTable, Failure> {
     let order = find_table_columns(spec, table);
     let published = database.list_published_expansions()?;
@@ -223,11 +259,7 @@ fn find_table(database: &Database, spec: &Spec, table: &str) -> Result<ShownTabl
             let unpublished = order.iter().map(|c| c.name.clone()).collect();
             return Ok(ShownTable { unpublished, ..ShownTable::default() });
         }
-        let all: Vec<&str> = published.iter().map(|p| p.expansion.as_str()).collect();
-        return Err(Failure::wrong_input(
-            format!("there is no published table `{table}`"),
-            format!("the published tables are: {}", all.join(", ")),
-        ));
+        return find_other_table(database, table);
     };
     // Sort the columns in the spec's order; columns that the spec no longer contains come last.
     let own = is_own(expansion);
@@ -240,18 +272,41 @@ fn find_table(database: &Database, spec: &Spec, table: &str) -> Result<ShownTabl
     let unpublished = order.iter().filter(is_new).map(|c| c.name.clone()).collect();
     let key = expansion.key.iter().enumerate().map(|(n, name)| ViewColumn {
         name: name.clone(),
-        key_part: Some(n),
+        place: ColumnPlace::KeyPart(n),
         has_list: false,
         kind: None,
+        list: None,
     });
     let filled = names.iter().map(|name| ViewColumn {
         name: name.clone(),
-        key_part: None,
+        place: ColumnPlace::Cell,
         has_list: position(name).is_some_and(|at| order[at].values.is_some()),
         kind: position(name).map(|at| order[at].kind),
+        list: position(name).and_then(|at| order[at].many.clone()),
     });
     let columns = key.chain(filled).collect();
-    Ok(ShownTable { expansion: expansion.expansion.clone(), columns, unpublished, published: true })
+    let source = RowSource::Records { expansion: expansion.expansion.clone() };
+    Ok(ShownTable { source, columns, unpublished, published: true })
+}
+
+/// Finds a table or view of the database that hqdl does not fill.
+fn find_other_table(database: &Database, table: &str) -> Result<ShownTable, Failure> {
+    if database.server_url().is_some() {
+        return Err(Failure::wrong_input(
+            format!("hqdl does not fill the table `{table}`, and the database is on a server"),
+            "read it with a query on the Query page",
+        ));
+    }
+    let found = find_database_table(database.connection(), table);
+    match found.map_err(|e| database.to_store_error(&e))? {
+        Some((source, columns)) => {
+            Ok(ShownTable { source, columns, published: true, ..ShownTable::default() })
+        }
+        None => Err(Failure::wrong_input(
+            format!("there is no table `{table}`"),
+            "choose one on the spec's page \"Tables\"",
+        )),
+    }
 }
 
 fn read_page(
@@ -264,15 +319,18 @@ fn read_page(
     if !table.published {
         return Ok(TablePage { table, ..TablePage::default() });
     }
-    database.fetch_published_cells(&table.expansion)?;
+    prepare_source(database, &table.source)?;
     let connection = database.connection();
+    let all: Vec<&ViewColumn> = table.columns.iter().collect();
+    let offset = table.source.page_offset(view.cursor.as_ref(), PAGE_ROWS);
     let read = || -> rusqlite::Result<(PageRows, RowCount, Vec<Facet>)> {
-        register_cell_functions(connection)?;
-        let sql = view.page_sql(&table.expansion, &table.columns, PAGE_ROWS + 1);
+        let sql = view.page_sql(&table.source, &table.columns, PAGE_ROWS);
         let mut statement = connection.prepare(&sql.sql)?;
-        let rows = statement
-            .query_map(params_from_iter(sql.params), |r| Ok((r.get(0)?, r.get(1)?)))?
-            .collect::<rusqlite::Result<Vec<(String, String)>>>()?;
+        let mut found = statement.query(params_from_iter(sql.params))?;
+        let mut rows = Vec::new();
+        while let Some(row) = found.next()? {
+            rows.push(table.source.read_record(row, &all, offset + rows.len() + 1)?);
+        }
         let (count, facets) = read_counts(connection, view, &table, &rows)?;
         let json = |text: &str| serde_json::from_str::<Json>(text).unwrap_or_default();
         let parse = |(key, cells): (String, String)| {
@@ -283,10 +341,15 @@ fn read_page(
     };
     let (mut rows, count, facets) = read().map_err(|e| database.to_store_error(&e))?;
     // A database on a server provides completions only for a single cell.
-    let origins = read_origins(connection, &table.expansion, &rows).unwrap_or_default();
+    let origins = match table.source.expansion() {
+        Some(expansion) => read_origins(connection, expansion, &rows).unwrap_or_default(),
+        None => BTreeMap::new(),
+    };
     let has_more = rows.len() > PAGE_ROWS;
     rows.truncate(PAGE_ROWS);
+    let is_view = matches!(&table.source, RowSource::Table { key, .. } if key.is_empty());
     let more = match &view.cursor {
+        _ if is_view => (offset > 0, has_more),
         Some(Cursor { backwards: true, .. }) => {
             rows.reverse();
             (has_more, true)
@@ -328,15 +391,15 @@ fn read_counts(
     let columns = choose_facet_columns(view, &table.columns);
     let mut collector = FacetCollector::new(&columns);
     if view.cursor.is_none() && page.len() <= PAGE_ROWS {
-        page.iter().for_each(|(key, cells)| collector.add_row(key, cells));
+        page.iter().for_each(|(key, cells)| collector.add_record(key, cells));
         let facets = if page.is_empty() { Vec::new() } else { collector.into_facets() };
         return Ok((RowCount { rows: page.len() as u64, is_lower_bound: false }, facets));
     }
-    let rows = view.rows_sql(&table.expansion, &table.columns);
+    let rows = view.rows_sql(&table.source, &table.columns);
     let count_rows = || -> rusqlite::Result<RowCount> {
         let sql = format!("SELECT count(*) FROM (SELECT 1 {} LIMIT {})", rows.sql, MAX_COUNTED + 1);
         let count = connection.query_row(&sql, params_from_iter(&rows.params), |r| r.get(0))?;
-        Ok(RowCount { rows: MAX_COUNTED.min(count), is_lower_bound: count > MAX_COUNTED })
+        Ok(RowCount::up_to_limit(count))
     };
     let is_chosen = !view.facets.is_empty();
     // Without a filter, rows are counted without reading them.
@@ -347,13 +410,14 @@ fn read_counts(
         return Ok((first.map_or_else(count_rows, Ok)?, Vec::new()));
     }
     let limit = if is_chosen { String::new() } else { format!(" LIMIT {}", MAX_COUNTED + 1) };
-    let mut statement = connection.prepare(&format!("SELECT key, cells {}{limit}", rows.sql))?;
+    let select = table.source.select_list(&columns);
+    let mut statement = connection.prepare(&format!("SELECT {select} {}{limit}", rows.sql))?;
     let mut found = statement.query(params_from_iter(&rows.params))?;
     let mut count = 0;
     while let Some(row) = found.next()? {
         count += 1;
         if is_chosen || count <= MAX_FACETED {
-            collector.add_row(row.get_ref(0)?.as_str()?, row.get_ref(1)?.as_str()?);
+            collector.add_cells(&table.source.read_cells(row, &columns)?);
         }
     }
     let is_lower_bound = !is_chosen && count > MAX_COUNTED;
@@ -375,7 +439,8 @@ fn choose_facet_columns<'c>(view: &TableView, columns: &'c [ViewColumn]) -> Vec<
     columns.iter().filter(is_chosen).collect()
 }
 
-fn render_filter_form(path: &str, view: &TableView, columns: &[ViewColumn]) -> Markup {
+fn render_filter_form(path: &str, view: &TableView, shown: &ShownTable) -> Markup {
+    let (columns, has_states) = (&shown.columns, shown.source.expansion().is_some());
     let kept = view
         .with_change(|view| {
             view.search.clear();
@@ -386,19 +451,19 @@ fn render_filter_form(path: &str, view: &TableView, columns: &[ViewColumn]) -> M
         form.row.filters method="get" action=(path) {
             @for (name, value) in kept { input type="hidden" name=(name) value=(value); }
             label { "Search " input type="search" name="q" value=(view.search) size="16"; }
-            label { "a cell that is " select name="state" {
+            @if has_states { label { "a cell that is " select name="state" {
                 option value="" { "in any state" }
                 @for state in CellState::ALL {
                     option value=(state.name()) selected[state.name() == view.state] { (state.name()) }
                 }
-            } }
+            } } }
             @if !columns.is_empty() {
                 label { "where " select name="column" {
                     option value="" { "any column" }
                     @for column in columns { option value=(column.name) { (column.name) } }
                 } }
                 select name="condition" aria-label="condition" {
-                    @for (name, label) in CONDITIONS { option value=(name) { (label) } }
+                    @for (name, label) in CONDITIONS.iter().filter(|(name, _)| has_states || *name != "state") { option value=(name) { (label) } }
                 }
                 input name="value" aria-label="value" size="14";
             }
@@ -438,27 +503,53 @@ fn render_rows_table(
             tbody {
                 @for (_, key, cells) in &page.rows {
                     tr {
-                        @for part in key { @let text = format_value(part);
-                        th class={ @if part.is_number() { "n " } @if part.is_null() { "null " } @if needs_wide_column(&text) { "long" } } dir=[text_direction(&text)] scope="row" { (truncate_text(&text, MAX_VALUE_CHARS)) } }
-                        @for column in shown.columns.iter().filter(|c| c.key_part.is_none()) {
-                            @let cell = &cells[column.name.as_str()];
-                            @let state = cell[0].as_str().unwrap_or("missing");
-                            @let origin = cell[2].as_i64().and_then(|id| page.origins.get(&id));
-                            @let hint = origin.map_or_else(|| state.to_owned(), |origin| format!("{state}, {origin}"));
-                            @let text = format_value(&cell[1]);
-                            td class={ (state) @if column.is_number() { " n" } @if needs_wide_column(&text) { " long" } } dir=[text_direction(&text)] {
-                                a href=(super::cell::cell_path(spec, table, key, &column.name)) title=(hint) {
-                                    @if matches!(state, "ok" | "overridden") { (shorten_value(&cell[1])) } @else { (state) }
-                                }
-                                @if state == "overridden" { " " span.mark title="set by a person" { "✎" } }
-                                @if !cell[4].is_null() && state == "ok" { " " span.mark title=(format_value(&cell[4])) { "~" } }
-                            }
-                        }
+                        @for column in &shown.columns { @match column.place {
+                            ColumnPlace::KeyPart(part) => (render_value(&key[part], column, true)),
+                            ColumnPlace::Table { is_key } => (render_value(&cells[column.name.as_str()][1], column, is_key)),
+                            ColumnPlace::Cell => (render_cell((spec, table), key, column, &cells[column.name.as_str()], &page.origins)),
+                        } }
                         @for _ in &shown.unpublished { td.missing { "not published" } }
                     }
                 }
             }
         } }
+    }
+}
+
+/// Renders a value of a key or of a table that hqdl does not fill.
+fn render_value(value: &Json, column: &ViewColumn, is_key: bool) -> Markup {
+    let text = format_value(value);
+    let is_number = value.is_number() || column.is_number();
+    let class = [(is_number, "n"), (value.is_null(), "null"), (needs_wide_column(&text), "long")];
+    let class: Vec<&str> = class.iter().filter(|(is, _)| *is).map(|(_, name)| *name).collect();
+    let class = Some(class.join(" ")).filter(|class| !class.is_empty());
+    let (dir, shown) = (text_direction(&text), truncate_text(&text, MAX_VALUE_CHARS));
+    html! {
+        @if is_key { th class=[class] dir=[dir] scope="row" { (shown) } }
+        @else { td class=[class] dir=[dir] { (shown) } }
+    }
+}
+
+/// Renders a cell with a link to its provenance.
+fn render_cell(
+    (spec, table): (&str, &str),
+    key: &[Json],
+    column: &ViewColumn,
+    cell: &Json,
+    origins: &BTreeMap<i64, String>,
+) -> Markup {
+    let state = cell[0].as_str().unwrap_or("missing");
+    let origin = cell[2].as_i64().and_then(|id| origins.get(&id));
+    let hint = origin.map_or_else(|| state.to_owned(), |origin| format!("{state}, {origin}"));
+    let text = format_value(&cell[1]);
+    html! {
+        td class={ (state) @if column.is_number() { " n" } @if needs_wide_column(&text) { " long" } } dir=[text_direction(&text)] {
+            a href=(super::cell::cell_path(spec, table, key, &column.name)) title=(hint) {
+                @if matches!(state, "ok" | "overridden") { (shorten_value(&cell[1])) } @else { (state) }
+            }
+            @if state == "overridden" { " " span.mark title="set by a person" { "✎" } }
+            @if !cell[4].is_null() && state == "ok" { " " span.mark title=(format_value(&cell[4])) { "~" } }
+        }
     }
 }
 
@@ -476,8 +567,8 @@ fn render_column_header(
     };
     let sorted = view.with_change(|view| view.sort = next);
     html! {
-        th scope="col" class={ @if column.key_part.is_none() { "model" } @if column.is_number() { " n" } } aria-sort=[order] data-column=(column.name) {
-            a href=(link(&sorted)) title=[column.key_part.is_none().then_some("filled by the model")] { (column.name) (mark) }
+        th scope="col" class={ @if column.is_filled() { "model" } @if column.is_number() { " n" } } aria-sort=[order] data-column=(column.name) {
+            a href=(link(&sorted)) title=[column.is_filled().then_some("filled by the model")] { (column.name) (mark) }
         }
     }
 }
@@ -508,7 +599,7 @@ fn render_page_links(
             }
             @if page.more.1 { @if let Some(to) = at(page.rows.last(), false) { a.button rel="next" href=(to) { "Next →" } } }
             span.quiet {
-                @if page.count.is_lower_bound { "more than " (format_thousands(page.count.rows)) " rows" } @else { (format_count(page.count.rows, "row")) }
+                @if page.count.is_lower_bound { (page.count.describe()) " rows" } @else { (format_count(page.count.rows, "row")) }
             }
             @if page.count.rows > 0 { span { "Download " @for (n, format) in ExportFormat::list_available().enumerate() {
                 @if n > 0 { " · " } a href=(export(format.name())) { (format.label()) }

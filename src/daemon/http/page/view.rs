@@ -1,12 +1,14 @@
-//! A view of a published expansion: its search, filters, order and position, parsed from the URL,
-//! and their SQL. All rows come from `hqdl_record`, which contains the state of every cell.
+//! A view of a table: its search, filters, order and position, parsed from the URL, and their SQL.
+//! The rows of a published expansion come from `hqdl_record`, which contains the state of every cell.
 
 use std::fmt::Write as _;
 
 use rusqlite::types::Value as SqlValue;
 
 use super::percent_encode;
+use super::row_source::{ColumnPlace, Cursor, RowSource, ViewColumn};
 use crate::spec::Type;
+use crate::sql::quote_name;
 
 /// Conditions of filters, with their labels.
 pub(super) const CONDITIONS: [(&str, &str); 6] = [
@@ -18,77 +20,12 @@ pub(super) const CONDITIONS: [(&str, &str); 6] = [
     ("state", "has the state"),
 ];
 
-#[derive(Debug, Clone, PartialEq)]
-pub(super) struct ViewColumn {
-    pub(super) name: String,
-    /// Position in the key, for key columns.
-    pub(super) key_part: Option<usize>,
-    /// Whether the column has a value list.
-    pub(super) has_list: bool,
-    /// Type of the spec's column; `None` for key columns and for columns that the spec no longer
-    /// contains.
-    pub(super) kind: Option<Type>,
-}
-
-impl ViewColumn {
-    /// Returns true if the spec declares the column as a number.
-    pub(super) fn is_number(&self) -> bool {
-        matches!(self.kind, Some(Type::Integer | Type::Real))
-    }
-
-    /// Returns the name as an SQL literal.
-    fn literal(&self) -> String {
-        format!("'{}'", self.name.replace('\'', "''"))
-    }
-
-    /// Returns SQL for the value; NULL if the cell has none.
-    fn value_sql(&self) -> String {
-        match self.key_part {
-            Some(n) => format!("key_value(key, {n})"),
-            None => format!("cell_value(cells, {})", self.literal()),
-        }
-    }
-
-    /// Returns SQL for the state.
-    fn state_sql(&self) -> String {
-        match self.key_part {
-            Some(_) => "'ok'".to_owned(),
-            None => format!("cell_state(cells, {})", self.literal()),
-        }
-    }
-
-    /// Returns SQL for whether the value, or an item of the list, has the text of a parameter.
-    fn equals_sql(&self) -> String {
-        match self.key_part {
-            Some(n) => format!("coalesce(CAST(key_value(key, {n}) AS TEXT), 'NULL') = ?"),
-            None => format!("cell_is(cells, {}, ?)", self.literal()),
-        }
-    }
-
-    /// Returns SQL for whether the value contains the text of a parameter, ignoring ASCII case.
-    fn contains_sql(&self) -> String {
-        match self.key_part {
-            Some(n) => format!("instr(lower(CAST(key_value(key, {n}) AS TEXT)), lower(?))"),
-            None => format!("cell_has(cells, {}, ?)", self.literal()),
-        }
-    }
-}
-
 /// A filter on a column.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct ViewFilter {
     pub(super) column: String,
     pub(super) condition: &'static str,
     pub(super) value: String,
-}
-
-/// Position in the sort order at which a page begins or ends.
-#[derive(Debug, Clone, PartialEq)]
-pub(super) struct Cursor {
-    /// Key of the neighboring row, as stored.
-    pub(super) key: String,
-    /// Whether the page ends before this row instead of starting after it.
-    pub(super) backwards: bool,
 }
 
 /// A view of a table, without its rows.
@@ -199,8 +136,52 @@ impl TableView {
         !self.search.is_empty() || !self.state.is_empty() || !self.filters.is_empty()
     }
 
+    /// Returns the column of the order and whether it is descending, if the table has the column.
+    pub(super) fn find_sort<'c>(
+        &self,
+        columns: &'c [ViewColumn],
+    ) -> Option<(&'c ViewColumn, bool)> {
+        let (name, is_descending) = self.sort.as_ref()?;
+        let column = columns.iter().find(|c| c.name.eq_ignore_ascii_case(name))?;
+        Some((column, *is_descending))
+    }
+
+    /// Returns the filters on columns that the table contains.
+    pub(super) fn list_filters<'c>(
+        &'c self,
+        columns: &'c [ViewColumn],
+    ) -> impl Iterator<Item = (&'c ViewFilter, &'c ViewColumn)> {
+        self.filters.iter().filter_map(|filter| {
+            let is_named = |c: &&ViewColumn| c.name.eq_ignore_ascii_case(&filter.column);
+            Some((filter, columns.iter().find(is_named)?))
+        })
+    }
+
     /// Returns the FROM and WHERE clauses that select the view's rows.
-    pub(super) fn rows_sql(&self, expansion: &str, columns: &[ViewColumn]) -> BoundSql {
+    pub(super) fn rows_sql(&self, source: &RowSource, columns: &[ViewColumn]) -> BoundSql {
+        let mut sql = match source {
+            RowSource::Records { expansion } => self.records_sql(expansion),
+            RowSource::Table { name, .. } => {
+                let mut sql = BoundSql::new(&format!("FROM {} WHERE TRUE", quote_name(name)), []);
+                if !self.search.is_empty() {
+                    sql.push(" AND (FALSE", []);
+                    for column in columns {
+                        let parameter = column.contains_parameter(&self.search);
+                        sql.push(&format!(" OR {}", column.contains_sql()), [parameter]);
+                    }
+                    sql.push(")", []);
+                }
+                sql
+            }
+        };
+        for (filter, column) in self.list_filters(columns) {
+            sql.push(&filter.condition_sql(column), [filter.parameter(column)]);
+        }
+        sql
+    }
+
+    /// Returns the FROM and WHERE clauses for the search and the state in an expansion's records.
+    fn records_sql(&self, expansion: &str) -> BoundSql {
         let mut sql = BoundSql::new("FROM hqdl_record WHERE expansion = ?", [text(expansion)]);
         if !self.search.is_empty() {
             sql.push(" AND record_has(key, cells, ?)", [text(&self.search)]);
@@ -213,30 +194,101 @@ impl TableView {
                 [text(&format!("[\"{}\"", self.state)), text(&self.state)],
             );
         }
-        for filter in &self.filters {
-            // Ignore filters on columns that the table no longer contains.
-            let is_named = |c: &&ViewColumn| c.name.eq_ignore_ascii_case(&filter.column);
-            if let Some(column) = columns.iter().find(is_named) {
-                sql.push(&filter.condition_sql(column), [filter.parameter()]);
+        sql
+    }
+
+    /// Returns the query for one page, whose rows [`RowSource::read_record`] reads. It returns one row
+    /// more than the page shows, if there is one. If the cursor points backwards and the rows have a
+    /// key, they are in reverse order.
+    pub(super) fn page_sql(
+        &self,
+        source: &RowSource,
+        columns: &[ViewColumn],
+        page_rows: usize,
+    ) -> BoundSql {
+        let limit = page_rows.saturating_add(1).min(usize::MAX >> 1);
+        match source {
+            RowSource::Records { expansion } => {
+                self.records_page_sql(source, expansion, columns, limit)
             }
+            RowSource::Table { name, key } => {
+                self.table_page_sql(source, (name, key), columns, page_rows)
+            }
+        }
+    }
+
+    fn table_page_sql(
+        &self,
+        source: &RowSource,
+        (name, key): (&str, &[String]),
+        columns: &[ViewColumn],
+        page_rows: usize,
+    ) -> BoundSql {
+        let all: Vec<&ViewColumn> = columns.iter().collect();
+        let select = format!("SELECT {} ", source.select_list(&all));
+        let mut sql = BoundSql::new(&select, []).append(self.rows_sql(source, columns));
+        let backwards = self.cursor.as_ref().is_some_and(|cursor| cursor.backwards);
+        let order = |down: bool| if down == backwards { "" } else { " DESC" };
+        let compare = |down: bool| if down == backwards { ">" } else { "<" };
+        let key: Vec<String> = key.iter().map(|name| quote_name(name)).collect();
+        let marks = vec!["?"; key.len()].join(", ");
+        let keys = key.join(", ");
+        let sort = self.find_sort(columns).map(|(column, down)| (column.value_sql(), down));
+        let at = self.cursor.as_ref().and_then(|cursor| source.parse_cursor(cursor));
+        if let Some(at) = at.filter(|_| !key.is_empty()) {
+            let after = format!("({keys}) {} ({marks})", compare(false));
+            match &sort {
+                None => sql.push_all(&format!(" AND {after}"), at),
+                Some((x, down)) => {
+                    let found = format!(
+                        "(SELECT {x} FROM {} WHERE ({keys}) = ({marks}))",
+                        quote_name(name)
+                    );
+                    // NULL comes last in both sort directions.
+                    let (n, c) = (compare(false), compare(*down));
+                    let parts = [
+                        format!(" AND (({x} IS NULL) {n} ({found} IS NULL) OR"),
+                        format!(" ({x} IS NULL) = ({found} IS NULL) AND"),
+                        format!(" ({x} {c} {found} OR"),
+                        format!(" {x} IS {found} AND"),
+                        format!(" {after}))"),
+                    ];
+                    parts.iter().for_each(|part| sql.push_all(part, at.clone()));
+                }
+            }
+        }
+        // The rows of a view are not read backwards, because they have no key.
+        let backwards = backwards && !key.is_empty();
+        let mut orders: Vec<String> = key.iter().map(|k| format!("{k}{}", order(false))).collect();
+        if let Some((x, down)) = &sort {
+            let direction = if *down == backwards { "" } else { " DESC" };
+            let nulls = if backwards { "FIRST" } else { "LAST" };
+            orders.insert(0, format!("{x}{direction} NULLS {nulls}"));
+        }
+        if !orders.is_empty() {
+            sql.push(&format!(" ORDER BY {}", orders.join(", ")), []);
+        }
+        let offset = source.page_offset(self.cursor.as_ref(), page_rows);
+        let limit = page_rows.saturating_add(1).min(usize::MAX >> 1);
+        sql.push(&format!(" LIMIT {limit}"), []);
+        if offset > 0 {
+            sql.push(&format!(" OFFSET {offset}"), []);
         }
         sql
     }
 
-    /// Returns the query for one page, with the stored key and cells of `limit` rows. If the cursor
-    /// points backwards, the rows are in reverse order.
-    pub(super) fn page_sql(
+    fn records_page_sql(
         &self,
+        source: &RowSource,
         expansion: &str,
         columns: &[ViewColumn],
         limit: usize,
     ) -> BoundSql {
-        let is_sorted = |name: &str| columns.iter().find(|c| c.name.eq_ignore_ascii_case(name));
-        let sort = self.sort.as_ref().and_then(|(name, down)| Some((is_sorted(name)?, *down)));
+        let sort = self.find_sort(columns);
         let backwards = self.cursor.as_ref().is_some_and(|cursor| cursor.backwards);
         let order = |down: bool| if down == backwards { "" } else { " DESC" };
         let compare = |down: bool| if down == backwards { ">" } else { "<" };
-        let rows = self.rows_sql(expansion, columns);
+        let rows = self.rows_sql(source, columns);
         let Some((column, down)) = sort else {
             let mut sql = BoundSql::new("SELECT key, cells ", []).append(rows);
             if let Some(cursor) = &self.cursor {
@@ -294,10 +346,13 @@ impl ViewFilter {
         }
     }
 
-    /// Returns the parameter of the condition. A bound that looks like a number becomes a number.
-    fn parameter(&self) -> SqlValue {
+    /// Returns the parameter of the condition. A bound that looks like a number becomes a number,
+    /// unless the database stores the column as text.
+    fn parameter(&self, column: &ViewColumn) -> SqlValue {
+        let is_text = column.place != ColumnPlace::Cell && column.kind == Some(Type::Text);
         match (self.condition, self.value.parse::<f64>()) {
-            ("min" | "max", Ok(number)) => SqlValue::Real(number),
+            ("min" | "max", Ok(number)) if !is_text => SqlValue::Real(number),
+            ("has", _) => column.contains_parameter(&self.value),
             _ => text(&self.value),
         }
     }
@@ -323,6 +378,10 @@ impl BoundSql {
 
     /// Appends SQL with its parameters.
     pub(super) fn push<const N: usize>(&mut self, sql: &str, params: [SqlValue; N]) {
+        self.push_all(sql, params);
+    }
+
+    fn push_all(&mut self, sql: &str, params: impl IntoIterator<Item = SqlValue>) {
         self.sql.push_str(sql);
         self.params.extend(params);
     }
@@ -344,16 +403,19 @@ mod tests {
     use rusqlite::{Connection, params_from_iter};
 
     use super::super::record_cell::register_cell_functions;
-    use super::{TableView, ViewColumn};
+    use super::super::row_source::find_database_table;
+    use super::{ColumnPlace, RowSource, TableView, ViewColumn};
 
     fn create_columns() -> Vec<ViewColumn> {
-        let column = |name: &str, key_part| ViewColumn {
+        let column = |name: &str, place| ViewColumn {
             name: name.to_owned(),
-            key_part,
+            place,
             has_list: false,
             kind: None,
+            list: None,
         };
-        vec![column("n", Some(0)), column("it's", None), column("tags", None)]
+        let cell = ColumnPlace::Cell;
+        vec![column("n", ColumnPlace::KeyPart(0)), column("it's", cell), column("tags", cell)]
     }
 
     fn create_database() -> Connection {
@@ -374,18 +436,31 @@ mod tests {
         connection
     }
 
-    /// Returns the key numbers of a page.
+    /// Returns the keys of a page in the order of the view, at most `page_rows`.
     fn read_page_keys(
         connection: &Connection,
+        (source, columns): (&RowSource, &[ViewColumn]),
         pairs: &[(&str, &str)],
-        limit: usize,
+        page_rows: usize,
     ) -> Vec<String> {
         let pairs: Vec<(String, String)> =
             pairs.iter().map(|(n, v)| ((*n).to_owned(), (*v).to_owned())).collect();
-        let sql = TableView::parse(&pairs).page_sql("e", &create_columns(), limit);
+        let view = TableView::parse(&pairs);
+        let sql = view.page_sql(source, columns, page_rows);
         let mut statement = connection.prepare(&sql.sql).unwrap();
-        let rows = statement.query_map(params_from_iter(sql.params), |row| row.get(0)).unwrap();
-        rows.map(|key: rusqlite::Result<String>| key.unwrap()).collect()
+        let mut rows = statement.query(params_from_iter(sql.params)).unwrap();
+        let all: Vec<&ViewColumn> = columns.iter().collect();
+        let mut keys = Vec::new();
+        let offset = source.page_offset(view.cursor.as_ref(), page_rows);
+        while let Some(row) = rows.next().unwrap() {
+            keys.push(source.read_record(row, &all, offset + keys.len() + 1).unwrap().0);
+        }
+        keys.truncate(page_rows);
+        keys
+    }
+
+    fn create_records() -> (RowSource, Vec<ViewColumn>) {
+        (RowSource::Records { expansion: "e".to_owned() }, create_columns())
     }
 
     #[test]
@@ -406,11 +481,38 @@ mod tests {
             (&[("state", "error")], "[4]"),
             (&[("f", "gone|is|x"), ("f", "it's|bogus|x"), ("f", "bad")], "[1] [2] [3] [4] [5]"),
         ] {
-            assert_eq!(read_page_keys(&connection, pairs, 9).join(" "), keys, "{pairs:?}");
+            let (source, columns) = create_records();
+            let found = read_page_keys(&connection, (&source, &columns), pairs, 9);
+            assert_eq!(found.join(" "), keys, "{pairs:?}");
         }
     }
 
-    /// Walks every order in pages of two rows, forwards and backwards, and expects each row once.
+    /// Walks an order in pages of two rows, forwards and backwards, and expects each row once.
+    fn walk_pages(
+        connection: &Connection,
+        table: (&RowSource, &[ViewColumn]),
+        sort: &str,
+        all: &[&str],
+    ) {
+        let mut walked: Vec<String> = Vec::new();
+        loop {
+            let at = walked.last().cloned().unwrap_or_default();
+            let next = read_page_keys(connection, table, &[("sort", sort), ("after", &at)], 2);
+            if next.is_empty() {
+                break;
+            }
+            walked.extend(next);
+        }
+        assert_eq!(walked, all, "{sort}");
+        let last = all.len() - 1;
+        let pairs = [("sort", sort), ("before", all[last])];
+        let mut before = read_page_keys(connection, table, &pairs, 9);
+        if !matches!(table.0, RowSource::Table { key, .. } if key.is_empty()) {
+            before.reverse();
+        }
+        assert_eq!(before[..last], all[..last], "before, {sort}");
+    }
+
     #[test]
     fn pages_follow_each_other() {
         let connection = create_database();
@@ -420,20 +522,68 @@ mod tests {
             ("-it's", "[1] [2] [4] [3] [5]"),
             ("-n", "[5] [4] [3] [2] [1]"),
         ] {
-            let mut walked: Vec<String> = Vec::new();
-            loop {
-                let at = walked.last().cloned().unwrap_or_default();
-                let next = read_page_keys(&connection, &[("sort", sort), ("after", &at)], 2);
-                if next.is_empty() {
-                    break;
-                }
-                walked.extend(next);
-            }
-            assert_eq!(walked.join(" "), all, "{sort}");
-            let mut before =
-                read_page_keys(&connection, &[("sort", sort), ("before", &walked[4])], 9);
-            before.reverse();
-            assert_eq!(before, walked[..4], "{sort}");
+            let (source, columns) = create_records();
+            let all: Vec<&str> = all.split(' ').collect();
+            walk_pages(&connection, (&source, &columns), sort, &all);
+        }
+    }
+
+    fn create_tables() -> Connection {
+        let connection = Connection::open_in_memory().unwrap();
+        connection
+            .execute_batch(
+                r#"CREATE TABLE plain (rowid TEXT, "it's" REAL, note TEXT);
+                   INSERT INTO plain VALUES ('a', 2, '10 %'), ('b', NULL, '9'), ('c', 1.5, 'A_b'),
+                     ('d', 2, NULL), ('e', NULL, x'00ff');
+                   CREATE TABLE pair (a INTEGER, b TEXT, n, PRIMARY KEY (a, b)) WITHOUT ROWID;
+                   INSERT INTO pair VALUES (1, 'y', 3), (1, 'x', 'three'), (2, 'x', NULL), (0, 'z', 3);
+                   CREATE VIEW seen AS SELECT a, b FROM pair UNION ALL SELECT 7, 'q';
+                   CREATE TABLE hqdl_hidden (x);"#,
+            )
+            .unwrap();
+        connection
+    }
+
+    #[test]
+    fn pages_of_tables_follow_each_other() {
+        let connection = create_tables();
+        for (table, sort, all) in [
+            ("plain", "", &["[1]", "[2]", "[3]", "[4]", "[5]"][..]),
+            ("plain", "it's", &["[3]", "[1]", "[4]", "[2]", "[5]"]),
+            ("plain", "-it's", &["[1]", "[4]", "[3]", "[2]", "[5]"]),
+            ("plain", "-rowid", &["[5]", "[4]", "[3]", "[2]", "[1]"]),
+            ("pair", "", &["[0,\"z\"]", "[1,\"x\"]", "[1,\"y\"]", "[2,\"x\"]"]),
+            ("pair", "-n", &["[1,\"x\"]", "[0,\"z\"]", "[1,\"y\"]", "[2,\"x\"]"]),
+            ("SEEN", "", &["[1]", "[2]", "[3]", "[4]", "[5]"]),
+            ("seen", "-a", &["[1]", "[2]", "[3]", "[4]", "[5]"]),
+        ] {
+            let (source, columns) = find_database_table(&connection, table).unwrap().unwrap();
+            walk_pages(&connection, (&source, &columns), sort, all);
+        }
+        for hidden in ["hqdl_hidden", "sqlite_schema", "nothing"] {
+            assert!(find_database_table(&connection, hidden).unwrap().is_none(), "{hidden}");
+        }
+    }
+
+    #[test]
+    fn filters_select_rows_of_tables() {
+        let connection = create_tables();
+        for (table, pairs, keys) in [
+            ("plain", &[("f", "it's|is|2.0")][..], "[1] [4]"),
+            ("plain", &[("f", "it's|is|NULL")], "[2] [5]"),
+            ("plain", &[("f", "it's|not|2.0")], "[2] [3] [5]"),
+            ("plain", &[("f", "it's|min|1.6")], "[1] [4]"),
+            ("plain", &[("f", "note|min|9")], "[2] [3] [5]"),
+            ("plain", &[("f", "note|has|%")], "[1]"),
+            ("plain", &[("f", "note|has|a_")], "[3]"),
+            ("plain", &[("q", "B")], "[2] [3]"),
+            ("plain", &[("q", "' OR 1 --"), ("state", "ok")], ""),
+            ("pair", &[("f", "n|is|three")], "[1,\"x\"]"),
+            ("pair", &[("f", "n|max|3"), ("f", "gone|is|x")], "[0,\"z\"] [1,\"y\"]"),
+        ] {
+            let (source, columns) = find_database_table(&connection, table).unwrap().unwrap();
+            let found = read_page_keys(&connection, (&source, &columns), pairs, 9);
+            assert_eq!(found.join(" "), keys, "{table} {pairs:?}");
         }
     }
 

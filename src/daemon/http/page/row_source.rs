@@ -1,0 +1,354 @@
+//! Where the rows of a view come from: the records of a published expansion, or a table or view of
+//! the database. Both yield rows with a key and one cell per column, so that one page shows both.
+
+use std::borrow::Cow;
+
+use rusqlite::types::{Value as SqlValue, ValueRef};
+use rusqlite::{Connection, Row};
+use serde_json::{Value as Json, json};
+
+use super::record_cell::{RecordCell, RecordValue, find_cells, find_key_part};
+use crate::query::result::json::format_text;
+use crate::spec::{Many, Type};
+use crate::sql::quote_name;
+
+/// Where the values of a column are stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum ColumnPlace {
+    /// Part of the stored key of a published row, by position.
+    KeyPart(usize),
+    /// Cell of a published row.
+    Cell,
+    /// Column of a table or view of the database.
+    Table { is_key: bool },
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct ViewColumn {
+    pub(super) name: String,
+    pub(super) place: ColumnPlace,
+    /// Whether the column has a value list.
+    pub(super) has_list: bool,
+    /// Declared type; `None` for key columns of an expansion, for columns that the spec no longer
+    /// contains, and for columns of a table without a type.
+    pub(super) kind: Option<Type>,
+    /// Table and column that contain the items of a list, one per row.
+    pub(super) list: Option<Many>,
+}
+
+impl ViewColumn {
+    /// Returns the position in the key, for key columns of a published row.
+    pub(super) fn key_part(&self) -> Option<usize> {
+        match self.place {
+            ColumnPlace::KeyPart(part) => Some(part),
+            ColumnPlace::Cell | ColumnPlace::Table { .. } => None,
+        }
+    }
+
+    /// Returns true if a model fills the column.
+    pub(super) fn is_filled(&self) -> bool {
+        self.place == ColumnPlace::Cell
+    }
+
+    /// Returns true if the column is declared as a number.
+    pub(super) fn is_number(&self) -> bool {
+        matches!(self.kind, Some(Type::Integer | Type::Real))
+    }
+
+    /// Returns the name as an SQL literal.
+    fn literal(&self) -> String {
+        format!("'{}'", self.name.replace('\'', "''"))
+    }
+
+    /// Returns SQL for the value; NULL if the cell has none.
+    pub(super) fn value_sql(&self) -> String {
+        match self.place {
+            ColumnPlace::KeyPart(n) => format!("key_value(key, {n})"),
+            ColumnPlace::Cell => format!("cell_value(cells, {})", self.literal()),
+            ColumnPlace::Table { .. } => quote_name(&self.name),
+        }
+    }
+
+    /// Returns SQL for the state.
+    pub(super) fn state_sql(&self) -> String {
+        match self.place {
+            ColumnPlace::KeyPart(_) | ColumnPlace::Table { .. } => "'ok'".to_owned(),
+            ColumnPlace::Cell => format!("cell_state(cells, {})", self.literal()),
+        }
+    }
+
+    /// Returns SQL for whether the value, or an item of the list, has the text of a parameter.
+    pub(super) fn equals_sql(&self) -> String {
+        match self.place {
+            ColumnPlace::Cell => format!("cell_is(cells, {}, ?)", self.literal()),
+            _ => format!("coalesce(CAST({} AS TEXT), 'NULL') = ?", self.value_sql()),
+        }
+    }
+
+    /// Returns SQL for whether the value contains the text of a parameter, ignoring ASCII case.
+    pub(super) fn contains_sql(&self) -> String {
+        match self.place {
+            ColumnPlace::Cell => format!("cell_has(cells, {}, ?)", self.literal()),
+            ColumnPlace::KeyPart(_) => {
+                format!("instr(lower(CAST({} AS TEXT)), lower(?))", self.value_sql())
+            }
+            // Faster than `instr`, because LIKE does not copy the value.
+            ColumnPlace::Table { .. } => format!("{} LIKE ? ESCAPE '\\'", self.value_sql()),
+        }
+    }
+
+    /// Returns the parameter of [`Self::contains_sql`].
+    pub(super) fn contains_parameter(&self, wanted: &str) -> SqlValue {
+        match self.place {
+            ColumnPlace::Table { .. } => SqlValue::Text(build_like_pattern(wanted)),
+            ColumnPlace::KeyPart(_) | ColumnPlace::Cell => SqlValue::Text(wanted.to_owned()),
+        }
+    }
+}
+
+/// Returns the pattern of LIKE, with `\` as escape character, for texts that contain `text`.
+pub(super) fn build_like_pattern(text: &str) -> String {
+    let mut pattern = "%".to_owned();
+    for c in text.chars() {
+        if matches!(c, '%' | '_' | '\\') {
+            pattern.push('\\');
+        }
+        pattern.push(c);
+    }
+    pattern + "%"
+}
+
+/// Position in the sort order at which a page begins or ends.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Cursor {
+    /// Key of the neighboring row, as stored.
+    pub(super) key: String,
+    /// Whether the page ends before this row instead of starting after it.
+    pub(super) backwards: bool,
+}
+
+/// Source of a view's rows.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum RowSource {
+    /// Records of a published expansion, which contain the state of every cell.
+    Records { expansion: String },
+    /// Table or view of the database. The columns of `key` identify a row and are its order: the
+    /// rowid or the primary key. A view has no key, so its rows are identified by their position.
+    Table { name: String, key: Vec<String> },
+}
+
+impl Default for RowSource {
+    fn default() -> Self {
+        Self::Records { expansion: String::new() }
+    }
+}
+
+impl RowSource {
+    /// Returns the published expansion; `None` for a table of the database.
+    pub(super) fn expansion(&self) -> Option<&str> {
+        match self {
+            Self::Records { expansion } => Some(expansion),
+            Self::Table { .. } => None,
+        }
+    }
+
+    /// Returns the SELECT list with everything that [`Self::read_cells`] needs.
+    pub(super) fn select_list(&self, columns: &[&ViewColumn]) -> String {
+        match self {
+            Self::Records { .. } => "key, cells".to_owned(),
+            Self::Table { key, .. } => {
+                let names = columns.iter().map(|column| quote_name(&column.name));
+                let list: Vec<String> = key.iter().map(|k| quote_name(k)).chain(names).collect();
+                list.join(", ")
+            }
+        }
+    }
+
+    /// Returns the cells of some columns from a row of [`Self::select_list`]; `None` for a cell that
+    /// the record does not contain.
+    pub(super) fn read_cells<'r>(
+        &self,
+        row: &'r Row<'_>,
+        columns: &[&ViewColumn],
+    ) -> rusqlite::Result<Vec<Option<RecordCell<'r>>>> {
+        match self {
+            Self::Records { .. } => {
+                Ok(find_record_cells(row.get_ref(0)?.as_str()?, row.get_ref(1)?.as_str()?, columns))
+            }
+            Self::Table { key, .. } => {
+                let read = |n: usize| Ok(Some(RecordCell::of_value(to_value(row.get_ref(n)?))));
+                (key.len()..key.len() + columns.len()).map(read).collect()
+            }
+        }
+    }
+
+    /// Returns the key of a row of [`Self::select_list`] and its cells as JSON, as a record stores
+    /// them. `position` is the number of the row in the view, counted from 1.
+    pub(super) fn read_record(
+        &self,
+        row: &Row<'_>,
+        columns: &[&ViewColumn],
+        position: usize,
+    ) -> rusqlite::Result<(String, String)> {
+        let Self::Table { key, .. } = self else { return Ok((row.get(0)?, row.get(1)?)) };
+        let key: Vec<Json> = if key.is_empty() {
+            vec![position.into()]
+        } else {
+            let read = |n| Ok(to_cursor_part(row.get_ref(n)?));
+            (0..key.len()).map(read).collect::<rusqlite::Result<_>>()?
+        };
+        let cells = self.read_cells(row, columns)?.into_iter().flatten();
+        let cells = columns.iter().zip(cells);
+        let cells = cells.map(|(column, cell)| (&column.name, json!(["ok", cell.value.to_json()])));
+        let cells: serde_json::Map<String, Json> = cells.map(|(n, c)| (n.clone(), c)).collect();
+        Ok((Json::Array(key).to_string(), Json::Object(cells).to_string()))
+    }
+
+    /// Returns the values of the key at which a cursor points; `None` if it is not a key of this
+    /// table.
+    pub(super) fn parse_cursor(&self, cursor: &Cursor) -> Option<Vec<SqlValue>> {
+        let Self::Table { key, .. } = self else { return None };
+        let parts: Vec<Json> = serde_json::from_str(&cursor.key).ok()?;
+        let values: Vec<SqlValue> = parts.iter().map(parse_cursor_part).collect::<Option<_>>()?;
+        (values.len() == key.len().max(1)).then_some(values)
+    }
+
+    /// Returns the number of rows before the page; 0 if the rows have a key.
+    pub(super) fn page_offset(&self, cursor: Option<&Cursor>, page_rows: usize) -> usize {
+        let is_view = matches!(self, Self::Table { key, .. } if key.is_empty());
+        let Some(cursor) = cursor.filter(|_| is_view) else { return 0 };
+        let position = match self.parse_cursor(cursor).as_deref() {
+            Some([SqlValue::Integer(position)]) => usize::try_from(*position).unwrap_or(0),
+            _ => 0,
+        };
+        if cursor.backwards { position.saturating_sub(page_rows + 1) } else { position }
+    }
+}
+
+/// Returns the cells of some columns from a stored key and record.
+pub(super) fn find_record_cells<'a>(
+    key: &'a str,
+    cells: &'a str,
+    columns: &[&ViewColumn],
+) -> Vec<Option<RecordCell<'a>>> {
+    let stored = columns.iter().filter(|c| c.key_part().is_none());
+    let names: Vec<&str> = stored.map(|c| c.name.as_str()).collect();
+    let mut found = find_cells(cells, &names).into_iter();
+    let cell = |column: &&ViewColumn| match column.key_part() {
+        Some(part) => Some(RecordCell::of_value(find_key_part(key, part))),
+        None => found.next().flatten(),
+    };
+    columns.iter().map(cell).collect()
+}
+
+/// Returns a value of the database. A blob is shown in hexadecimal.
+fn to_value(value: ValueRef<'_>) -> RecordValue<'_> {
+    match value {
+        ValueRef::Null => RecordValue::Null,
+        ValueRef::Integer(n) => RecordValue::Integer(n),
+        ValueRef::Real(r) => RecordValue::Real(r),
+        ValueRef::Text(text) => RecordValue::Text(String::from_utf8_lossy(text)),
+        blob @ ValueRef::Blob(_) => RecordValue::Text(Cow::Owned(format_text(blob))),
+    }
+}
+
+/// Returns a part of a key as JSON that [`parse_cursor_part`] reads; a blob is a list of bytes.
+fn to_cursor_part(value: ValueRef<'_>) -> Json {
+    match value {
+        ValueRef::Blob(bytes) => bytes.into(),
+        value => to_value(value).to_json(),
+    }
+}
+
+fn parse_cursor_part(part: &Json) -> Option<SqlValue> {
+    Some(match part {
+        Json::Null => SqlValue::Null,
+        Json::String(text) => SqlValue::Text(text.clone()),
+        Json::Number(number) => match number.as_i64() {
+            Some(integer) => SqlValue::Integer(integer),
+            None => SqlValue::Real(number.as_f64()?),
+        },
+        Json::Array(bytes) => {
+            let byte = |b: &Json| b.as_u64().and_then(|b| u8::try_from(b).ok());
+            SqlValue::Blob(bytes.iter().map(byte).collect::<Option<_>>()?)
+        }
+        Json::Bool(_) | Json::Object(_) => return None,
+    })
+}
+
+/// Table or view of a database file.
+#[derive(Debug)]
+pub(super) struct OtherTable {
+    pub(super) name: String,
+    pub(super) is_view: bool,
+    has_rowid: bool,
+}
+
+/// Returns the tables and views of a database file, without those that `SQLite` and hqdl keep for
+/// themselves.
+pub(super) fn list_database_tables(connection: &Connection) -> rusqlite::Result<Vec<OtherTable>> {
+    let sql = "SELECT s.name, t.type, t.wr FROM sqlite_schema AS s
+               JOIN pragma_table_list AS t ON t.schema = 'main' AND t.name = s.name
+               WHERE s.type IN ('table', 'view') AND t.type <> 'shadow'
+                 AND s.name NOT LIKE 'sqlite\\_%' ESCAPE '\\' AND s.name NOT LIKE 'hqdl\\_%' ESCAPE '\\'
+               ORDER BY s.name";
+    let read = |row: &Row<'_>| {
+        let is_view = row.get_ref(1)?.as_str()? == "view";
+        Ok(OtherTable { name: row.get(0)?, is_view, has_rowid: !row.get::<_, bool>(2)? })
+    };
+    connection.prepare(sql)?.query_map([], read)?.collect()
+}
+
+/// Returns the source and the columns of a table or view of a database file; `None` if there is no
+/// such table.
+pub(super) fn find_database_table(
+    connection: &Connection,
+    name: &str,
+) -> rusqlite::Result<Option<(RowSource, Vec<ViewColumn>)>> {
+    let tables = list_database_tables(connection)?;
+    let Some(table) = tables.into_iter().find(|t| t.name.eq_ignore_ascii_case(name)) else {
+        return Ok(None);
+    };
+    // The hidden columns of virtual tables are not data.
+    let mut statement = connection
+        .prepare("SELECT name, type, pk FROM pragma_table_xinfo(?1) WHERE hidden <> 1")?;
+    let mut rows = statement.query([&table.name])?;
+    let (mut columns, mut primary) = (Vec::new(), Vec::new());
+    while let Some(row) = rows.next()? {
+        let (name, declared, position): (String, String, usize) =
+            (row.get(0)?, row.get(1)?, row.get(2)?);
+        if position > 0 {
+            primary.push((position, name.clone()));
+        }
+        columns.push(ViewColumn {
+            name,
+            place: ColumnPlace::Table { is_key: position > 0 },
+            has_list: false,
+            kind: find_affinity(&declared),
+            list: None,
+        });
+    }
+    primary.sort_unstable();
+    let is_free = |alias: &&str| columns.iter().all(|c| !c.name.eq_ignore_ascii_case(alias));
+    let rowid = ["rowid", "_rowid_", "oid"].into_iter().find(is_free);
+    let key = match (table.is_view, table.has_rowid, rowid) {
+        (true, ..) => Vec::new(),
+        (false, true, Some(rowid)) => vec![rowid.to_owned()],
+        // Without a primary key, the rows are identified by their position.
+        (false, ..) => primary.into_iter().map(|(_, name)| name).collect(),
+    };
+    Ok(Some((RowSource::Table { name: table.name, key }, columns)))
+}
+
+/// Returns the type of a column's affinity, by `SQLite`'s rules; `None` if it has none.
+fn find_affinity(declared: &str) -> Option<Type> {
+    let declared = declared.to_ascii_uppercase();
+    let has = |words: &[&str]| words.iter().any(|word| declared.contains(word));
+    if has(&["INT"]) {
+        Some(Type::Integer)
+    } else if has(&["CHAR", "CLOB", "TEXT"]) {
+        Some(Type::Text)
+    } else {
+        has(&["REAL", "FLOA", "DOUB"]).then_some(Type::Real)
+    }
+}

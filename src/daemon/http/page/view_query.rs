@@ -1,0 +1,166 @@
+//! Writes a view of a table as a query that people can read and change.
+
+use super::row_source::{ColumnPlace, RowSource, ViewColumn, build_like_pattern};
+use super::view::{TableView, ViewFilter};
+use crate::sql::{quote_name, quote_text};
+
+/// Maximum number of rows of the query.
+const MAX_ROWS: usize = 1000;
+
+/// Returns a query with the search, the filters and the order of a view.
+pub(super) fn write_view_query(
+    view: &TableView,
+    table: &str,
+    source: &RowSource,
+    columns: &[ViewColumn],
+) -> String {
+    let writer = QueryWriter { table, source, columns };
+    let filters = view.list_filters(columns).map(|(f, c)| writer.write_filter(f, c));
+    let mut conditions: Vec<String> = filters.collect();
+    if !view.search.is_empty() {
+        let found = columns.iter().map(|c| writer.write_contains(c, &view.search));
+        conditions.push(format!("({})", found.collect::<Vec<_>>().join(" OR ")));
+    }
+    if source.expansion().is_some() && !view.state.is_empty() {
+        conditions.push(writer.write_state(None, &view.state));
+    }
+    let mut sql = format!("SELECT * FROM {}", quote_name(table));
+    if !conditions.is_empty() {
+        sql.push_str(&format!("\nWHERE {}", conditions.join("\n  AND ")));
+    }
+    // The items of a list have no order.
+    let sort = view.find_sort(columns).filter(|(column, _)| writer.find_list(column).is_none());
+    if let Some((column, is_descending)) = sort {
+        let direction = if is_descending { " DESC" } else { "" };
+        sql.push_str(&format!("\nORDER BY {}{direction} NULLS LAST", write_name(column)));
+    }
+    format!("{sql}\nLIMIT {MAX_ROWS}")
+}
+
+struct QueryWriter<'q> {
+    table: &'q str,
+    source: &'q RowSource,
+    columns: &'q [ViewColumn],
+}
+
+impl QueryWriter<'_> {
+    fn write_filter(&self, filter: &ViewFilter, column: &ViewColumn) -> String {
+        let name = write_name(column);
+        let literal = write_literal(&filter.value, column);
+        let is_null = filter.value == "NULL" && !column.is_filled();
+        match filter.condition {
+            "is" if is_null => format!("{name} IS NULL"),
+            "not" if is_null => format!("{name} IS NOT NULL"),
+            "is" => self.write_condition(column, &format!("{name} = {literal}")),
+            "not" if self.find_list(column).is_some() => {
+                format!("NOT {}", self.write_condition(column, &format!("{name} = {literal}")))
+            }
+            "not" => format!("({name} <> {literal} OR {name} IS NULL)"),
+            "has" => self.write_contains(column, &filter.value),
+            "min" => self.write_condition(column, &format!("{name} >= {literal}")),
+            "max" => self.write_condition(column, &format!("{name} <= {literal}")),
+            _ if column.is_filled() => self.write_state(Some(column), &filter.value),
+            _ => if filter.value == "ok" { "TRUE" } else { "FALSE" }.to_owned(),
+        }
+    }
+
+    fn write_contains(&self, column: &ViewColumn, text: &str) -> String {
+        let pattern = build_like_pattern(text);
+        let escape = if pattern.contains('\\') { " ESCAPE '\\'" } else { "" };
+        let name = write_name(column);
+        self.write_condition(column, &format!("{name} LIKE {}{escape}", quote_text(&pattern)))
+    }
+
+    /// Returns the table with the items of a list, unless it is the shown table.
+    fn find_list<'c>(&self, column: &'c ViewColumn) -> Option<&'c str> {
+        let list = column.list.as_ref().map(|list| list.table.as_str());
+        list.filter(|list| !list.eq_ignore_ascii_case(self.table))
+    }
+
+    /// Returns a condition on a column. The items of a list are rows of its own table.
+    fn write_condition(&self, column: &ViewColumn, condition: &str) -> String {
+        let Some(list) = self.find_list(column) else { return condition.to_owned() };
+        let (list, table) = (quote_name(list), quote_name(self.table));
+        let keys = self.key_columns().map(|key| {
+            let key = quote_name(&key.name);
+            format!("{list}.{key} IS {table}.{key} AND ")
+        });
+        format!("EXISTS (SELECT 1 FROM {list} WHERE {}{condition})", keys.collect::<String>())
+    }
+
+    /// Returns a condition on the state of a cell; without a column, of any cell of the row.
+    fn write_state(&self, column: Option<&ViewColumn>, state: &str) -> String {
+        let expansion = quote_text(self.source.expansion().unwrap_or_default());
+        let table = quote_name(self.table);
+        let keys = self.key_columns().map(|key| format!("{table}.{}", quote_name(&key.name)));
+        let column = column
+            .map_or_else(String::new, |c| format!(" AND c.\"column\" = {}", quote_text(&c.name)));
+        format!(
+            "EXISTS (SELECT 1 FROM hqdl_cell AS c WHERE c.expansion = {expansion} AND c.key = json_array({}){column} AND c.state = {})",
+            keys.collect::<Vec<_>>().join(", "),
+            quote_text(state)
+        )
+    }
+
+    fn key_columns(&self) -> impl Iterator<Item = &ViewColumn> {
+        self.columns.iter().filter(|c| c.key_part().is_some())
+    }
+}
+
+/// Returns the name of the column that contains the values, or the items of the list.
+fn write_name(column: &ViewColumn) -> String {
+    quote_name(column.list.as_ref().map_or(&column.name, |list| &list.column))
+}
+
+/// Returns a value as SQL writes it: a number, unless the column is declared as text.
+fn write_literal(value: &str, column: &ViewColumn) -> String {
+    let is_number = value.parse::<f64>().is_ok_and(f64::is_finite)
+        && value.bytes().all(|b| b.is_ascii_digit() || b"+-.eE".contains(&b));
+    let is_untyped = column.kind.is_none() && !matches!(column.place, ColumnPlace::KeyPart(_));
+    if is_number && (column.is_number() || is_untyped) {
+        value.to_owned()
+    } else {
+        quote_text(value)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rusqlite::Connection;
+
+    use super::super::row_source::find_database_table;
+    use super::{TableView, write_view_query};
+
+    /// The query of a view has the rows of the view.
+    #[test]
+    fn the_query_of_a_view_selects_its_rows() {
+        let connection = Connection::open_in_memory().unwrap();
+        connection
+            .execute_batch(
+                "CREATE TABLE t (id INTEGER PRIMARY KEY, name TEXT, n REAL, x);
+                 INSERT INTO t VALUES (1, 'O''Hara', 2.5, 'a'), (2, '50 %', NULL, 7), (3, NULL, 1, 'b%c');",
+            )
+            .unwrap();
+        let (source, columns) = find_database_table(&connection, "t").unwrap().unwrap();
+        for (pairs, ids) in [
+            (&[][..], "1 2 3"),
+            (&[("sort", "-n")], "1 3 2"),
+            (&[("f", "name|is|O'Hara")], "1"),
+            (&[("f", "name|is|NULL")], "3"),
+            (&[("f", "name|not|O'Hara")], "2 3"),
+            (&[("f", "x|is|7")], "2"),
+            (&[("f", "n|min|1"), ("f", "n|max|2")], "3"),
+            (&[("q", "%")], "2 3"),
+            (&[("f", "name|has|o'h")], "1"),
+            (&[("f", "x|state|error")], ""),
+        ] {
+            let pairs: Vec<(String, String)> =
+                pairs.iter().map(|(n, v)| ((*n).to_owned(), (*v).to_owned())).collect();
+            let sql = write_view_query(&TableView::parse(&pairs), "t", &source, &columns);
+            let mut statement = connection.prepare(&sql).unwrap();
+            let found = statement.query_map([], |row| row.get::<_, i64>(0)).unwrap();
+            let found: Vec<String> = found.map(|id| id.unwrap().to_string()).collect();
+            assert_eq!(found.join(" "), ids, "{sql}");
+        }
+    }
+}

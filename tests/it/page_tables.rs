@@ -1,0 +1,206 @@
+//! Tests of the daemon's data page over the database's own tables and views, and of its links to the
+//! query page.
+
+use hqdl_testkit::daemon::Daemon;
+use hqdl_testkit::project::{Project, heroes_project, truthful_endpoint};
+use serde_json::{Value as Json, json};
+
+use crate::ask_page::percent_encode;
+
+/// Returns the path of a link in a page.
+pub fn find_link(page: &str, text: &str) -> String {
+    let end = format!(">{text}</a>");
+    let before = page.split(&end).next().filter(|before| before.len() < page.len());
+    let before = before.unwrap_or_else(|| panic!("no link `{text}` in {page}"));
+    let tag = before.rsplit("<a").next().unwrap();
+    let path = tag.split("href=\"").nth(1).unwrap().split('"').next().unwrap();
+    path.replace("&amp;", "&")
+}
+
+fn read_page(daemon: &Daemon, path: &str) -> String {
+    daemon.get(path).expect_status(200).body
+}
+
+fn add_tables(project: &Project) {
+    project.execute_sql(
+        "CREATE VIEW tall AS SELECT name, height FROM hero WHERE height > 175;
+         CREATE TABLE \"odd \"\"name\"\"?\" (\"a|b\" TEXT PRIMARY KEY, \"<b>\" BLOB) WITHOUT ROWID;
+         INSERT INTO \"odd \"\"name\"\"?\" VALUES ('<i>', x'00ff'), ('y''z', '<script>alert(1)</script>'), ('n', NULL);
+         CREATE TABLE empty (x);
+         CREATE TABLE many (id INTEGER PRIMARY KEY, word TEXT, n INTEGER);
+         WITH RECURSIVE i (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM i WHERE n < 120000)
+           INSERT INTO many SELECT n, 'word ' || n, n % 7 FROM i;",
+    );
+}
+
+#[test]
+fn every_table_of_the_database_has_a_page() {
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "json");
+    add_tables(&project);
+    let daemon = Daemon::start(&project, &[]);
+    daemon.wait_until_idle("complete");
+    assert!(read_page(&daemon, "/").contains("href=\"/specs/x/tables\""));
+    let list = read_page(&daemon, "/specs/x/tables");
+    let rows: Vec<&str> = list.split("<tr>").skip(1).collect();
+    for (table, words) in [
+        (">llm<", "filled by the model</td><td class=\"n\">10<"),
+        (">llm_power<", "items of a list"),
+        (">hero<", "table</td><td class=\"n\">10<"),
+        (">tall<", "view</td><td class=\"n\"><span class=\"quiet\">not counted"),
+        (">many<", "more than 100,000"),
+        (">empty<", "table</td><td class=\"n\">0<"),
+    ] {
+        let row = rows.iter().find(|row| row.contains(table));
+        assert!(row.is_some_and(|row| row.contains(words)), "{table}: {list}");
+    }
+    assert!(!list.contains("hqdl_record") && !list.contains("sqlite_"), "{list}");
+    // Every link of the list leads to a page.
+    for link in list.split("<a href=\"/specs/x/tables/").skip(1) {
+        let table = link.split('"').next().unwrap();
+        read_page(&daemon, &format!("/specs/x/tables/{table}"));
+    }
+    // Sort, filter, facets and downloads are those of SQL.
+    let heroes = read_page(
+        &daemon,
+        "/specs/x/tables/hero?f=height%7Cmin%7C176&sort=-height&facet=name&facet=height",
+    );
+    let truth =
+        project.query_rows("SELECT name FROM hero WHERE height >= 176 ORDER BY height DESC");
+    let escape = |name: &Json| name.as_str().unwrap().replace('"', "&quot;");
+    let places: Vec<usize> = truth
+        .iter()
+        .map(|row| heroes.find(&format!(">{}</td>", escape(&row[0]))).unwrap())
+        .collect();
+    assert!(places.is_sorted(), "{heroes}");
+    assert!(heroes.contains(&format!("{} rows", truth.len())), "{heroes}");
+    assert!(heroes.contains("Distribution of height") && heroes.contains("mean"), "{heroes}");
+    assert!(!heroes.contains("a cell that is") && !heroes.contains("has the state"), "{heroes}");
+    let export = "/specs/x/tables/hero/export?f=height%7Cmin%7C176&sort=-height";
+    let rows = daemon.get(&format!("{export}&format=json")).expect_status(200).json();
+    let names: Vec<&Json> = rows.as_array().unwrap().iter().map(|row| &row["name"]).collect();
+    assert_eq!(names, truth.iter().map(|row| &row[0]).collect::<Vec<_>>());
+    let csv = daemon.get(&format!("{export}&format=csv")).expect_status(200).body;
+    assert!(csv.starts_with("id,name,full_name,height\n10,Zed,Zed Zedsson,210\n"), "{csv}");
+    let odd = read_page(&daemon, "/specs/x/tables/odd%20%22name%22%3F");
+    assert!(odd.contains("X&#39;00FF&#39;") || odd.contains("X'00FF'"), "{odd}");
+    assert!(odd.contains("&lt;script&gt;alert(1)") && !odd.contains("<i>"), "{odd}");
+    let tall = read_page(&daemon, "/specs/x/tables/tall?q=zed&facet=name");
+    assert!(tall.contains("1 row") && tall.contains(">210</td>"), "{tall}");
+    assert!(read_page(&daemon, "/specs/x/tables/empty").contains("The table has no rows."));
+}
+
+#[test]
+fn pages_of_a_large_table_follow_each_other() {
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "json");
+    add_tables(&project);
+    let daemon = Daemon::start(&project, &["--no-spend"]);
+    daemon.wait_until_idle("waiting");
+    let order =
+        |sql: &str| project.query_rows(&format!("SELECT id FROM many ORDER BY {sql} LIMIT 51"));
+    for (sort, sql) in [("", "id"), ("?sort=-word", "word DESC"), ("?sort=n", "n, id")] {
+        let second = &order(sql)[50][0];
+        let first = read_page(&daemon, &format!("/specs/x/tables/many{sort}"));
+        assert!(first.contains("more than 100,000 rows"), "{first}");
+        let next = read_page(&daemon, &find_link(&first, "Next →"));
+        let first_of_next = next.split("scope=\"row\">").nth(1).unwrap();
+        assert!(first_of_next.starts_with(&format!("{second}<")), "{sort}: {next}");
+        assert_eq!(read_page(&daemon, &find_link(&next, "← Previous")).matches("<tr>").count(), 51);
+    }
+    // A view has no key, and is read by position.
+    project.execute_sql("CREATE VIEW few AS SELECT word FROM many WHERE id <= 120");
+    let mut page = read_page(&daemon, "/specs/x/tables/few");
+    let mut seen = page.matches(">word ").count();
+    while page.contains("rel=\"next\"") {
+        page = read_page(&daemon, &find_link(&page, "Next →"));
+        seen += page.matches(">word ").count();
+    }
+    assert_eq!(seen, 120);
+    let before = read_page(&daemon, &find_link(&page, "← Previous"));
+    assert!(before.contains(">word 51<") && before.contains(">word 100<"), "{before}");
+}
+
+/// The page of a table reveals nothing that a query does not.
+#[test]
+fn a_table_page_reads_no_more_than_a_query() {
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "json");
+    project.execute_sql("CREATE VIEW sly AS SELECT load_extension('x') AS x");
+    let token = "a-token-of-this-test-1234567890";
+    let daemon = Daemon::start_with(&project, &["--no-spend"], &[("HQDL_TOKEN", token)]);
+    for path in ["", "/hero", "/hero/export?format=csv"] {
+        let head = format!(
+            "GET /specs/x/tables{path} HTTP/1.0\r\nHost: {}\r\nAccept: text/html\r\n\r\n",
+            daemon.address
+        );
+        daemon.send_raw(&head).expect_status(401);
+    }
+    drop(daemon);
+    let daemon = Daemon::start(&project, &["--no-spend"]);
+    daemon.wait_until_idle("waiting");
+    for table in [
+        "hqdl_object",
+        "hqdl_record",
+        "sqlite_schema",
+        "nothing",
+        "hero%22%20--",
+        "pragma_table_list",
+    ] {
+        let answer = daemon.get(&format!("/specs/x/tables/{table}")).expect_status(400);
+        assert!(answer.body.contains("there is no table"), "{}", answer.body);
+    }
+    let sly = daemon.get("/specs/x/tables/sly");
+    assert_ne!(sly.status, 200, "{}", sly.body);
+    // A cursor, a filter and an order of another table are ignored.
+    for odd in
+        ["after=[1,2]", "after=x", "before=[\"' OR 1\"]", "sort=\"", "f=a%7Cis%7Cb", "facet=zz"]
+    {
+        let odd =
+            odd.replace('"', "%22").replace(' ', "%20").replace('[', "%5B").replace(']', "%5D");
+        daemon.get(&format!("/specs/x/tables/hero?{odd}")).expect_status(200);
+    }
+}
+
+#[test]
+fn query_and_chart_keeps_the_view() {
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "json");
+    let daemon = Daemon::start(&project, &[]);
+    daemon.wait_until_idle("complete");
+    for view in [
+        "llm?f=eye_color%7Cis%7CGreen&sort=-born",
+        "llm?f=powers%7Cis%7CSpeed&q=e",
+        "llm?f=powers%7Cnot%7CSpeed&f=born%7Cmin%7C1920",
+        "llm?f=motto%7Chas%7Czed",
+        "llm?f=full_name%7Cis%7CNULL",
+        "llm?state=ok&f=motto%7Cstate%7Cok",
+        "llm?state=error",
+        "hero?f=height%7Cmax%7C176&q=a&sort=height",
+        "hero?f=name%7Cis%7C007",
+    ] {
+        let page = read_page(&daemon, &format!("/specs/x/tables/{view}"));
+        let link = find_link(&page, "Query and chart");
+        let form = format!("{}&do=json", link.trim_start_matches("/query?"));
+        let asked = daemon.submit_form("/query", &form).expect_status(200).json();
+        let exported = view.replacen('?', "/export?", 1);
+        let shown = daemon
+            .get(&format!("/specs/x/tables/{exported}&format=json"))
+            .expect_status(200)
+            .json();
+        let names = |rows: &Json, is_sorted: bool| {
+            let rows = rows.as_array().unwrap().iter();
+            let mut names: Vec<String> =
+                rows.map(|row| format!("{}{}", row["name"], row["full_name"])).collect();
+            if !is_sorted {
+                names.sort();
+            }
+            names
+        };
+        let is_sorted = view.contains("sort=");
+        assert_eq!(names(&asked, is_sorted), names(&shown, is_sorted), "{view}: {link}");
+    }
+    let sql = percent_encode("SELECT count(*) AS n FROM llm");
+    let count = daemon.submit_form("/query", &format!("spec=x&do=json&sql={sql}"));
+    assert_eq!(count.expect_status(200).json(), json!([{ "n": 10 }]));
+}
