@@ -3,6 +3,8 @@
 
 use maud::{Markup, html};
 
+use super::truncate_text;
+
 /// Size of a drawing.
 pub(super) const WIDTH: f64 = 640.0;
 pub(super) const HEIGHT: f64 = 220.0;
@@ -11,6 +13,11 @@ pub(super) const LEFT: f64 = 112.0;
 pub(super) const RIGHT: f64 = WIDTH - 36.0;
 pub(super) const TOP: f64 = 16.0;
 pub(super) const BOTTOM: f64 = HEIGHT - 44.0;
+/// Height of a row of the legend.
+pub(super) const LEGEND_ROW: f64 = 30.0;
+const LEGEND_COLUMNS: usize = 2;
+/// Maximum length of a name in the legend, in characters.
+const LEGEND_CHARS: usize = 18;
 
 /// A linear scale with round tick values.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -67,6 +74,15 @@ impl ValueScale {
     }
 }
 
+/// Texts around a chart.
+pub(super) struct ChartFrame<'f> {
+    pub(super) title: &'f str,
+    /// Prefix of each y label.
+    pub(super) unit: &'f str,
+    /// Names of the series, for the legend; empty if there is only one.
+    pub(super) series: &'f [String],
+}
+
 /// Draws a chart with a y axis for `scale` and x-axis labels at the given coordinates. `unit` is
 /// the prefix of each y label.
 pub(super) fn draw_chart(
@@ -76,8 +92,19 @@ pub(super) fn draw_chart(
     labels: &[(f64, String)],
     content: &Markup,
 ) -> Markup {
+    draw_framed_chart(ChartFrame { title, unit, series: &[] }, scale, labels, content)
+}
+
+/// Draws a chart as [`draw_chart`] does, with a legend below it.
+pub(super) fn draw_framed_chart(
+    ChartFrame { title, unit, series }: ChartFrame<'_>,
+    scale: &ValueScale,
+    labels: &[(f64, String)],
+    content: &Markup,
+) -> Markup {
+    let height = HEIGHT + count_legend_rows(series) as f64 * LEGEND_ROW;
     html! {
-        svg.chart viewBox=(format!("0 0 {WIDTH} {HEIGHT}")) role="img" aria-label=(title) {
+        svg.chart viewBox=(format!("0 0 {WIDTH} {height}")) role="img" aria-label=(title) {
             @for (value, label) in scale.ticks() {
                 @let y = format_coordinate(scale.y(value));
                 line.grid x1=(LEFT) x2=(RIGHT) y1=(y) y2=(y) {}
@@ -88,8 +115,24 @@ pub(super) fn draw_chart(
             }
             (content)
             line.axis x1=(LEFT) x2=(RIGHT) y1=(BOTTOM) y2=(BOTTOM) {}
+            (draw_legend(series, HEIGHT))
         }
     }
+}
+
+/// Returns the number of rows of a legend.
+pub(super) fn count_legend_rows(series: &[String]) -> usize {
+    series.len().div_ceil(LEGEND_COLUMNS)
+}
+
+/// Draws the colors of the series with their names, from a y coordinate downwards.
+pub(super) fn draw_legend(series: &[String], top: f64) -> Markup {
+    html! { @for (n, name) in series.iter().enumerate() {
+        @let x = 12.0 + (n % LEGEND_COLUMNS) as f64 * (WIDTH / LEGEND_COLUMNS as f64);
+        @let y = top + (n / LEGEND_COLUMNS) as f64 * LEGEND_ROW + 8.0;
+        rect class=(format!("spent s{n}")) x=(format_coordinate(x)) y=(format_coordinate(y)) width="16" height="16" {}
+        text x=(format_coordinate(x + 26.0)) y=(format_coordinate(y + 14.0)) { (truncate_text(name, LEGEND_CHARS)) }
+    } }
 }
 
 /// Returns about five ticks of a scale as labels for the x axis.

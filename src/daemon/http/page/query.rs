@@ -64,6 +64,7 @@ pub(super) struct QueryForm {
     chart: String,
     x: String,
     y: String,
+    series: String,
     /// Question under which the query is saved as an example.
     title: String,
     /// Values of the query's parameters as SQL literals, by field name. Each field name begins with
@@ -467,7 +468,7 @@ fn build_question_example(of: &Expansion) -> Option<String> {
 fn render_rows_section(form: &QueryForm, preview: &RowsPreview) -> Markup {
     let (columns, rows) = (&preview.columns, &preview.rows);
     let rows = ResultRows { columns, rows, count: preview.count };
-    let choice = ChartChoice { kind: &form.chart, x: &form.x, y: &form.y };
+    let choice = ChartChoice { kind: &form.chart, x: &form.x, y: &form.y, series: &form.series };
     let chart = rows.choose_chart(choice);
     html! {
         div.row.controls {
@@ -554,6 +555,7 @@ fn render_chart_section(
                 } }
                 (select("x", "x", "by type", &form.x))
                 (select("y", "y", "by type", &form.y))
+                (select("series", "color", "by type", &form.series))
                 button form="query" name="do" value="run" { "Draw" }
             }
         }
