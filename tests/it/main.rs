@@ -69,6 +69,7 @@ mod odd_values;
 mod on_server;
 mod packing;
 mod parameters;
+mod page_query;
 mod page_states;
 mod page_tables;
 mod page_tasks;

@@ -174,12 +174,22 @@ pub(super) async fn explain_request(
     .await
 }
 
-/// Runs a query and collects its rows in `sink`, for the page. `is_approved` means that a person
-/// has seen the cost. `progress` receives the events of the query's requests.
+/// Whether a query of the page may send requests.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum QuerySpending {
+    /// The query reads only stored answers.
+    Forbidden,
+    /// The daemon's settings decide.
+    AsConfigured,
+    /// A person has seen the cost.
+    Approved,
+}
+
+/// Runs a query and collects its rows in `sink`, for the page. `progress` receives the events of the query's requests.
 pub(super) async fn collect_rows<S: RowSink + Send + 'static>(
     state: &HttpState,
     asked: AskedQuery,
-    is_approved: bool,
+    spending: QuerySpending,
     progress: Option<Listener>,
     sink: S,
 ) -> Result<(Meta, S), HttpError> {
@@ -189,7 +199,11 @@ pub(super) async fn collect_rows<S: RowSink + Send + 'static>(
     run_blocking(permit, client_guard, move || {
         let mut sink = sink;
         let mut prepared = prepare_query(&state, asked)?;
-        prepared.is_approved |= is_approved;
+        match spending {
+            QuerySpending::Forbidden => prepared.is_approved = false,
+            QuerySpending::AsConfigured => {}
+            QuerySpending::Approved => prepared.is_approved = true,
+        }
         prepared.progress = progress;
         let meta = prepared.run_with_sink(&state.context, interrupt, &mut sink)?;
         state.context.metrics.count_reused_values(meta.values_reused);

@@ -9,7 +9,7 @@ use serde::Deserialize;
 
 use super::super::query::run_blocking;
 use super::super::reply::HttpError;
-use super::{ErrorPage, HttpState, Page, ShownPage, read_form, redirect_to, render_page};
+use super::{ErrorPage, HttpState, Page, ShownPage, read_form, redirect_to, render_main_page};
 use crate::approval::{APPROVAL_MINUTES, ApprovalError, OpenPlan, OpenState, PlanStore};
 use crate::failure::Failure;
 
@@ -71,7 +71,7 @@ async fn with_plan_store<T: Send + 'static>(
 
 async fn render_approvals(state: &HttpState, note: Option<&str>) -> Result<Page, ErrorPage> {
     let open = with_plan_store(state, PlanStore::list_open_plans).await?;
-    Ok(render_page(
+    Ok(render_main_page(
         "Approvals",
         &html! {
             h1 { "Approvals" }
@@ -79,7 +79,7 @@ async fn render_approvals(state: &HttpState, note: Option<&str>) -> Result<Page,
             p { "Plans of assistants that wait for your approval. An approval is for one run of exactly this plan, at this "
                 "cost or a lower one, and expires after " (APPROVAL_MINUTES) " minutes." }
             p.quiet { "Assistants of this daemon: " (state.ledger.describe()) "." }
-            @if open.is_empty() { p.card { "No plan waits." } }
+            @if open.is_empty() { p.card { "No plan waits. An assistant that uses hqdl over MCP asks here before a query or a run spends." } }
             div.stack { @for plan in &open { (render_plan(plan)) } }
         },
     ))

@@ -15,7 +15,7 @@ use super::lineage::count_column_uses;
 use super::review::render_answer_forms;
 use super::{
     ErrorPage, HttpState, QueryPairs, ShownPage, format_value, percent_encode, read_form,
-    redirect_to, render_page, spec_path, truncate_text,
+    redirect_to, render_key_setting, render_page, spec_path, truncate_text,
 };
 use crate::audit::sheet::format_cell;
 use crate::database::{Database, current_timestamp};
@@ -132,6 +132,7 @@ pub(super) async fn show_doubts(
                 }
             }
             (undo)
+            p { (render_key_setting()) }
         },
     ))
 }

@@ -52,6 +52,8 @@ pub(super) use self::ask::AskSubmissions;
 
 /// Number of characters that fit on a line in the narrowest window.
 const NARROW_WIDTH: usize = 36;
+/// Name of the start page in the navigation.
+const START_PAGE: &str = "Specs";
 /// Time limit for reading a form.
 const FORM_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -141,7 +143,7 @@ impl IntoResponse for ErrorPage {
         // Otherwise the browser would not ask for the password.
         let ask = (status == StatusCode::UNAUTHORIZED)
             .then_some([(header::WWW_AUTHENTICATE, "Basic realm=\"hqdl\"")]);
-        (status, ask, render_page("Sorry", &html! { h1 { "Error" } (render_failure(&failure)) p { a href="/" { "Back to the specs" } } }))
+        (status, ask, render_page_in("", "Sorry", &html! { h1 { "Error" } (render_failure(&failure)) p { a href="/" { "Back to the specs" } } }))
             .into_response()
     }
 }
@@ -164,8 +166,19 @@ pub(super) fn render_error(headers: &HeaderMap, error: HttpError) -> Response {
 type QueryPairs = Vec<(String, String)>;
 type ShownPage = Result<Page, ErrorPage>;
 
-/// Wraps `content` in the page layout: head, navigation and scripts.
+/// Renders a page below the start page, such as a page of a spec.
 fn render_page(title: &str, content: &Markup) -> Page {
+    render_page_in(START_PAGE, title, content)
+}
+
+/// Renders a page that the navigation names.
+fn render_main_page(title: &str, content: &Markup) -> Page {
+    render_page_in(title, title, content)
+}
+
+/// Wraps `content` in the page layout: head, navigation and scripts. `section` is the name of the
+/// navigation's current entry.
+fn render_page_in(section: &str, title: &str, content: &Markup) -> Page {
     Page(html! {
         (DOCTYPE)
         html lang="en" {
@@ -181,11 +194,12 @@ fn render_page(title: &str, content: &Markup) -> Page {
                 a.skip href="#content" { "Skip to the content" }
                 header {
                     a.home href="/" { "hqdl" }
-                    nav aria-label="Pages" { @for (path, name) in [("/", "Specs"), ("/query", "Query"), ("/ask", "Ask"), ("/approvals", "Approvals"), ("/upload", "New spec")] {
-                        a href=(path) aria-current=[(title == name).then_some("page")] { (name) }
+                    nav aria-label="Pages" { @for (path, name) in [("/", START_PAGE), ("/query", "Query"), ("/ask", "Ask"), ("/approvals", "Approvals"), ("/upload", "New spec")] {
+                        a href=(path) aria-current=[(section == name).then_some("page")] { (name) }
                     } }
                 }
                 main id="content" { (content) }
+                div #announcer role="status" {}
             }
         }
     })
@@ -283,9 +297,9 @@ fn render_state_badge(spec: &SpecStatus) -> Markup {
 /// Renders a table of runs, newest first.
 fn render_runs_table(all: &[&RunStatus]) -> Markup {
     html! {
-        @if all.is_empty() { p.quiet { "No run yet." } } @else { div.wide tabindex="0" role="region" aria-label="Runs" { table.runs {
+        @if all.is_empty() { p.quiet { "No run yet. A run begins when a spec has missing cells and may spend. Otherwise open the spec, and show the price." } } @else { div.wide tabindex="0" role="region" aria-label="Runs" { table.runs {
             thead { tr {
-                th { "run" } th { "spec" } th { "why" } th { "state" } th { "cells" }
+                th { "run" } th { "spec" } th { "began" } th { "why" } th { "state" } th { "cells" }
                 th.n { "requests" } th.n { "cost" } th { "of its budget" } th.n { "seconds" }
             } }
             tbody {
@@ -293,6 +307,7 @@ fn render_runs_table(all: &[&RunStatus]) -> Markup {
                     tr data-run=(run.id) {
                         td data-label="run" { (run.id) }
                         td data-label="spec" { a href=(spec_path(&run.spec)) { (run.spec) } }
+                        td.small data-label="began" { time datetime=(run.began) { (shorten_time(&run.began)) } }
                         td data-label="why" { (run.cause.name()) }
                         td data-label="state" {
                             span class={ "badge " (run.state.name()) } data-is="state" { (run.state.name()) }
@@ -324,7 +339,7 @@ fn render_runs_table(all: &[&RunStatus]) -> Markup {
                     }
                     @if let Some(failure) = &run.failure {
                         @let again = all[..n].iter().any(|r| is_same_failure(r, run));
-                        tr { td {} td.failure colspan="8" {
+                        tr { td {} td.failure colspan="9" {
                             @if again { span.quiet { "failed, see above" } }
                             @else { details { summary { (failure.message()) } (render_failure(failure)) } }
                         } }
@@ -333,6 +348,11 @@ fn render_runs_table(all: &[&RunStatus]) -> Markup {
             }
         } } }
     }
+}
+
+/// Renders the setting for keyboard shortcuts of one key. The script makes it visible.
+fn render_key_setting() -> Markup {
+    html! { label hidden { input type="checkbox" name="single-keys" checked; "Shortcuts of a single key, in this browser" } }
 }
 
 /// Returns true if two runs of a spec failed with the same message, which the page shows only once.

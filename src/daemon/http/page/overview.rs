@@ -7,7 +7,7 @@ use maud::{Markup, html};
 
 use super::spending::{SpendingReport, read_spending};
 use super::{
-    HttpState, ShownPage, format_usd, percent_encode, render_failure, render_page,
+    HttpState, START_PAGE, ShownPage, format_usd, percent_encode, render_failure, render_main_page,
     render_retried_failure, render_runs_table, render_state_badge, shorten_time, spec_path,
 };
 use crate::audit;
@@ -26,8 +26,8 @@ pub(super) async fn show_overview(State(state): State<HttpState>) -> ShownPage {
     let status = state.context.status.borrow().clone();
     let spending = read_spending(&state, &status).await?;
     let latest: Vec<&RunStatus> = status.runs.iter().take(10).map(Arc::as_ref).collect();
-    Ok(render_page(
-        "Specs",
+    Ok(render_main_page(
+        START_PAGE,
         &html! {
             h1 { "Specs" }
             @if let Some(why) = &status.watch_error {

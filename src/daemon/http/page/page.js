@@ -1,5 +1,15 @@
 // Updates the figures of a page while it is open. The pages are readable without this script.
 "use strict";
+// Speaks a message to screen readers. Progress is spoken at most every ten seconds.
+let announcedAt = 0;
+const announce = (text, isProgress = false) => {
+  if (isProgress && Date.now() - announcedAt < 10_000) return;
+  announcedAt = Date.now();
+  document.getElementById("announcer").textContent = text;
+};
+// Settings of this browser.
+const SINGLE_KEYS = "hqdl.single-keys";
+const hasSingleKeys = () => { try { return localStorage.getItem(SINGLE_KEYS) !== "off"; } catch { return true; } };
 document.addEventListener("keydown", (event) => {
   // Enter in the title field saves the query.
   if (event.key === "Enter" && event.target.name === "title") {
@@ -68,18 +78,25 @@ document.addEventListener("keydown", (event) => {
   const byId = (id) => document.getElementById(id);
   const STORE = "hqdl.queries";
   const loadHistory = () => { try { return JSON.parse(localStorage.getItem(STORE)) ?? []; } catch { return []; } };
-  const saveToHistory = (spec, sql) => {
-    if (!sql.trim()) return;
-    const rest = loadHistory().filter((past) => past.sql !== sql || past.spec !== spec);
-    try { localStorage.setItem(STORE, JSON.stringify([{ spec, sql }, ...rest].slice(0, 30))); } catch { /* The browser does not allow storage. */ }
+  // A query in the history is the part of its address behind the question mark.
+  const saveToHistory = (form) => {
+    if (!form.sql.value.trim()) return;
+    const kept = [...new FormData(form)].filter(([name, value]) => value && name !== "do" && name !== "title");
+    const query = new URLSearchParams(kept).toString();
+    const rest = loadHistory().filter((past) => past.query !== query);
+    try { localStorage.setItem(STORE, JSON.stringify([{ query }, ...rest].slice(0, 30))); } catch { /* The browser does not allow storage. */ }
   };
   const createButton = (text, act, className = "") => Object.assign(document.createElement("button"), { type: "button", textContent: text, onclick: act, className });
 
   // Shows the maximum cost of the current query.
   let costRequest = null, timer = null;
   const findRunButton = () => document.querySelector('#query button[name="do"].main');
+  const showPrice = (text) => {
+    if (byId("price").textContent !== text) announce(text);
+    byId("price").textContent = text;
+  };
   const showCost = async () => {
-    const form = byId("query"), note = byId("price");
+    const form = byId("query");
     if (!form.sql.value.trim()) return;
     costRequest = new AbortController();
     try {
@@ -89,12 +106,12 @@ document.addEventListener("keydown", (event) => {
       });
       const found = await response.json();
       underlineProblems(form.sql, found.error?.problems ?? []);
-      if (!response.ok) { note.textContent = found.error.message; return; }
+      if (!response.ok) { showPrice(found.error.message); return; }
       const cost = `$${found.cost_usd.toFixed(4)}`, run = findRunButton();
-      if (found.unbounded?.length) note.textContent = "The cost is not known before it runs.";
-      else if (!found.values_asked) note.textContent = `Free: ${found.values_reused} known values, no request.`;
+      if (found.unbounded?.length) showPrice("The cost is not known before it runs.");
+      else if (!found.values_asked) showPrice(`Free: ${found.values_reused} known values, no request.`);
       else {
-        note.textContent = `At most ${found.values_asked} values in ${found.requests} requests.`;
+        showPrice(`At most ${found.values_asked} values in ${found.requests} requests, for at most ${cost}.`);
         run.textContent = `Run, for at most ${cost}`;
         run.value = "spend";
       }
@@ -104,6 +121,8 @@ document.addEventListener("keydown", (event) => {
     clearTimeout(timer);
     costRequest?.abort();
     underlineProblems(byId("sql"), []);
+    // The price applies to the text before the change.
+    byId("explanation")?.remove();
     const run = findRunButton();
     run.textContent = "Run";
     run.value = "run";
@@ -178,6 +197,15 @@ document.addEventListener("keydown", (event) => {
     return page;
   };
 
+  // Moves the focus to what a query has led to: its rows, its price, a message or an error.
+  const showOutcome = () => {
+    const outcome = document.querySelector("#result, main .problem, #explanation, main .note[role=status]");
+    if (!outcome) return;
+    outcome.tabIndex = -1;
+    outcome.focus();
+    announce(outcome.textContent.trim().split("\n")[0]);
+  };
+
   // Submits the form without leaving the page, so that the user can cancel the query.
   let running = null;
   const submitQuery = async (event) => {
@@ -185,8 +213,7 @@ document.addEventListener("keydown", (event) => {
     if (event.target !== form || ["csv", "json", "parquet"].includes(event.submitter?.value)) return;
     event.preventDefault();
     const body = new URLSearchParams(new FormData(form, event.submitter));
-    const [spec, sql] = [form.spec.value, form.sql.value];
-    saveToHistory(spec, sql);
+    saveToHistory(form);
     clearTimeout(timer);
     costRequest?.abort();
     running?.abort();
@@ -198,7 +225,9 @@ document.addEventListener("keydown", (event) => {
     const showTime = () => {
       const asked = progress?.requests ? `: ${progress.values} values in ${progress.requests} requests, $${progress.cost_usd.toFixed(4)} so far` : "";
       note.textContent = `Running for ${Math.round((Date.now() - began) / 1000)} s${asked}`;
+      announce(note.textContent, true);
     };
+    announcedAt = 0;
     showTime();
     const clock = setInterval(showTime, 1000);
     try {
@@ -208,8 +237,12 @@ document.addEventListener("keydown", (event) => {
       const fresh = new DOMParser().parseFromString(text, "text/html");
       document.querySelector("main").replaceWith(fresh.querySelector("main"));
       initializeForm();
+      showOutcome();
     } catch {
       note.textContent = own.signal.aborted ? "Cancelled. All answers so far are kept." : "The daemon does not answer.";
+      announce(note.textContent);
+      // The button that had the focus is hidden now.
+      if (own.signal.aborted) byId("sql").focus();
     } finally {
       clearInterval(clock);
       cancel.hidden = true;
@@ -240,14 +273,16 @@ document.addEventListener("keydown", (event) => {
     byId("cancel").addEventListener("click", () => running?.abort());
     const past = loadHistory();
     byId("history").hidden = !past.length;
-    byId("history").querySelector("ul").replaceChildren(...past.map(({ spec, sql }) => {
+    byId("history").querySelector("ul").replaceChildren(...past.map((entry) => {
+      // An earlier version stored the spec and the SQL.
+      const query = entry.query ?? new URLSearchParams({ spec: entry.spec, sql: entry.sql }).toString();
       const item = document.createElement("li");
-      item.append(createButton(sql, () => { form.sql.value = sql; form.spec.value = spec; form.sql.focus(); showParameterFields(); handleChange(); }));
+      item.append(Object.assign(document.createElement("a"), { href: `/query?${query}`, textContent: new URLSearchParams(query).get("sql") }));
       return item;
     }));
     for (const head of document.querySelectorAll("table.sortable thead th"))
       head.replaceChildren(createButton(head.textContent, () => sortRows(head), "plain"));
-    if (!document.querySelector("main table.rows, main button[value=spend]")) showCost();
+    if (!document.querySelector("main table.rows")) showCost();
   };
   document.addEventListener("submit", submitQuery);
   initializeForm();
@@ -429,18 +464,23 @@ const underlineProblems = (box, problems) => {
     const [status, cancel] = [form.querySelector(".status"), form.querySelector("button.cancel")];
     const buttons = [...document.querySelectorAll("form.live button")].filter((b) => b !== cancel);
     const began = Date.now();
-    const showTime = () => { status.textContent = `Working for ${Math.round((Date.now() - began) / 1000)} s`; };
+    const showTime = () => {
+      status.textContent = `Working for ${Math.round((Date.now() - began) / 1000)} s`;
+      announce(status.textContent, true);
+    };
     for (const button of buttons) button.ariaDisabled = "true";
     // The response replaces the form, so edits made in the meantime would be lost.
     const boxes = [...form.querySelectorAll("textarea")].filter((box) => !box.readOnly);
     for (const box of boxes) box.readOnly = true;
     const restore = (message) => {
       status.textContent = message;
+      announce(message);
       for (const button of buttons) button.ariaDisabled = null;
       for (const box of boxes) box.readOnly = false;
     };
     cancel.hidden = false;
     cancel.onclick = () => own.abort();
+    announcedAt = 0;
     showTime();
     const clock = setInterval(showTime, 1000);
     try {
@@ -455,7 +495,9 @@ const underlineProblems = (box, problems) => {
       document.querySelector("main").replaceWith(main);
       main.tabIndex = -1;
       main.focus({ preventScroll: true });
-      (main.querySelector(".answer, section.card, .problem") ?? main).scrollIntoView({ block: "nearest" });
+      const outcome = main.querySelector(".answer, section.card, .problem") ?? main;
+      outcome.scrollIntoView({ block: "nearest" });
+      announce((outcome.querySelector("h2, strong, .note") ?? outcome).textContent.trim().slice(0, 120));
     } catch {
       restore(own.signal.aborted ? "Cancelled. All answers so far are kept." : "The daemon does not answer.");
     } finally {
@@ -478,12 +520,14 @@ document.addEventListener("submit", (event) => {
   const request = new XMLHttpRequest();
   const end = (message) => {
     status.textContent = message;
+    announce(message);
     cancel.hidden = bar.hidden = true;
     send.disabled = false;
   };
   request.upload.onprogress = ({ loaded, total }) => {
     bar.value = loaded / total;
     status.textContent = loaded < total ? `${Math.round((100 * loaded) / total)} % sent` : "Reading the file";
+    announce(status.textContent, true);
   };
   request.onload = () => {
     const main = new DOMParser().parseFromString(request.responseText, "text/html").querySelector("main");
@@ -509,9 +553,22 @@ document.addEventListener("submit", (event) => {
   request.open("POST", form.action);
   request.send(new FormData(form));
 });
-// The review page: one key per answer.
+// The review page: one key per answer, unless the user has turned single keys off.
+{
+  const box = document.querySelector("[name=single-keys]");
+  if (box) {
+    box.closest("label").hidden = false;
+    box.checked = hasSingleKeys();
+    document.documentElement.classList.toggle("no-keys", !box.checked);
+    box.addEventListener("change", () => {
+      try { localStorage.setItem(SINGLE_KEYS, box.checked ? "on" : "off"); } catch { /* The setting applies to this page. */ }
+      document.documentElement.classList.toggle("no-keys", !box.checked);
+    });
+  }
+}
 document.addEventListener("keydown", (event) => {
   const at = event.target;
+  if (document.documentElement.classList.contains("no-keys")) return;
   if (event.ctrlKey || event.metaKey || event.altKey || !document.querySelector(".review")) return;
   if (/^(INPUT|TEXTAREA|SELECT)$/.test(at.tagName) || (event.key === "Enter" && /^(BUTTON|A)$/.test(at.tagName))) return;
   const found = document.querySelector(`[data-key="${CSS.escape(event.key)}"]`);

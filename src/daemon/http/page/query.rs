@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use axum::body::Body;
 use axum::extract::{Query, Request, State};
-use axum::http::header;
+use axum::http::{HeaderMap, header};
 use axum::response::{IntoResponse, Response};
 use futures_util::stream;
 use maud::{Markup, html};
@@ -16,7 +16,7 @@ use serde::Deserialize;
 use serde_json::{Value as Json, json};
 use tokio::sync::mpsc;
 
-use super::super::query::{AskedQuery, collect_rows, explain_request};
+use super::super::query::{AskedQuery, QuerySpending, collect_rows, explain_request};
 use super::super::reply::HttpError;
 use super::super::rows::estimate_value_length;
 use super::export::{ExportFormat, ExportSink};
@@ -24,7 +24,7 @@ use super::result_chart::{ChartChoice, ChartKind, ResultChart, ResultRows, Shown
 use super::spec_edit::add_example;
 use super::{
     ErrorPage, HttpState, Page, format_usd, needs_wide_column, percent_encode, read_form,
-    render_failure, render_page, truncate_text,
+    render_failure, render_main_page, truncate_text,
 };
 use crate::daemon::status::{DaemonStatus, SpecStatus};
 use crate::format::{format_count, format_usd_bound};
@@ -91,6 +91,34 @@ impl QueryForm {
         Ok(AskedQuery { spec, sql: self.sql.clone(), interval, params, ..AskedQuery::default() })
     }
 
+    /// Returns the address of the page with this query, its parameters and its chart.
+    fn to_link(&self) -> String {
+        let fields = [
+            ("spec", &self.spec),
+            ("sql", &self.sql),
+            ("interval", &self.interval),
+            ("chart", &self.chart),
+            ("x", &self.x),
+            ("y", &self.y),
+            ("series", &self.series),
+        ];
+        let fields = fields.into_iter().map(|(name, value)| (name.to_owned(), value.as_str()));
+        let parameters = params::list_parameters(&self.sql).into_iter();
+        let parameters =
+            parameters.map(|name| (format!("{PARAMETER_PREFIX}{name}"), self.parameter_text(name)));
+        let pairs = fields.filter(|(_, value)| !value.is_empty()).chain(parameters);
+        let pairs = pairs
+            .map(|(name, value)| format!("{}={}", percent_encode(&name), percent_encode(value)));
+        format!("/query?{}", pairs.collect::<Vec<_>>().join("&"))
+    }
+
+    /// Returns true if the form has a query and a value for each of its parameters.
+    fn is_complete(&self) -> bool {
+        let has_value =
+            |name: &&str| self.parameters.contains_key(&format!("{PARAMETER_PREFIX}{name}"));
+        !self.sql.trim().is_empty() && params::list_parameters(&self.sql).iter().all(has_value)
+    }
+
     /// Returns the text that the user entered for a parameter.
     fn parameter_text(&self, name: &str) -> &str {
         self.parameters.get(&format!("{PARAMETER_PREFIX}{name}")).map_or("", String::as_str)
@@ -152,12 +180,46 @@ impl RowSink for RowsPreview {
     }
 }
 
-/// Handles `GET /query`: shows the form, but never runs its query.
+/// Handles `GET /query`: shows the form, and the rows of a query that needs no request. For any other
+/// query it shows the price, because a link must not spend.
 pub(super) async fn show_query(
     State(state): State<HttpState>,
+    headers: HeaderMap,
     Query(form): Query<QueryForm>,
 ) -> Response {
-    render_query(&state, &form, &QueryOutcome::Nothing)
+    let names_spec = !form.spec.is_empty() || state.context.status.borrow().specs.len() == 1;
+    let outcome = if names_spec && form.is_complete() && is_shown_to_user(&headers) {
+        show_free_rows(&state, &form).await.unwrap_or_else(QueryOutcome::Failed)
+    } else {
+        QueryOutcome::Nothing
+    };
+    // The page itself was found, even if its query is wrong.
+    render_query_page(&state, &form, &outcome).into_response()
+}
+
+/// Returns false if another site embeds the page, so that a foreign page cannot run queries.
+fn is_shown_to_user(headers: &HeaderMap) -> bool {
+    let is = |name: &str, wanted: &[&str]| {
+        let value = headers.get(name).and_then(|value| value.to_str().ok());
+        value.is_none_or(|value| wanted.contains(&value))
+    };
+    is("sec-fetch-site", &["same-origin", "none"]) || is("sec-fetch-dest", &["document"])
+}
+
+/// Runs a query from stored answers, or explains it if it needs requests.
+async fn show_free_rows(state: &HttpState, form: &QueryForm) -> Result<QueryOutcome, HttpError> {
+    let request = form.to_request()?;
+    let meta = explain_request(state, request.clone()).await?;
+    if needs_requests(&meta) {
+        return Ok(QueryOutcome::Explained(meta));
+    }
+    let sink = RowsPreview::default();
+    let (meta, rows) = collect_rows(state, request, QuerySpending::Forbidden, None, sink).await?;
+    Ok(QueryOutcome::Rows(meta, rows))
+}
+
+fn needs_requests(meta: &Meta) -> bool {
+    meta.values_asked > 0 || !meta.unbounded.is_empty()
 }
 
 /// Handles `POST /query`.
@@ -302,14 +364,15 @@ async fn run_form_action(
     // If the query costs something, show the cost first.
     if form.action != "spend" {
         let meta = explain_request(state, request.clone()).await?;
-        if meta.values_asked > 0 || !meta.unbounded.is_empty() {
+        if needs_requests(&meta) {
             return Ok(QueryOutcome::Explained(meta));
         }
     }
-    let is_approved = form.action == "spend";
+    let spending =
+        if form.action == "spend" { QuerySpending::Approved } else { QuerySpending::AsConfigured };
     let progress = live.as_ref().map(LiveLines::to_listener);
     let sink = LiveRows { preview: RowsPreview::default(), live, sent: 0, last_sent: None };
-    let (meta, rows) = collect_rows(state, request, is_approved, progress, sink).await?;
+    let (meta, rows) = collect_rows(state, request, spending, progress, sink).await?;
     Ok(QueryOutcome::Rows(meta, rows.preview))
 }
 
@@ -322,7 +385,8 @@ async fn export_result(
 ) -> Result<Response, HttpError> {
     format.check_available()?;
     let sink = ExportSink::new(format, state.context.settings.max_bytes);
-    let (_, sink) = collect_rows(state, form.to_request()?, false, None, sink).await?;
+    let (_, sink) =
+        collect_rows(state, form.to_request()?, QuerySpending::AsConfigured, None, sink).await?;
     Ok((format.headers("result"), sink.body).into_response())
 }
 
@@ -359,7 +423,7 @@ fn render_query_page(state: &HttpState, form: &QueryForm, outcome: &QueryOutcome
             QueryOutcome::Rows(meta, rows) => { (render_rows_section(form, rows)) (render_usage_section(meta)) }
         }
     };
-    render_page("Query", &content)
+    render_main_page("Query", &content)
 }
 
 /// Renders a field for each parameter of the query. The script updates them while the user types.
@@ -386,7 +450,7 @@ fn render_query_controls(form: &QueryForm, status: &DaemonStatus) -> Markup {
             button.main name="do" value="run" { "Run" }
             button name="do" value="explain" { "Explain" }
             button #cancel type="button" hidden { "Cancel" }
-            span #price .quiet aria-live="polite" { "If a query needs the model, its cost is shown first." }
+            span #price .quiet { "If a query needs the model, its cost is shown first." }
         }
         details #history hidden { summary { "History" } ul {} }
     }
@@ -401,6 +465,7 @@ fn render_saved_queries(form: &QueryForm, status: &DaemonStatus, can_edit: bool)
         .collect();
     html! { @if can_edit || !saved.is_empty() {
         details.saved { summary { "Saved queries" }
+            @if saved.is_empty() { p.quiet { "No saved query yet. Write a query above, enter the question that it answers, and save it." } }
             ul { @for (spec, example) in &saved { li {
                 a href=(format!("/query?spec={}&sql={}", percent_encode(spec), percent_encode(example.sql.trim()))) { (example.question) }
             } } }
@@ -472,11 +537,12 @@ fn render_rows_section(form: &QueryForm, preview: &RowsPreview) -> Markup {
     let chart = rows.choose_chart(choice);
     html! {
         div.row.controls {
-            strong { (format_count(preview.count as u64, "row")) @if preview.count > preview.rows.len() { ", the first " (preview.rows.len()) " shown" } }
+            h2 #result tabindex="-1" { (format_count(preview.count as u64, "row")) @if preview.count > preview.rows.len() { ", the first " (preview.rows.len()) " shown" } }
             span { "Download "
                 @for format in ExportFormat::list_available() {
                     button.slight form="query" name="do" value=(format.name()) { (format.label()) } " "
                 } }
+            a href=(form.to_link()) { "Link to this query" }
         }
         @if preview.rows.len() > 1 { (render_chart_section(form, &rows, chart.as_ref())) }
         (render_rows_table(preview))
@@ -595,7 +661,7 @@ pub(super) fn format_cost_notes(meta: &Meta) -> String {
 
 fn render_explanation_section(meta: &Meta) -> Markup {
     html! {
-        section.card {
+        section #explanation .card {
             p {
                 "At most " (meta.values_asked) " values to ask (" (meta.values_reused) " known) in "
                 (meta.requests) " requests: at most " strong { (format_usd_bound(meta.cost_usd)) } (format_cost_notes(meta)) "."
@@ -603,7 +669,7 @@ fn render_explanation_section(meta: &Meta) -> Markup {
             @for unbounded in &meta.unbounded {
                 p.note.wait { "The number of additional questions of " code { (unbounded.call) } " is not known: " (unbounded.why) "." }
             }
-            @if meta.values_asked > 0 || !meta.unbounded.is_empty() {
+            @if needs_requests(meta) {
                 p { button.main name="do" value="spend" {
                     @if meta.unbounded.is_empty() { "Run, for at most " (format_usd_bound(meta.cost_usd)) } @else { "Run anyway" }
                 } }

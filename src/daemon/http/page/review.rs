@@ -14,7 +14,7 @@ use super::super::reply::HttpError;
 use super::judged_cell::{CellAddress, JudgedCell, read_judged_cell, render_rows, render_sources};
 use super::spec_edit::CHECK_TIMEOUT;
 use super::{
-    ErrorPage, HttpState, ShownPage, percent_encode, read_form, redirect_to, render_page,
+    ErrorPage, HttpState, ShownPage, percent_encode, read_form, redirect_to, render_key_setting, render_page,
     spec_path, truncate_text,
 };
 use crate::audit::sheet::{CANNOT_BE_KNOWN, format_cell, parse_truth};
@@ -204,6 +204,7 @@ impl<'s> Review<'s> {
             form.row method="get" action=(format!("{}/review", spec_path(spec))) {
                 input type="hidden" name="table" value=(self.expansion.name);
                 @if let Some(at) = asked.at { input type="hidden" name="at" value=(at); }
+                (render_key_setting())
                 label { "Your name, stored with each truth" input name="who" value=(asked.who) maxlength="100" autocomplete="name"; }
                 button { "Use" }
             }

@@ -130,7 +130,7 @@ pub(super) async fn show_table(
                 div {
                     (render_rows_table(&name, &table, &page, &view, &link))
                     @if shown.published && page.rows.is_empty() {
-                        p.card.quiet { @if view.is_filtered() { "No rows." } @else if shown.source.expansion().is_some() { "No row has an answer yet." } @else { "The table has no rows." } }
+                        p.card.quiet { @if view.is_filtered() { "No rows. " a href=(path) { "Remove all conditions" } } @else if shown.source.expansion().is_some() { "No row has an answer yet." } @else { "The table has no rows." } }
                     }
                     (render_page_links(&page, &view, &path, &link))
                 }
@@ -547,8 +547,8 @@ fn render_cell(
             a href=(super::cell::cell_path(spec, table, key, &column.name)) title=(hint) {
                 @if matches!(state, "ok" | "overridden") { (shorten_value(&cell[1])) } @else { (state) }
             }
-            @if state == "overridden" { " " span.mark title="set by a person" { "✎" } }
-            @if !cell[4].is_null() && state == "ok" { " " span.mark title=(format_value(&cell[4])) { "~" } }
+            @if state == "overridden" { " " span.mark role="img" aria-label="set by a person" title="set by a person" { "✎" } }
+            @if !cell[4].is_null() && state == "ok" { @let note = format_value(&cell[4]); " " span.mark role="img" aria-label=(note) title=(note) { "~" } }
         }
     }
 }
@@ -568,7 +568,8 @@ fn render_column_header(
     let sorted = view.with_change(|view| view.sort = next);
     html! {
         th scope="col" class={ @if column.is_filled() { "model" } @if column.is_number() { " n" } } aria-sort=[order] data-column=(column.name) {
-            a href=(link(&sorted)) title=[column.is_filled().then_some("filled by the model")] { (column.name) (mark) }
+            a href=(link(&sorted)) { (column.name) (mark) }
+            @if column.is_filled() { " " span.by-model role="img" aria-label="filled by the model" title="filled by the model" { "✦" } }
         }
     }
 }

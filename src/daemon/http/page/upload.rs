@@ -23,7 +23,7 @@ use tokio::sync::{Mutex, mpsc, watch};
 use super::super::query::run_blocking;
 use super::super::reply::HttpError;
 use super::spec_edit::{CHECK_TIMEOUT, SpecEditor, read_only_error};
-use super::{ErrorPage, HttpState, Page, ShownPage, render_failure, render_page, spec_path};
+use super::{ErrorPage, HttpState, Page, ShownPage, render_failure, render_main_page, spec_path};
 use crate::daemon::event::DaemonEvent;
 use crate::daemon::job::guard_failure;
 use crate::database::StoreError;
@@ -457,7 +457,7 @@ async fn show_new_spec(state: &HttpState, name: &str, notes: &[String]) -> Resul
 fn render_upload(state: &HttpState, outcome: &Markup) -> Page {
     let settings = &state.context.settings;
     let max_bytes = settings.max_upload;
-    render_page(
+    render_main_page(
         "New spec",
         &html! {
             h1 { "New spec" }

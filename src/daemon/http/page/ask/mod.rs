@@ -25,7 +25,9 @@ use super::query::{
     render_schema_section, render_usage_section,
 };
 use super::spec_edit::add_example;
-use super::{ErrorPage, HttpState, Page, percent_encode, read_form, render_failure, render_page};
+use super::{
+    ErrorPage, HttpState, Page, percent_encode, read_form, render_failure, render_main_page,
+};
 use crate::ask::{AskPlan, MaxCost, Turn};
 use crate::daemon::active_spec::ActiveSpec;
 use crate::failure::Failure;
@@ -279,7 +281,7 @@ impl<'f> AskPage<'f> {
                 (self.render_outcome(outcome))
             }
         };
-        render_page("Ask", &content)
+        render_main_page("Ask", &content)
     }
 
     fn render_note(&self) -> Markup {

@@ -1,0 +1,233 @@
+//! Tests of the query page's addresses, and of what the page does for people who use a keyboard or a
+//! screen reader: focus, announcements, shortcuts, and forms that keep what was typed.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use hqdl_testkit::browser::{Browser, find_chromium};
+use hqdl_testkit::daemon::Daemon;
+use hqdl_testkit::endpoint::{Fault, Frequency};
+use hqdl_testkit::project::{heroes_project, truthful_endpoint};
+use serde_json::json;
+
+use crate::ask_page::percent_encode;
+use crate::page_tables::find_link;
+
+const LIVE: &str = "SELECT name, {{LLMMap('Which planet is it from?', hero.name)}} FROM hero";
+
+/// Returns the address of a query.
+fn query_path(sql: &str) -> String {
+    format!("/query?spec=x&sql={}", percent_encode(sql))
+}
+
+fn start_browser(home: &Path) -> Browser {
+    let program = find_chromium().expect("Chromium, which was there when this was built");
+    Browser::start(&program, home)
+}
+
+/// Waits until an expression of the page is true.
+fn wait_for(browser: &mut Browser, condition: &str) {
+    let began = Instant::now();
+    while browser.eval_script(condition) != json!(true) {
+        let text = browser.eval_script("document.body?.innerText ?? null");
+        assert!(began.elapsed() < Duration::from_secs(30), "never {condition}: {text}");
+        std::thread::sleep(Duration::from_millis(30));
+    }
+}
+
+#[test]
+fn a_link_shows_the_rows_of_a_free_query_and_never_spends() {
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "json");
+    let daemon = Daemon::start(&project, &[]);
+    daemon.wait_until_idle("complete");
+    let requests = endpoint.request_count();
+    let groups = "SELECT eye_color, count(*) AS n FROM llm GROUP BY 1";
+    let rows = daemon.get(&query_path(groups)).expect_status(200).body;
+    assert!(rows.contains("id=\"result\"") && rows.contains("0 values asked"), "{rows}");
+    // The link beside the rows leads to the same rows, with the chart.
+    let form = format!("{}&do=run&chart=bar&y=n", query_path(groups).trim_start_matches("/query?"));
+    let ran = daemon.submit_form("/query", &form).expect_status(200).body;
+    let link = find_link(&ran, "Link to this query");
+    assert!(link.contains("chart=bar") && link.contains("y=n"), "{link}");
+    let linked = daemon.get(&link).expect_status(200).body;
+    let table = |page: &str| page.split("<tbody>").nth(1).map(str::to_owned).unwrap();
+    assert_eq!(table(&linked).split("</tbody>").next(), table(&ran).split("</tbody>").next());
+    // A query that costs something shows its price, although the daemon may spend.
+    let priced = daemon.get(&query_path(LIVE)).expect_status(200).body;
+    assert!(priced.contains("Run, for at most $") && !priced.contains("id=\"result\""), "{priced}");
+    for action in ["&do=spend", "&do=run", "&do=csv", "&do=save&title=x"] {
+        daemon.get(&format!("{}{action}", query_path(LIVE))).expect_status(200);
+    }
+    assert_eq!(endpoint.request_count(), requests);
+    // Parameters are a part of the address, and a query without their values is not run.
+    let height = "SELECT count(*) AS n FROM hero WHERE height > :height";
+    let asks = daemon.get(&query_path(height)).expect_status(200).body;
+    assert!(asks.contains("param:height") && !asks.contains("id=\"result\""), "{asks}");
+    let known = daemon.get(&format!("{}&param:height=200", query_path(height))).expect_status(200);
+    assert!(known.body.contains("<td class=\"n\">1</td>"), "{}", known.body);
+    assert!(find_link(&known.body, "Link to this query").contains("param%3Aheight=200"));
+    let wrong = daemon.get(&query_path("SELECT nope FROM hero")).expect_status(200).body;
+    assert!(wrong.contains("no such column") && wrong.contains("SELECT nope FROM hero"), "{wrong}");
+    // Another site cannot run a query by embedding its address.
+    let embed = |dest: &str| {
+        let head = format!("Sec-Fetch-Site: cross-site\r\nSec-Fetch-Dest: {dest}\r\n");
+        let page = daemon.send_request("GET", &query_path(groups), &head, "").expect_status(200);
+        page.body.contains("id=\"result\"")
+    };
+    assert!(!embed("image") && !embed("iframe") && embed("document"));
+}
+
+#[test]
+fn pages_say_where_they_are_and_what_comes_next() {
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "json");
+    let daemon = Daemon::start(&project, &["--edit"]);
+    daemon.wait_until_idle("complete");
+    let read = |path: &str| daemon.get(path).expect_status(200).body;
+    for (path, current) in [
+        ("/", "/"),
+        ("/specs/x", "/"),
+        ("/specs/x/tables/llm", "/"),
+        ("/specs/x/lineage", "/"),
+        ("/query", "/query"),
+        ("/approvals", "/approvals"),
+        ("/upload", "/upload"),
+    ] {
+        let page = read(path);
+        let nav = page.split("<nav").nth(1).unwrap().split("</nav>").next().unwrap();
+        assert!(nav.contains(&format!("<a href=\"{current}\" aria-current=\"page\">")), "{nav}");
+        assert_eq!(nav.matches("aria-current").count(), 1, "{path}: {nav}");
+    }
+    assert!(read("/").contains("data-label=\"began\""));
+    assert!(read("/query").contains("No saved query yet."));
+    let none = read("/specs/x/tables/llm?q=zzzz");
+    assert_eq!(find_link(&none, "Remove all conditions"), "/specs/x/tables/llm");
+    // The marks of cells have names.
+    daemon
+        .post(
+            "/v1/overrides",
+            &json!({ "table": "llm", "key": ["Zed", "Zed Zedsson"], "column": "motto", "value": "Z" }),
+        )
+        .expect_status(200);
+    hqdl_testkit::daemon::wait_until("overridden", || {
+        read("/specs/x/tables/llm").contains("aria-label=\"set by a person\"")
+    });
+    assert!(read("/specs/x/tables/llm").contains("aria-label=\"filled by the model\""));
+}
+
+#[test]
+#[cfg_attr(not(chromium), ignore = "Chromium is not installed")]
+fn a_result_gets_the_focus_and_is_announced() {
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "json");
+    let daemon = Daemon::start(&project, &[]);
+    daemon.wait_until_idle("complete");
+    let home = tempfile::tempdir().unwrap();
+    let mut browser = start_browser(home.path());
+    browser.open_page(&format!("http://{}/query?spec=x", daemon.address));
+    let run = |browser: &mut Browser, sql: &str| {
+        browser.eval_script(&format!(
+            "window.heard = []; window.observer ??= new MutationObserver(() => heard.push(document.getElementById('announcer').textContent));
+             observer.observe(document.getElementById('announcer'), {{ childList: true }});
+             document.getElementById('sql').value = {sql:?};
+             document.getElementById('sql').dispatchEvent(new Event('input', {{ bubbles: true }}));
+             document.querySelector('#query button[value=run]').click()"
+        ));
+    };
+    run(&mut browser, "SELECT name FROM llm");
+    wait_for(&mut browser, "document.activeElement.id === 'result'");
+    assert_eq!(browser.eval_script("heard.at(-1)"), "10 rows");
+    run(&mut browser, "SELECT nope FROM llm");
+    wait_for(&mut browser, "document.activeElement.matches('.problem')");
+    let heard = browser.eval_script("heard.at(-1)");
+    assert!(heard.as_str().unwrap().contains("no such column"), "{heard}");
+    // The history has links.
+    let link =
+        browser.eval_script("document.querySelectorAll('#history a')[1].getAttribute('href')");
+    let linked = daemon.get(link.as_str().unwrap()).expect_status(200).body;
+    assert!(linked.contains("10 rows"), "{linked}");
+    // While a query runs, its time is not spoken every second.
+    endpoint.add_fault(Fault::Latency(Duration::from_secs(3600)), Frequency::Always);
+    run(&mut browser, LIVE);
+    wait_for(&mut browser, "document.activeElement.id === 'explanation'");
+    browser.eval_script("heard.length = 0; document.querySelector('button[value=spend]').click()");
+    wait_for(
+        &mut browser,
+        "/Running for [4-9] s/.test(document.getElementById('price').textContent)",
+    );
+    let heard = browser.eval_script("heard");
+    assert_eq!(heard.as_array().unwrap().len(), 1, "{heard}");
+    browser.eval_script("document.getElementById('cancel').click()");
+    wait_for(
+        &mut browser,
+        "heard.at(-1).startsWith('Cancelled.') && document.activeElement.id === 'sql'",
+    );
+    assert_eq!(browser.take_errors(), Vec::<String>::new());
+}
+
+#[test]
+#[cfg_attr(not(chromium), ignore = "Chromium is not installed")]
+fn the_header_and_the_key_stay_visible() {
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "json");
+    project.execute_sql(
+        "WITH RECURSIVE i (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM i WHERE n < 60)
+         INSERT INTO hero (name, full_name) SELECT 'hero ' || n, 'a person with the number ' || n FROM i",
+    );
+    let daemon = Daemon::start(&project, &[]);
+    daemon.wait_until_idle("complete");
+    let home = tempfile::tempdir().unwrap();
+    let mut browser = start_browser(home.path());
+    for (path, key) in [("tables/llm", true), ("tables/hero", true)] {
+        browser.open_page(&format!("http://{}/specs/x/{path}", daemon.address));
+        browser.set_viewport(390, "light");
+        let found = browser.eval_script(
+            "(() => { const box = document.querySelector('.wide');
+               box.scrollTop = 500; box.scrollLeft = 150;
+               const [frame, head, row] = [box, box.querySelector('thead th:nth-child(2)'), box.querySelector('tbody tr:nth-child(30) > :first-child')].map((e) => e.getBoundingClientRect());
+               return [box.scrollTop, box.scrollLeft, head.top - frame.top, row.left - frame.left, row.width]; })()",
+        );
+        let number = |n: usize| found[n].as_f64().unwrap();
+        assert!(number(0) > 100.0 && number(1) > 50.0, "{path}: {found}");
+        assert!((0.0..3.0).contains(&number(2)), "{path}: {found}");
+        assert!(!key || (0.0..3.0).contains(&number(3)) && number(4) < 160.0, "{path}: {found}");
+        // Nothing is hidden in print.
+        browser.send_command("Emulation.setEmulatedMedia", json!({ "media": "print" }));
+        let print = browser.eval_script(
+            "[getComputedStyle(document.querySelector('.wide')).overflowY, getComputedStyle(document.querySelector('thead th')).position]",
+        );
+        assert_eq!(print, json!(["visible", "static"]));
+        browser.send_command("Emulation.setEmulatedMedia", json!({ "media": "" }));
+    }
+}
+
+#[test]
+#[cfg_attr(not(chromium), ignore = "Chromium is not installed")]
+fn single_key_shortcuts_can_be_turned_off() {
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "json");
+    let daemon = Daemon::start(&project, &[]);
+    daemon.wait_until_idle("complete");
+    daemon.submit_form("/specs/x/audit", "table=llm&rows=3").expect_status(303);
+    let home = tempfile::tempdir().unwrap();
+    let mut browser = start_browser(home.path());
+    let review = format!("http://{}/specs/x/review?table=llm", daemon.address);
+    let press = "document.body.dispatchEvent(new KeyboardEvent('keydown', { key: 'Enter', bubbles: true }))";
+    browser.open_page(&review);
+    browser.eval_script("document.querySelector('[name=single-keys]').click()");
+    // The setting holds for this page and the next one.
+    for _ in 0..2 {
+        browser.eval_script(press);
+        std::thread::sleep(Duration::from_millis(300));
+        assert!(daemon.get("/specs/x/review?table=llm").body.contains("0 of 12"));
+        let hints = browser.eval_script(
+            "[...document.querySelectorAll('kbd')].every((k) => !k.checkVisibility())",
+        );
+        assert_eq!(hints, json!(true));
+        browser.open_page(&review);
+    }
+    browser.eval_script("document.querySelector('[name=single-keys]').click()");
+    browser.leave_page(press);
+    assert!(daemon.get("/specs/x/review?table=llm").body.contains("1 of 12"));
+}
