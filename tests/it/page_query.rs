@@ -79,6 +79,29 @@ fn a_link_shows_the_rows_of_a_free_query_and_never_spends() {
 }
 
 #[test]
+fn a_rejected_form_keeps_what_was_typed() {
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "json");
+    let daemon = Daemon::start(&project, &["--no-spend"]);
+    daemon.wait_until_idle("waiting");
+    let budget = daemon.submit_form("/specs/x/go", "budget=0%2C50").expect_status(400).body;
+    assert!(budget.contains("`0,50` is not a valid budget"), "{budget}");
+    assert!(budget.contains("name=\"budget\" value=\"0,50\""), "{budget}");
+    daemon.submit_form("/specs/x/go", "budget=1").expect_status(303);
+    daemon.wait_until_idle("complete");
+    let word =
+        "table=llm&column=eye_color&key=Zed&key=Zed+Zedsson&do=set&value=%22Plaid%22&note=I+looked";
+    let cell = daemon.submit_form("/specs/x/cell", word).expect_status(400).body;
+    for part in ["value=\"&quot;Plaid&quot;\"", "value=\"I looked\"", "value list", "test-model"] {
+        assert!(cell.contains(part), "{part}: {cell}");
+    }
+    assert!(!project.path("specs/x.overrides.csv").exists());
+    let sample = daemon.submit_form("/specs/x/audit", "table=llm&rows=ten").expect_status(400).body;
+    assert!(sample.contains("`ten` is not a number of rows"), "{sample}");
+    assert!(sample.contains("name=\"rows\" value=\"ten\""), "{sample}");
+}
+
+#[test]
 fn pages_say_where_they_are_and_what_comes_next() {
     let endpoint = truthful_endpoint();
     let project = heroes_project(&endpoint, "json");

@@ -561,6 +561,15 @@ fn all(walk: &mut Walk) {
         daemon.wait_until_idle("waiting");
         walk.look("not published", &daemon, "/", &["--no-spend", "Waiting for your approval"]);
         walk.look("spec not published", &daemon, "/specs/x", &["Ask for 40 cells", "none asked"]);
+        walk.browser.eval_script("document.querySelector('[name=budget]').value = 'a lot'");
+        let button = "form[action$=go] button";
+        walk.press("budget refused", button, &["`a lot` is not a valid budget"]);
+        walk.look(
+            "table not published",
+            &daemon,
+            "/specs/x/tables/llm",
+            &["No row has an answer yet."],
+        );
     }
 }
 

@@ -358,7 +358,7 @@ fn read_cell(
 }
 
 /// An override of a cell.
-#[derive(Debug, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct OverrideRequest {
     /// Name of the spec. Optional if there is only one.

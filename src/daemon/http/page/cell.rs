@@ -1,7 +1,7 @@
 //! The page of a cell, with its provenance and a form to override it.
 
 use axum::extract::{Path, Query, Request, State};
-use axum::response::Response;
+use axum::response::{IntoResponse, Response};
 use maud::{Markup, html};
 use serde_json::Value as Json;
 
@@ -10,10 +10,11 @@ use super::super::query::run_blocking;
 use super::super::reply::HttpError;
 use super::{
     ErrorPage, HttpState, QueryPairs, ShownPage, find_spec, percent_encode, read_form, redirect_to,
-    render_page, shorten_time, spec_path,
+    render_failure, render_page, shorten_time, spec_path,
 };
 use super::{format_value, medium};
 use crate::database::provenance::CellProvenance;
+use crate::failure::Failure;
 use crate::overrides::NO_VALUE;
 use crate::spec::{Column, Expansion};
 
@@ -41,13 +42,23 @@ pub(super) async fn show_cell(
     Path(name): Path<String>,
     Query(asked): Query<QueryPairs>,
 ) -> ShownPage {
-    find_spec(&state, &name)?;
+    render_cell_page(&state, &name, &asked, None).await
+}
+
+/// Renders the page of a cell. `rejected` are the fields of a rejected form, and the reason.
+async fn render_cell_page(
+    state: &HttpState,
+    name: &str,
+    asked: &QueryPairs,
+    rejected: Option<(&OverrideRequest, &Failure)>,
+) -> ShownPage {
+    find_spec(state, name)?;
     let mut of_spec = asked.clone();
     of_spec.retain(|(n, _)| n != "spec");
-    of_spec.push(("spec".to_owned(), name.clone()));
-    let cells = read_provenance(&state, of_spec).await?;
-    let (table, column, key) = parse_cell_address(&asked);
-    let (_, active_spec) = state.find_active_spec(Some(&name))?;
+    of_spec.push(("spec".to_owned(), name.to_owned()));
+    let cells = read_provenance(state, of_spec).await?;
+    let (table, column, key) = parse_cell_address(asked);
+    let (_, active_spec) = state.find_active_spec(Some(name))?;
     let of_table = |e: &&Expansion| {
         let many = |c: &Column| c.many.as_ref().map(|many| many.table.clone());
         let mut tables = e.columns.iter().filter_map(many).chain([e.name.clone()]);
@@ -59,7 +70,8 @@ pub(super) async fn show_cell(
         Some(expansion) => {
             let (client_guard, _) = state.context.clients.begin_work();
             let permit = state.acquire_read_permit().await?;
-            let (spec, key, expansion) = (name.clone(), key.clone(), expansion.clone());
+            let (spec, key, expansion) = (name.to_owned(), key.clone(), expansion.clone());
+            let asked = asked.clone();
             // Reads and hashes whole files.
             let render = move || Ok(medium::render_media(&spec, &expansion, &key, &asked));
             Some(run_blocking(permit, client_guard, render).await?)
@@ -68,19 +80,26 @@ pub(super) async fn show_cell(
     let declared = expansion.and_then(|e| Some(&e.columns[e.find_column(&column)?]));
     let list = declared.and_then(|c| c.values.as_ref()).map_or(&[][..], |list| &list.values);
     let many = declared.is_some_and(|c| c.many.is_some());
-    let value = cells.first().map(|c| format_override(&c.to_json()["value"])).unwrap_or_default();
+    let (value, note, force) = match rejected {
+        Some((typed, _)) => (typed.value.clone(), typed.note.clone(), typed.force),
+        None => {
+            let value = cells.first().map(|c| format_override(&c.to_json()["value"]));
+            (value.unwrap_or_default(), String::new(), false)
+        }
+    };
     let overridden = cells.iter().any(|c| c.state == "overridden" || c.note.is_some());
-    let table_path = format!("{}/tables/{}", spec_path(&name), percent_encode(&table));
+    let table_path = format!("{}/tables/{}", spec_path(name), percent_encode(&table));
     Ok(render_page(
         &column,
         &html! {
-            h1 { a href=(spec_path(&name)) { (name) } " / " a href=(table_path) { (table) } " / " (column) }
+            h1 { a href=(spec_path(name)) { (name) } " / " a href=(table_path) { (table) } " / " (column) }
             div.halves {
             div.card { @if let Some(media) = &media { (media) } @for cell in &cells { (render_provenance_table(cell)) (render_evidence(cell)) } }
             section.card {
             h2 { "Override" }
+            @if let Some((_, failure)) = rejected { (render_failure(failure)) }
             p.quiet { "It replaces the model's answer permanently. hqdl saves it in the overrides file next to the spec." }
-            form.fields method="post" action=(format!("{}/cell", spec_path(&name))) {
+            form.fields method="post" action=(format!("{}/cell", spec_path(name))) {
                 input type="hidden" name="table" value=(table);
                 input type="hidden" name="column" value=(column);
                 @for part in &key { input type="hidden" name="key" value=(part); }
@@ -93,8 +112,8 @@ pub(super) async fn show_cell(
                         @for value in list.iter().take(MAX_LISTED) { " " code { (value) } }
                         @if list.len() > MAX_LISTED { " …" } }
                 }
-                p { label { "Why " input name="note" size="50"; } }
-                p { label { input type="checkbox" name="force" value="yes"; " even if the value is not in the list, or no source has the key" } }
+                p { label { "Why " input name="note" value=(note) size="50"; } }
+                p { label { input type="checkbox" name="force" value="yes" checked[force]; " even if the value is not in the list, or no source has the key" } }
                 button.main name="do" value="set" { "Override" }
                 @if overridden { " " button name="do" value="unset" { "Remove the override" } }
             }
@@ -122,6 +141,7 @@ pub(super) async fn set_override(
     };
     let parts: Vec<Json> = key.iter().map(|k| k.as_str().into()).collect();
     let location = cell_path(&name, &table, &parts, &column);
+    let spec = name.clone();
     let request_body = OverrideRequest {
         spec: Some(name),
         table,
@@ -131,7 +151,14 @@ pub(super) async fn set_override(
         note: one("note").unwrap_or_default(),
         force: one("force").is_some(),
     };
-    state.override_cell(request_body, change).await?;
+    let typed = request_body.clone();
+    if let Err(HttpError { status, failure }) = state.override_cell(request_body, change).await {
+        // The form keeps what the user has typed.
+        let mut address = pairs;
+        address.retain(|(name, _)| ["table", "column", "key"].contains(&name.as_str()));
+        let page = render_cell_page(&state, &spec, &address, Some((&typed, &failure))).await?;
+        return Ok((status, page).into_response());
+    }
     // Give the daemon time to update the tables before the page is reloaded.
     tokio::time::sleep(std::time::Duration::from_millis(300)).await;
     Ok(redirect_to(&location))

@@ -12,6 +12,7 @@ use super::{
 };
 use crate::audit;
 use crate::daemon::status::{DaemonStatus, RunStatus, SpecStatus, compute_coverage};
+use crate::failure::Failure;
 use crate::format::format_count;
 use crate::materialize::ColumnReport;
 use crate::spec::{Column, Expansion};
@@ -21,10 +22,27 @@ const AUDIT_ROWS: usize = 25;
 /// Maximum number of columns to show on a card.
 const CARD_COLUMNS: usize = 8;
 
+/// A form for the sample of an audit that was rejected.
+pub(super) struct RejectedSample {
+    pub(super) spec: String,
+    pub(super) table: String,
+    /// Number of rows as the user typed it.
+    pub(super) rows: String,
+    pub(super) failure: Failure,
+}
+
 /// Handles `GET /`.
 pub(super) async fn show_overview(State(state): State<HttpState>) -> ShownPage {
+    render_overview(&state, None).await
+}
+
+/// Renders the start page. The form of a rejected sample keeps what the user typed.
+pub(super) async fn render_overview(
+    state: &HttpState,
+    rejected: Option<&RejectedSample>,
+) -> ShownPage {
     let status = state.context.status.borrow().clone();
-    let spending = read_spending(&state, &status).await?;
+    let spending = read_spending(state, &status).await?;
     let latest: Vec<&RunStatus> = status.runs.iter().take(10).map(Arc::as_ref).collect();
     Ok(render_main_page(
         START_PAGE,
@@ -39,7 +57,7 @@ pub(super) async fn show_overview(State(state): State<HttpState>) -> ShownPage {
                 p.card { "No spec in " code { (status.watched) } " yet. The daemon watches it: " a href="/upload" { "upload a CSV file or a database" }
                     ", or save a spec there, for example the one of " code { "hqdl init" } ", and it appears here." }
             } @else {
-                div.cards { @for spec in status.specs.values() { (render_spec_card(spec, &status, &spending)) } }
+                div.cards { @for spec in status.specs.values() { (render_spec_card(spec, &status, &spending, rejected)) } }
             }
             h2 { "Runs" }
             (render_runs_table(&latest))
@@ -69,13 +87,19 @@ fn render_summary_tiles(status: &DaemonStatus, spending: &SpendingReport) -> Mar
     }
 }
 
-fn render_spec_card(spec: &SpecStatus, status: &DaemonStatus, spending: &SpendingReport) -> Markup {
+fn render_spec_card(
+    spec: &SpecStatus,
+    status: &DaemonStatus,
+    spending: &SpendingReport,
+    rejected: Option<&RejectedSample>,
+) -> Markup {
+    let rejected = rejected.filter(|rejected| rejected.spec == spec.name);
     let all = spec.count_cells().total() + spec.count_unasked_cells();
     let run = spec.run.and_then(|id| status.runs.iter().find(|run| run.id == id));
     html! {
         section.card data-spec=(spec.name) {
             div.head { h2 { a href=(spec_path(&spec.name)) { (spec.name) } } (render_state_badge(spec)) }
-            (render_attention_notes(spec))
+            (render_attention_notes(spec, rejected))
             @if let Some(run) = run {
                 p { (run.done) " of " (run.cells) " missing cells are being filled by run " (run.id) }
                 progress aria-label=(format!("Progress of run {}", run.id)) max=(run.cells.max(1)) value=(run.done) {}
@@ -93,7 +117,7 @@ fn render_spec_card(spec: &SpecStatus, status: &DaemonStatus, spending: &Spendin
 }
 
 /// Renders notes about everything that the user must decide or repair in a spec.
-fn render_attention_notes(spec: &SpecStatus) -> Markup {
+fn render_attention_notes(spec: &SpecStatus, rejected: Option<&RejectedSample>) -> Markup {
     let spec_in_force = spec.active_spec.as_ref().map(|active| &active.spec);
     let is_audited =
         |e: &&Expansion| spec_in_force.is_some_and(|s| audit::sheet_path(s, e).exists());
@@ -115,11 +139,13 @@ fn render_attention_notes(spec: &SpecStatus) -> Markup {
         @for e in audited {
             p.small { a href=(format!("{}/review?table={}", spec_path(&spec.name), percent_encode(&e.name))) { "Review the audit of " (e.name) } }
         }
+        @if let Some(rejected) = rejected { (render_failure(&rejected.failure)) }
         @if spec.state_name() == "complete" { @for e in unaudited {
+            @let typed = rejected.filter(|rejected| rejected.table == e.name).map(|rejected| rejected.rows.clone());
             form.note.row method="post" action=(format!("{}/audit", spec_path(&spec.name))) {
                 span { strong { "Audit suggested" } ": the accuracy of " (e.name) " is not known." }
                 input type="hidden" name="table" value=(e.name);
-                label { "Rows " input name="rows" value=(AUDIT_ROWS) size="4" inputmode="numeric"; }
+                label { "Rows " input name="rows" value=(typed.unwrap_or_else(|| AUDIT_ROWS.to_string())) size="4" inputmode="numeric"; }
                 button { "Draw a sample" }
             }
         } }

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use axum::extract::{Path, Query, Request, State};
-use axum::response::Response;
+use axum::response::{IntoResponse, Response};
 use maud::{Markup, html};
 use serde::Deserialize;
 use tokio::sync::watch;
@@ -12,10 +12,11 @@ use tokio::sync::watch;
 use super::super::query::run_blocking;
 use super::super::reply::HttpError;
 use super::judged_cell::{CellAddress, JudgedCell, read_judged_cell, render_rows, render_sources};
+use super::overview::{RejectedSample, render_overview};
 use super::spec_edit::CHECK_TIMEOUT;
 use super::{
-    ErrorPage, HttpState, ShownPage, percent_encode, read_form, redirect_to, render_key_setting, render_page,
-    spec_path, truncate_text,
+    ErrorPage, HttpState, ShownPage, percent_encode, read_form, redirect_to, render_key_setting,
+    render_page, spec_path, truncate_text,
 };
 use crate::audit::sheet::{CANNOT_BE_KNOWN, format_cell, parse_truth};
 use crate::audit::{Audit, CellTruth, Draw, DrawRequest, generate_seed};
@@ -388,22 +389,39 @@ pub(super) async fn draw_sample(
     request: Request,
 ) -> Result<Response, ErrorPage> {
     let form: SampleForm = read_form(request).await?;
+    match create_sample(&state, &name, &form).await {
+        Ok(path) => Ok(redirect_to(&path)),
+        Err(HttpError { status, failure }) => {
+            let SampleForm { table, rows } = form;
+            let rejected = RejectedSample { spec: name, table, rows, failure };
+            Ok((status, render_overview(&state, Some(&rejected)).await?).into_response())
+        }
+    }
+}
+
+/// Draws a sample, and returns the path of its review page.
+async fn create_sample(
+    state: &HttpState,
+    name: &str,
+    form: &SampleForm,
+) -> Result<String, HttpError> {
     let rows = form.rows.trim().parse().ok().filter(|rows| *rows > 0).ok_or_else(|| {
         let message = format!("`{}` is not a number of rows", form.rows);
         HttpError::bad_request(message, "enter a whole number, such as 25")
     })?;
-    let (name, active) = state.find_active_spec(Some(&name))?;
+    let (name, active) = state.find_active_spec(Some(name))?;
     let path = format!("{}/review?table={}", spec_path(&name), percent_encode(&form.table));
+    let table = form.table.clone();
     let (client_guard, interrupt) = state.context.clients.begin_work();
     let permit = state.acquire_query_permit().await?;
     let lock = Arc::clone(&state.edits).lock_owned().await;
     run_blocking(permit, client_guard, move || {
-        let created = create_audit(&active.spec, &form.table, rows, interrupt);
+        let created = create_audit(&active.spec, &table, rows, interrupt);
         drop(lock);
         Ok(created?)
     })
     .await?;
-    Ok(redirect_to(&path))
+    Ok(path)
 }
 
 /// Draws a uniform sample of an expansion's rows, and creates the sheet of its audit.

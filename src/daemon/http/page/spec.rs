@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use axum::extract::{Path, Query, Request, State};
-use axum::response::Response;
+use axum::response::{IntoResponse, Response};
 use maud::{Markup, html};
 use serde::Deserialize;
 use serde_json::Value as Json;
@@ -45,12 +45,23 @@ pub(super) async fn show_spec(
         "price" => Some(price_missing_cells(&state, &name).await?),
         _ => None,
     };
-    Ok(render_spec(&state, &spec, price.as_ref()))
+    Ok(render_spec(&state, &spec, price.as_ref(), None))
+}
+
+/// A budget that the user has typed, and why it was rejected.
+struct RejectedBudget<'r> {
+    text: &'r str,
+    failure: &'r Failure,
 }
 
 /// Renders the page of a spec. `price` is the plan of its missing cells with their maximum cost in
 /// USD, if the user has requested it.
-fn render_spec(state: &HttpState, spec: &SpecStatus, price: Option<&(Plan, f64)>) -> Page {
+fn render_spec(
+    state: &HttpState,
+    spec: &SpecStatus,
+    price: Option<&(Plan, f64)>,
+    rejected: Option<RejectedBudget<'_>>,
+) -> Page {
     let name = spec.name.as_str();
     let all = state.context.status.borrow().runs.clone();
     let own: Vec<&RunStatus> =
@@ -75,7 +86,7 @@ fn render_spec(state: &HttpState, spec: &SpecStatus, price: Option<&(Plan, f64)>
                         pre { (loaded.warnings.render(false)) } }
                 }
             }
-            (render_approval_form(spec, price))
+            (render_approval_form(spec, price, rejected.as_ref()))
             (render_columns_section(spec))
             (render_thresholds(&spec.cascades))
             @if let Some(loaded) = &spec.active_spec { @for e in loaded.spec.expansions.iter().filter(|e| e.columns.iter().any(|c| c.escalation.is_some())) {
@@ -88,13 +99,18 @@ fn render_spec(state: &HttpState, spec: &SpecStatus, price: Option<&(Plan, f64)>
 }
 
 /// Renders the reason for a hold, the cost of the missing cells, and the forms that approve a run.
-fn render_approval_form(spec: &SpecStatus, price: Option<&(Plan, f64)>) -> Markup {
+fn render_approval_form(
+    spec: &SpecStatus,
+    price: Option<&(Plan, f64)>,
+    rejected: Option<&RejectedBudget<'_>>,
+) -> Markup {
     let is_idle = spec.active_spec.is_some() && spec.run.is_none();
     let missing = spec.count_unasked_cells();
     let is_new = spec.columns.is_empty() && spec.held.is_some();
     html! {
         @if let Some(failure) = &spec.retried_failure { (render_retried_failure(failure)) }
         @if let Some(held) = spec.held.as_ref().filter(|_| spec.run.is_none()) { p.note.wait { "Waiting for your approval: " (held) } }
+        @if let Some(rejected) = rejected { (render_failure(rejected.failure)) }
         @if is_idle && (missing > 0 || is_new || price.is_some()) {
             section.card {
                 h2 { "Missing cells" }
@@ -106,8 +122,8 @@ fn render_approval_form(spec: &SpecStatus, price: Option<&(Plan, f64)>) -> Marku
                     }
                 }
                 @match price {
-                    None => (render_limit_form(spec, true)),
-                    Some((plan, _)) if plan.cell_count() > 0 => details { summary { "Another limit" } (render_limit_form(spec, false)) },
+                    None => (render_limit_form(spec, true, rejected.map_or("", |rejected| rejected.text))),
+                    Some((plan, _)) if plan.cell_count() > 0 => details { summary { "Another limit" } (render_limit_form(spec, false, "")) },
                     Some(_) => {}
                 }
             }
@@ -116,12 +132,12 @@ fn render_approval_form(spec: &SpecStatus, price: Option<&(Plan, f64)>) -> Marku
 }
 
 /// Renders the form that starts a run with a limit of the user's choice.
-fn render_limit_form(spec: &SpecStatus, can_price: bool) -> Markup {
+fn render_limit_form(spec: &SpecStatus, can_price: bool, budget: &str) -> Markup {
     let missing = spec.count_unasked_cells();
     html! {
         @if can_price { form.row action=(spec_path(&spec.name)) { button.main name="do" value="price" { "Show the price" } } }
         form.row method="post" action=(format!("{}/go", spec_path(&spec.name))) {
-            label { "Spend at most $" input name="budget" inputmode="decimal" size="15" placeholder="limit of the spec"; }
+            label { "Spend at most $" input name="budget" value=(budget) inputmode="decimal" size="15" placeholder="limit of the spec"; }
             button { "Ask for " @if missing > 0 { (format_count(missing, "cell")) } @else { "the cells" } }
         }
     }
@@ -239,11 +255,14 @@ pub(super) async fn approve_run(
         text => match text.parse::<f64>().ok().filter(|b| b.is_finite() && *b >= 0.0) {
             Some(budget) => Some(budget),
             None => {
-                return Err(HttpError::bad_request(
-                    format!("`{text}` is not a valid budget"),
-                    "enter an amount in USD, such as 0.50",
-                )
-                .into());
+                let spec = find_spec(&state, &name)?;
+                let message = format!("`{text}` is not a valid budget");
+                let HttpError { status, failure } =
+                    HttpError::bad_request(message, "enter an amount in USD, such as 0.50");
+                let rejected = RejectedBudget { text, failure: &failure };
+                return Ok(
+                    (status, render_spec(&state, &spec, None, Some(rejected))).into_response()
+                );
             }
         },
     };
