@@ -313,7 +313,7 @@ fn querying(walk: &mut Walk) {
     endpoint.add_fault(Fault::Latency(Duration::from_secs(3600)), Frequency::Every(3));
     walk.look("query to wait for", &daemon, &format!("/query?spec=x&{LIVE}"), &["Run"]);
     walk.wait_for_words(&["Run, for at most $"]);
-    walk.press_live("running query", "#query button.main", &["requests, $", "so far"]);
+    walk.press_live("running query", "#query button[value=spend]", &["requests, $", "so far"]);
 }
 
 /// The states of a spec's text and lineage.
@@ -531,7 +531,7 @@ fn all(walk: &mut Walk) {
         walk.look("failing spec", &daemon, "/specs/x", &["The daemon retries it"]);
         walk.look("query without an endpoint", &daemon, &format!("/query?spec=x&{LIVE}"), &["Run"]);
         walk.wait_for_words(&["Run, for at most $"]);
-        walk.run_query("query failed", &["127.0.0.1:9"]);
+        walk.press_live("query failed", "#query button[value=spend]", &["127.0.0.1:9"]);
     }
     {
         let endpoint = truthful_endpoint();
