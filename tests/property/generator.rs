@@ -29,6 +29,9 @@ const WORDS: [&str; 14] = [
 /// Options without the 2, which `fn:mod:3` also answers.
 const SOME_OPTIONS: &str = "options=(0, 1)";
 
+/// Fields of `extract`, each with the function that has its name.
+const SCHEMA: &str = r#"{"upper": "str", "length": "int", "initial": "str", "vowels": "int"}"#;
+
 /// A query in both spellings.
 #[derive(Debug)]
 pub struct Generated {
@@ -162,9 +165,8 @@ fn spell(text: &str, live: bool) -> String {
             }
         } else if function == "extract" {
             if live {
-                // The second field is another question about the same value.
-                let schema = format!(r#"{{"a": "{kind}", "b": "{kind}"}}"#);
-                format!("({{{{LLMExtract('fn:{parameter}', {argument}, '{schema}')}}}}{more})")
+                // Each field is another question about the same value, with its own function.
+                format!("({{{{LLMExtract('fn', {argument}, '{SCHEMA}')}}}}{more})")
             } else {
                 format!("hq_{parameter}({argument})")
             }
@@ -977,19 +979,22 @@ impl Writer<'_> {
 
     /// Returns a call of an ingredient that hqdl rewrites as `LLMMap`.
     fn other_ingredient(&mut self, kind: Kind, argument: &str) -> String {
-        let field = self.pick(&[".a", ".b", " ->> 'a'", " ->> 'b'"]);
+        let field = |function: &str, is_member: bool| {
+            if is_member { format!(".{function}") } else { format!(" ->> '{function}'") }
+        };
+        let is_member = self.chance(50);
         match (kind, self.rng.u8(0..2)) {
             (Kind::Text, 0) => {
                 format!("«classify¦{}¦¦{argument}»", self.pick(&["a", "A", "b", "e"]))
             }
             (Kind::Text, _) => {
                 let function = self.pick(&["upper", "initial"]);
-                format!("«extract¦{function}¦str;{field}¦{argument}»")
+                format!("«extract¦{function}¦;{}¦{argument}»", field(function, is_member))
             }
             (Kind::Int, 0) => format!("«rank¦{}¦¦{argument}»", self.pick(&["length", "vowels"])),
             (Kind::Int, _) => {
                 let function = self.pick(&["length", "vowels"]);
-                format!("«extract¦{function}¦int;{field}¦{argument}»")
+                format!("«extract¦{function}¦;{}¦{argument}»", field(function, is_member))
             }
         }
     }

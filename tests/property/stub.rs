@@ -33,11 +33,11 @@ pub struct Pair {
 }
 
 impl Pair {
-    /// Returns the function that answers the question: without the scale of a rank, and without the
-    /// field of an extraction.
+    /// Returns the function that answers the question: without the scale of a rank. The field of an
+    /// extraction names its function.
     pub fn function(&self) -> String {
         let question = self.question.split(" (a number from 0 to 10").next().unwrap_or_default();
-        question.split(": ").next().unwrap_or_default().to_owned()
+        question.replacen("fn: ", "fn:", 1)
     }
 
     /// Returns one pair for each candidate of a join, and otherwise the pair itself.

@@ -16,7 +16,8 @@
 //! | `fn:table_size` (QA) | number of rows in the context |
 //! | a join | equal values are partners; `fn:same_initial`: values with the same initial |
 //!
-//! A question may start with `is it `. If the question is about a document, the function is applied
+//! A question may start with `is it `. The question `fn` about a field (`fn: upper`) is the field's
+//! function. If the question is about a document, the function is applied
 //! to its text.
 //!
 //! A function of NULL is NULL and needs no request; the same is true for blobs, which no model can
@@ -48,6 +49,7 @@ pub fn answer_cell(column: &AskedColumn, row: &AskedRow) -> Json {
     let document =
         row.context.first().and_then(Json::as_str).filter(|t| !t.starts_with("{\"columns"));
     if let Some(call) = question.strip_prefix("is it ").unwrap_or(question).strip_prefix("fn:") {
+        let call = call.trim_start();
         // Remove the number of requested values after the question.
         let call =
             call.rfind(" (").filter(|_| call.ends_with(" values)")).map_or(call, |n| &call[..n]);
