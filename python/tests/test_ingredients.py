@@ -230,10 +230,10 @@ def test_a_function_with_state_needs_a_version() -> None:
 
 def test_an_argument_may_be_called_model(heroes: Path, endpoint: Any) -> None:
     @hqdl.ingredient
-    def opt(value: str, options: str = "p", model: str = "m") -> str:
-        return f"{value} {options} {model}"
+    def opt(value: str, examples: str = "p", model: str = "m") -> str:
+        return f"{value} {examples} {model}"
 
-    sql = "SELECT {{opt(hero.name, model='z', options='o')}} FROM hero ORDER BY 1"
+    sql = "SELECT {{opt(hero.name, model='z', examples='o')}} FROM hero ORDER BY 1"
     assert all(str(row[0]).endswith(" o z") for row in hqdl.open(heroes).query(sql))
     assert endpoint.requests == 0
 
