@@ -28,6 +28,9 @@ use rusqlite::Connection;
 use super::{Database, StoreError};
 use hqdl_spec::{Expansion, Spec};
 
+/// Opens an output, which need not exist.
+pub type OpenOutput = fn(&Path) -> Result<Database, StoreError>;
+
 /// Kind of outputs that hqdl writes but does not read.
 #[derive(Debug)]
 pub struct WriteOnlyOutput {
@@ -37,8 +40,8 @@ pub struct WriteOnlyOutput {
     pub matches: fn(&Path) -> bool,
     /// Returns true if hqdl wrote the existing file or folder.
     pub is_written: fn(&Path) -> bool,
-    /// Opens an output, which need not exist; `None` if this build does not support the kind.
-    pub open: Option<fn(&Path) -> Result<Database, StoreError>>,
+    /// `None` if this build does not support the kind.
+    pub open: Option<OpenOutput>,
     /// If the output is a folder: returns true if hqdl writes files with this name into it.
     pub is_file_of_folder: Option<fn(&str) -> bool>,
     /// Where to find a build that supports the kind.

@@ -53,6 +53,11 @@ pub(super) fn row_of_number(number: usize, rows: usize) -> Option<usize> {
     number.checked_sub(FIRST_NUMBER).filter(|row| *row < rows)
 }
 
+/// Returns true if a text is the number of a row.
+pub(super) fn is_number_of(row: usize, text: &str) -> bool {
+    text == number_of_row(row).to_string()
+}
+
 /// Row of a request, prepared for matching.
 struct AlignedRow {
     parts: Vec<KeyPart>,
@@ -240,11 +245,6 @@ impl RequestKeys {
     /// Returns the row with this number.
     fn row_of_number(&self, number: usize) -> Option<usize> {
         row_of_number(number, self.rows.len())
-    }
-
-    /// Returns true if a text is the number of a row.
-    pub(super) fn is_number_of(&self, row: usize, text: &str) -> bool {
-        text == number_of_row(row).to_string()
     }
 
     /// Returns true if a line begins with a row number that agrees with its label or key.

@@ -60,7 +60,7 @@ fn render_spec(
     state: &HttpState,
     spec: &SpecStatus,
     price: Option<&(Plan, f64)>,
-    rejected: Option<RejectedBudget<'_>>,
+    rejected: Option<&RejectedBudget<'_>>,
 ) -> Page {
     let name = spec.name.as_str();
     let all = state.context.status.borrow().runs.clone();
@@ -86,7 +86,7 @@ fn render_spec(
                         pre { (loaded.warnings.render(false)) } }
                 }
             }
-            (render_approval_form(spec, price, rejected.as_ref()))
+            (render_approval_form(spec, price, rejected))
             (render_columns_section(spec))
             (render_thresholds(&spec.cascades))
             @if let Some(loaded) = &spec.active_spec { @for e in loaded.spec.expansions.iter().filter(|e| e.columns.iter().any(|c| c.escalation.is_some())) {
@@ -261,7 +261,7 @@ pub(super) async fn approve_run(
                     HttpError::bad_request(message, "enter an amount in USD, such as 0.50");
                 let rejected = RejectedBudget { text, failure: &failure };
                 return Ok(
-                    (status, render_spec(&state, &spec, None, Some(rejected))).into_response()
+                    (status, render_spec(&state, &spec, None, Some(&rejected))).into_response()
                 );
             }
         },
