@@ -13,9 +13,10 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use divan::Bencher;
+use hqdl::facts::Facts;
 use hqdl::generate::Listener;
+use hqdl::limits::{Need, PerMinute};
 use hqdl::materialize::{RunMode, Selection};
-use hqdl::model::limits::{Limiter, Need};
 use hqdl::prompt::Question;
 use hqdl::session::{Cache, Session, SpecOverrides};
 use hqdl::spec::UncheckedSpec;
@@ -108,20 +109,22 @@ fn rate(bencher: Bencher) {
         .expect("a runtime");
     bencher.bench_local(|| {
         let seen: Arc<Mutex<Vec<Duration>>> = Arc::default();
-        let limiter = Arc::new(Limiter::new(Some(6000), None));
+        let facts = Facts::open_temporary().expect("facts");
+        let limits = PerMinute { requests: Some(6000), tokens: None };
+        let throttle = facts.open_throttle("an endpoint", "a model", limits).expect("a throttle");
+        let throttle = Arc::new(throttle);
         let began = Instant::now();
         runtime.block_on(async {
             let mut tasks: tokio::task::JoinSet<()> = tokio::task::JoinSet::new();
-            for task in 0..64 {
-                let (limiter, seen) = (Arc::clone(&limiter), Arc::clone(&seen));
+            for _ in 0..64 {
+                let (throttle, seen) = (Arc::clone(&throttle), Arc::clone(&seen));
                 tasks.spawn(async move {
-                    for n in 0.. {
-                        let id = task << 32 | n;
-                        limiter.acquire_permit(id, Need::default()).await;
-                        limiter.mark_sent(id);
+                    loop {
+                        let permit = throttle.acquire_permit(Need::default()).await;
+                        permit.mark_sent();
                         seen.lock().expect("a lock").push(began.elapsed());
                         tokio::time::sleep(LATENCY).await;
-                        limiter.reconcile_usage(id, 0);
+                        permit.reconcile_usage(0);
                     }
                 });
             }

@@ -2,7 +2,7 @@
 //! all four databases, runs that fail, and runs that are resumed.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use hqdl::prompt::{AskedColumn, AskedRow};
@@ -139,6 +139,19 @@ impl Bench {
 
     fn swan(&self, args: &[&str]) -> CommandResult {
         swan(self.dir.path(), args)
+    }
+
+    fn start(&self, args: &[&str]) -> Child {
+        Command::new(env!("CARGO_BIN_EXE_hqdl"))
+            .arg("swan")
+            .args(args)
+            .current_dir(self.dir.path())
+            .env_remove("HQDL_CACHE")
+            .env("OPENAI_API_KEY", "sk-none")
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap()
     }
 
     fn run(&self, more: &[&str]) -> CommandResult {
@@ -530,16 +543,7 @@ fn an_interrupted_run_continues_where_it_stopped() {
     bench.endpoint.add_fault(Fault::Latency(Duration::from_millis(1500)), Frequency::Always);
     let url = bench.endpoint.base_url();
     let args = args(&url, &["--rows-per-request", "1", "--concurrency", "1"]);
-    let child = Command::new(env!("CARGO_BIN_EXE_hqdl"))
-        .arg("swan")
-        .args(&args)
-        .current_dir(bench.dir.path())
-        .env_remove("HQDL_CACHE")
-        .env("OPENAI_API_KEY", "sk-none")
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let child = bench.start(&args);
     bench.endpoint.wait_for(1);
     let id = child.id().to_string();
     assert!(Command::new("kill").args(["-INT", &id]).status().unwrap().success());
@@ -555,6 +559,27 @@ fn an_interrupted_run_continues_where_it_stopped() {
     assert_eq!(answers(&ended).len(), 5);
     assert_eq!(bench.endpoint.request_count() - before, 2, "one of three was answered before");
     assert_eq!(bench.score()["ex"]["right"], 2.0);
+}
+
+/// The requests of a killed run count against the rate limits of the next one.
+#[test]
+fn a_killed_run_and_the_next_one_share_the_rate_limits() {
+    let bench = Bench::heroes();
+    let spec = include_str!("../../crates/hqdl-swan/specs/superhero.toml");
+    bench.write("slow.toml", &spec.replace("requests_per_minute = 500", "requests_per_minute = 1"));
+    let url = bench.endpoint.base_url();
+    let args = args(&url, &["--spec", "slow.toml", "--rows-per-request", "1"]);
+    let kill = |mut child: Child| {
+        child.kill().unwrap();
+        child.wait().unwrap();
+    };
+    let first = bench.start(&args);
+    bench.endpoint.wait_for(1);
+    kill(first);
+    let second = bench.start(&args);
+    std::thread::sleep(Duration::from_secs(3));
+    kill(second);
+    assert_eq!(bench.endpoint.request_count(), 1);
 }
 
 #[test]

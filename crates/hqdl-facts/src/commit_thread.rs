@@ -21,7 +21,7 @@ use crate::FactsError;
 use crate::claim_key::ClaimKey;
 use crate::ids::{ReservationId, RunId};
 use crate::journal::Journal;
-use crate::journal::rates::PermitRequest;
+use crate::journal::rates::{PermitRequest, current_millis};
 use crate::journal::reservations::DailySpending;
 use crate::record::Record;
 use crate::store::{CommitUnit, ReserveOutcome};
@@ -337,9 +337,11 @@ impl CommitThread {
                     let _ = reply_with(reply, (), result);
                 }));
             }
-            WriterCommand::MarkSentLate(request) => journal.mark_sent_late(&request)?,
+            WriterCommand::MarkSentLate(request) => {
+                journal.mark_sent_late(&request, current_millis())?;
+            }
             WriterCommand::ReconcileUsage(request, used) => {
-                journal.reconcile_usage(&request, used)?;
+                journal.reconcile_usage(&request, used, current_millis())?;
             }
             WriterCommand::CancelRequest(ticket) => journal.cancel_request(ticket)?,
             WriterCommand::RemoveMember(member) => journal.remove_member(member)?,

@@ -45,7 +45,6 @@ mod second_answer;
 mod session_file;
 mod sessions;
 mod spending;
-mod standalone;
 mod store;
 mod throttle;
 pub mod transfer;

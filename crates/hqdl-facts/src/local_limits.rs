@@ -11,7 +11,7 @@ use tokio::sync::mpsc;
 use crate::FactsError;
 use crate::commit_thread::WriterCommand;
 use crate::journal::Journal;
-use crate::journal::rates::{MAX_SENDING_DELAY, PermitRequest};
+use crate::journal::rates::{MAX_SENDING_DELAY, PermitRequest, current_millis};
 use crate::limits::{Need, PerMinute, RateLimitHint};
 use crate::throttle::{LimiterKey, RateLimits, RemainingWait, TicketFuture, WaitFuture};
 
@@ -76,7 +76,7 @@ impl LocalLimits {
             let (limiter_key, ticket) = (limiter_key.clone(), fastrand::i64(1..));
             let request = PermitRequest { limiter_key, need, ticket };
             let journal = &self.journal;
-            match journal.transact_unflushed(|| journal.try_acquire(&request))? {
+            match journal.transact_unflushed(|| journal.try_acquire(&request, current_millis()))? {
                 None => {
                     let id = ticket.cast_unsigned();
                     let ticket = Ticket { request, granted_at: Instant::now(), is_sent: false };
@@ -147,10 +147,11 @@ impl RateLimits for LocalLimits {
         }
         // Store the limits on this thread, so that they apply to the next permit.
         let stored = self.journal.transact_unflushed(|| {
+            let now = current_millis();
             // A pause applies to all models and API keys.
             let pause = RateLimitHint { wait: hint.wait, ..RateLimitHint::default() };
-            self.journal.store_limits(&limiter_key.endpoint, pause)?;
-            self.journal.store_limits(&limiter_key.reported_limits_name(), hint)
+            self.journal.store_limits(&limiter_key.endpoint, pause, now)?;
+            self.journal.store_limits(&limiter_key.reported_limits_name(), hint, now)
         });
         if let Err(error) = stored {
             tracing::debug!(%error, "cannot store the endpoint's limits");

@@ -85,7 +85,7 @@ impl EmbeddingsEndpoint {
             .body(body.to_string())
             .send();
         let response = sent.await.map_err(to_temporary)?;
-        self.endpoint.throttle.apply_hint(parse_openai_limits(response.headers()));
+        self.endpoint.apply_hint(parse_openai_limits(response.headers()));
         if !response.status().is_success() {
             return Err(wire::to_model_error(ErrorResponse::from_response(response).await));
         }
@@ -139,8 +139,7 @@ impl Model for EmbeddingsEndpoint {
     }
 
     fn acquire_permit<'a>(&'a self, prompt: &'a Prompt) -> PermitFuture<'a> {
-        let need = Need::from_tokens(prompt.input_tokens);
-        Box::pin(async move { Some(self.endpoint.throttle.acquire_permit(need).await) })
+        self.endpoint.acquire_permit_for(Need::from_tokens(prompt.input_tokens))
     }
 
     fn remaining_wait(&self) -> WaitFuture<'_> {

@@ -5,7 +5,7 @@
 //! requests whole answers. This module retries nothing; [`super::RetryingRequest`] does.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use reqwest::{Method, Url};
@@ -13,7 +13,7 @@ use serde_json::Value as Json;
 use tracing::debug;
 
 use super::batch::{BatchApi, BatchClient};
-use super::limits::{Need, PerMinute};
+use super::limits::{Need, PerMinute, RateLimitHint};
 use super::prompt_cache::PrefixGate;
 use super::protocols::{self, Protocol, RequestParts};
 use super::providers::PromptCaching;
@@ -37,7 +37,8 @@ use hqdl_values::key::hash_tagged_parts;
 pub struct Endpoint {
     pub(super) transport: Transport,
     protocol: &'static dyn Protocol,
-    pub(super) throttle: Arc<Throttle>,
+    /// Rate limits; `None` if the endpoint has no API key.
+    throttle: Option<Throttle>,
     model: String,
     temperature: Option<f64>,
     /// Additional fields of the request body.
@@ -68,21 +69,8 @@ struct EndpointMemory {
 }
 
 impl Endpoint {
-    /// Creates an endpoint from its settings, with its own rate limits. The API key is read from
-    /// the environment and stays in memory that is zeroed on drop.
-    ///
-    /// # Errors
-    /// [`SetupError::NoKey`] if the environment variable of the key is not set: the one that
-    /// `api_key_env` names, otherwise the provider's. For an unknown provider, no key is required.
-    pub fn new(settings: &ModelSettings, limits: PerMinute) -> Result<Self, SetupError> {
-        Self::with_key(
-            settings,
-            EndpointKey::from_settings(settings, &resolve_url(settings)?)?,
-            Throttle::standalone(limits),
-        )
-    }
-
     /// Creates an endpoint from its settings, with rate limits shared by all users of these facts.
+    /// The API key is read from the environment and stays in memory that is zeroed on drop.
     ///
     /// # Errors
     /// [`SetupError`] if the API key is missing, if the settings are invalid, or if the stored
@@ -103,7 +91,7 @@ impl Endpoint {
         let parts = [base_url(settings).to_owned(), shared_key.to_owned()];
         let id = hash_tagged_parts("hqdl endpoint v1", &parts);
         let throttle = facts.open_throttle(&id, &settings.name, limits)?.with_api_key(&key_hash);
-        let mut endpoint = Self::with_key(settings, key, throttle)?;
+        let mut endpoint = Self::with_key(settings, key, Some(throttle))?;
         endpoint.load_features(settings, facts)?;
         Ok(endpoint)
     }
@@ -138,21 +126,20 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Creates an endpoint without an API key, to write requests that the user will send.
+    /// Creates an endpoint without an API key and without rate limits, to write requests that the
+    /// user will send.
     ///
     /// # Errors
     /// [`SetupError`] if the base URL is invalid or the HTTP client cannot be created.
     pub fn without_key(settings: &ModelSettings) -> Result<Self, SetupError> {
-        let throttle = Throttle::standalone(PerMinute::default());
-        Self::with_key(settings, EndpointKey::default(), throttle)
+        Self::with_key(settings, EndpointKey::default(), None)
     }
 
     fn with_key(
         settings: &ModelSettings,
         key: EndpointKey,
-        throttle: Throttle,
+        throttle: Option<Throttle>,
     ) -> Result<Self, SetupError> {
-        let throttle = Arc::new(throttle);
         let (provider, _) = settings.provider.resolve_url(settings.base_url.as_deref());
         let protocol = protocols::find_protocol(provider);
         let api = (protocol.headers(), protocol.key_header());
@@ -372,11 +359,11 @@ impl Model for Endpoint {
     }
 
     fn acquire_permit<'a>(&'a self, prompt: &'a Prompt) -> PermitFuture<'a> {
-        Box::pin(async { Some(self.throttle.acquire_permit(estimate_permit_need(prompt)).await) })
+        self.acquire_permit_for(estimate_permit_need(prompt))
     }
 
     fn remaining_wait(&self) -> WaitFuture<'_> {
-        Box::pin(self.throttle.remaining_wait())
+        Box::pin(async { self.throttle.as_ref()?.remaining_wait().await })
     }
 
     fn send_prompt<'a>(&'a self, prompt: &'a Prompt) -> ReplyFuture<'a> {
@@ -404,8 +391,10 @@ impl Model for Endpoint {
             // First, because an error about a feature can also mention media.
             let error = self.update_features(features, error);
             let error = media::to_row_error(prompt, &self.model, error);
-            if let ModelError::Temporary { wait: Some(wait), .. } = &error {
-                self.throttle.pause_for(*wait);
+            if let ModelError::Temporary { wait: Some(wait), .. } = &error
+                && let Some(throttle) = &self.throttle
+            {
+                throttle.pause_for(*wait);
             }
             Err(error)
         })
@@ -413,6 +402,18 @@ impl Model for Endpoint {
 }
 
 impl Endpoint {
+    /// Waits for a permit for a request.
+    pub(super) fn acquire_permit_for(&self, need: Need) -> PermitFuture<'_> {
+        Box::pin(async move { Some(self.throttle.as_ref()?.acquire_permit(need).await) })
+    }
+
+    /// Applies the rate limits that a response reports.
+    pub(super) fn apply_hint(&self, hint: RateLimitHint) {
+        if let Some(throttle) = &self.throttle {
+            throttle.apply_hint(hint);
+        }
+    }
+
     async fn send_chat(
         &self,
         prompt: &Prompt,
@@ -436,7 +437,7 @@ impl Endpoint {
             retry_after = ?parse_retry_after(response.headers()),
             "the endpoint answers"
         );
-        self.throttle.apply_hint(self.protocol.parse_rate_limits(response.headers()));
+        self.apply_hint(self.protocol.parse_rate_limits(response.headers()));
         if !response.status().is_success() {
             return Err(to_model_error(ErrorResponse::from_response(response).await));
         }

@@ -218,17 +218,6 @@ pub trait Model: Send + Sync {
     }
 }
 
-/// Connects to the models of a spec.
-///
-/// # Errors
-/// [`SetupError`] if the API key or the recordings are missing.
-pub fn connect_models(spec: &Spec) -> Result<Arc<dyn Model>, SetupError> {
-    models::connect_all_models(spec, &|spec| match spec.model.provider {
-        Provider::Replay => open_recordings(spec),
-        _ => Ok(Arc::new(Endpoint::new(&spec.model, to_per_minute(&spec.limits))?)),
-    })
-}
-
 /// Connects to the models of a spec, with rate limits that are shared by all users of these facts.
 ///
 /// # Errors

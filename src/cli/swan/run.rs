@@ -11,7 +11,8 @@ use super::super::{ModelFlags, OutputOptions, input, interrupt, session};
 use crate::database::{Database, current_timestamp};
 use crate::failure::describe_stop;
 use crate::format::{format_count, format_thousands};
-use crate::model::{self, Model};
+use crate::model::Model;
+use crate::session::Session;
 use crate::spec::Spec;
 use crate::swan::oracle::{self, TrueValues};
 use crate::swan::prepare::find_hidden_columns;
@@ -107,8 +108,8 @@ impl Options {
     }
 
     /// Returns the model that answers, or a model that answers from the true values.
-    fn connect_model(&self, spec: &Spec, name: &str) -> Result<Arc<dyn Model>, Failure> {
-        let Some(gold) = &self.true_values else { return Ok(model::connect_models(spec)?) };
+    fn connect_model(&self, session: &Session, name: &str) -> Result<Arc<dyn Model>, Failure> {
+        let Some(gold) = &self.true_values else { return Ok(session.connect_model()?) };
         let Some(benchmark) = Benchmark::find_by_name(name) else {
             let hint = "remove --true-values";
             return Err(Failure::wrong_input(format!("SWAN has no database `{name}`"), hint));
@@ -151,7 +152,7 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
     if options.true_values.is_none() && !spec.model.recordings.is_empty() {
         setup::check_recordings(spec, database, &name)?;
     }
-    let model = options.connect_model(spec, &name)?;
+    let model = options.connect_model(&session, &name)?;
     let stem = |path: &PathBuf| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let header = Header {
         database: name,

@@ -5,6 +5,9 @@
 //! future. Such a time is capped at the longest possible wait from now, so that no request is sent
 //! too early.
 
+#[cfg(test)]
+mod simulation;
+
 use std::time::{Duration, SystemTime};
 
 use rusqlite::{OptionalExtension, params};
@@ -48,8 +51,9 @@ impl Journal {
     pub(crate) fn try_acquire(
         &self,
         request: &PermitRequest,
+        now: i64,
     ) -> rusqlite::Result<Option<Duration>> {
-        let (c, now) = (self.connection(), current_millis());
+        let c = self.connection();
         self.prune_requests_and_cap_times(now)?;
         let (key, need) = (&request.limiter_key, request.need);
         let limiters = self.read_limiters(key, now)?;
@@ -97,8 +101,8 @@ impl Journal {
     }
 
     /// Counts a request again because it was sent later than its permit allowed.
-    pub(crate) fn mark_sent_late(&self, request: &PermitRequest) -> rusqlite::Result<()> {
-        self.store_request(request, current_millis(), Duration::ZERO)
+    pub(crate) fn mark_sent_late(&self, request: &PermitRequest, now: i64) -> rusqlite::Result<()> {
+        self.store_request(request, now, Duration::ZERO)
     }
 
     fn store_request(
@@ -128,8 +132,9 @@ impl Journal {
         &self,
         request: &PermitRequest,
         used: u64,
+        now: i64,
     ) -> rusqlite::Result<()> {
-        let (c, now) = (self.connection(), current_millis());
+        let c = self.connection();
         c.prepare_cached(
             "UPDATE sent_lately SET tokens = ?2, leaves_at = min(leaves_at, ?3) WHERE id = ?1",
         )?
@@ -172,8 +177,13 @@ impl Journal {
     }
 
     /// Stores the limits that an endpoint reported, under the limiter's name.
-    pub(crate) fn store_limits(&self, name: &str, hint: RateLimitHint) -> rusqlite::Result<()> {
-        let (c, now) = (self.connection(), current_millis());
+    pub(crate) fn store_limits(
+        &self,
+        name: &str,
+        hint: RateLimitHint,
+        now: i64,
+    ) -> rusqlite::Result<()> {
+        let c = self.connection();
         let until = hint.wait.map(|wait| now + as_millis(wait.min(MAX_PAUSE)));
         c.prepare_cached("DELETE FROM rate_limit WHERE heard_at BETWEEN 1 AND ?1")?
             .execute([now - as_millis(REMEMBERED)])?;

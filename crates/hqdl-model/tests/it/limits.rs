@@ -4,8 +4,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use hqdl_facts::{Facts, Throttle};
 use hqdl_model::budget::{Budget, Caps};
-use hqdl_model::limits::{Limiter, Need};
+use hqdl_model::limits::{Need, PerMinute};
 use hqdl_model::rate_headers::{parse_openai_limits, parse_retry_after};
 use hqdl_values::usage::SpentAmount;
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
@@ -26,18 +27,33 @@ fn run<T>(work: impl Future<Output = T>) -> T {
         .block_on(work)
 }
 
+fn open_throttle(facts: &Facts, requests: Option<u32>, tokens: Option<u32>) -> Throttle {
+    facts.open_throttle("an endpoint", "a model", PerMinute { requests, tokens }).unwrap()
+}
+
+/// Sends a request that uses no tokens.
+async fn send_request(throttle: &Throttle) {
+    throttle.acquire_permit(Need::default()).await.mark_sent();
+}
+
 /// Returns the admissions during `span`, with many competing tasks.
-fn admissions(limiter: Limiter, tokens: u64, span: Duration) -> Vec<Duration> {
+fn admissions(
+    requests: Option<u32>,
+    tokens: Option<u32>,
+    need: u64,
+    span: Duration,
+) -> Vec<Duration> {
+    let facts = Facts::open_temporary().unwrap();
     run(async {
-        let limiter = Arc::new(limiter);
+        let throttle = Arc::new(open_throttle(&facts, requests, tokens));
         let began = Instant::now();
         let mut tasks: tokio::task::JoinSet<()> = tokio::task::JoinSet::new();
         let all = Arc::new(Mutex::new(Vec::new()));
-        for task in 0..32 {
-            let (limiter, all) = (Arc::clone(&limiter), Arc::clone(&all));
+        for _ in 0..32 {
+            let (throttle, all) = (Arc::clone(&throttle), Arc::clone(&all));
             tasks.spawn(async move {
-                for n in 0.. {
-                    limiter.acquire_permit(task * 1_000_000 + n, Need::from_tokens(tokens)).await;
+                loop {
+                    throttle.acquire_permit(Need::from_tokens(need)).await.mark_sent();
                     all.lock().unwrap().push(began.elapsed());
                 }
             });
@@ -52,7 +68,7 @@ fn admissions(limiter: Limiter, tokens: u64, span: Duration) -> Vec<Duration> {
 #[test]
 fn six_thousand_requests_a_minute_are_not_exceeded() {
     let span = Duration::from_secs(3);
-    let admitted = admissions(Limiter::new(Some(6000), None), 1, span);
+    let admitted = admissions(Some(6000), None, 1, span);
     let allowed = 300.0;
     assert!(admitted.len() as f64 <= allowed + 30.0, "{} in 3 s", admitted.len());
     // Benchmarks measure how much of the limit is used; a busy machine may be late.
@@ -63,53 +79,58 @@ fn six_thousand_requests_a_minute_are_not_exceeded() {
 fn tokens_a_minute_hold_for_requests_larger_than_a_burst() {
     // 6,000 tokens a minute are 100 a second; each request takes 150.
     let span = Duration::from_secs(4);
-    let admitted = admissions(Limiter::new(None, Some(6000)), 150, span);
+    let admitted = admissions(None, Some(6000), 150, span);
     assert!((1..=4).contains(&admitted.len()), "{admitted:?}");
 }
 
 #[test]
 fn tokens_beyond_the_admitted_ones_are_paid_back_first() {
+    let facts = Facts::open_temporary().unwrap();
     run(async {
-        let limiter = Limiter::new(None, Some(60_000));
-        limiter.acquire_permit(1, Need::from_tokens(10)).await;
-        limiter.reconcile_usage(1, 1510);
+        let throttle = open_throttle(&facts, None, Some(60_000));
+        throttle.acquire_permit(Need::from_tokens(10)).await.reconcile_usage(1510);
+        // The commit thread records the usage.
+        tokio::time::sleep(Duration::from_millis(200)).await;
         let began = Instant::now();
-        limiter.acquire_permit(2, Need::from_tokens(10)).await;
+        send_request(&throttle).await;
         assert!(began.elapsed() > Duration::from_millis(300), "{:?}", began.elapsed());
     });
 }
 
 #[test]
 fn the_endpoints_latest_limit_applies_if_it_is_stricter() {
+    let facts = Facts::open_temporary().unwrap();
     run(async {
-        let limiter = Limiter::new(Some(60_000), None);
-        limiter.apply_hint(parse_openai_limits(&headers(&[("x-ratelimit-limit-requests", "120")])));
+        let throttle = open_throttle(&facts, Some(60_000), None);
+        throttle
+            .apply_hint(parse_openai_limits(&headers(&[("x-ratelimit-limit-requests", "120")])));
         let began = Instant::now();
-        for n in 0..3 {
-            limiter.acquire_permit(n, Need::default()).await;
+        for _ in 0..3 {
+            send_request(&throttle).await;
         }
         assert!(began.elapsed() > Duration::from_millis(900), "{:?}", began.elapsed());
         // A hint without limits changes nothing.
-        limiter
+        throttle
             .apply_hint(parse_openai_limits(&headers(&[("x-ratelimit-remaining-requests", "7")])));
         let began = Instant::now();
-        limiter.acquire_permit(200, Need::default()).await;
+        send_request(&throttle).await;
         assert!(began.elapsed() > Duration::from_millis(300), "{:?}", began.elapsed());
         // A higher limit that it reports later applies; at 120 a minute this would take 10 s.
-        limiter
+        throttle
             .apply_hint(parse_openai_limits(&headers(&[("x-ratelimit-limit-requests", "60000")])));
         let began = Instant::now();
-        for n in 200..220 {
-            limiter.acquire_permit(n, Need::default()).await;
+        for _ in 0..20 {
+            send_request(&throttle).await;
         }
         assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
         // But never more than the spec allows.
-        let limiter = Limiter::new(Some(120), None);
-        limiter
+        let facts = Facts::open_temporary().unwrap();
+        let throttle = open_throttle(&facts, Some(120), None);
+        throttle
             .apply_hint(parse_openai_limits(&headers(&[("x-ratelimit-limit-requests", "60000")])));
         let began = Instant::now();
-        for n in 0..3 {
-            limiter.acquire_permit(n, Need::default()).await;
+        for _ in 0..3 {
+            send_request(&throttle).await;
         }
         assert!(began.elapsed() > Duration::from_millis(900), "{:?}", began.elapsed());
     });
@@ -117,14 +138,15 @@ fn the_endpoints_latest_limit_applies_if_it_is_stricter() {
 
 #[test]
 fn no_request_is_admitted_before_a_reset() {
+    let facts = Facts::open_temporary().unwrap();
     run(async {
-        let limiter = Limiter::new(None, None);
-        limiter.apply_hint(parse_openai_limits(&headers(&[
+        let throttle = open_throttle(&facts, None, None);
+        throttle.apply_hint(parse_openai_limits(&headers(&[
             ("x-ratelimit-remaining-requests", "0"),
             ("x-ratelimit-reset-requests", "400ms"),
         ])));
         let began = Instant::now();
-        limiter.acquire_permit(300, Need::default()).await;
+        send_request(&throttle).await;
         assert!(began.elapsed() >= Duration::from_millis(390), "{:?}", began.elapsed());
     });
 }

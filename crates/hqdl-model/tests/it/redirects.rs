@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use hqdl_model::endpoint::Endpoint;
-use hqdl_model::limits::PerMinute;
 use hqdl_model::{Model, ModelError};
 use hqdl_prompt::{AnswerForm, Prompt};
 use hqdl_spec::{Echo, ModelSettings, Provider, Reuse};
@@ -78,7 +77,7 @@ fn a_redirect_is_an_error_that_names_its_location() {
             "HTTP/1.1 {status} Moved\r\nlocation: {other}/chat?token=abc\r\n\
              content-length: 0\r\nconnection: close\r\n\r\n"
         ));
-        let endpoint = Endpoint::new(&settings(base_url), PerMinute::default()).unwrap();
+        let endpoint = Endpoint::without_key(&settings(base_url)).unwrap();
         let error = runtime.block_on(endpoint.send_prompt(&prompt())).unwrap_err();
         assert_eq!(reached.load(Ordering::SeqCst), 0, "{status} was followed");
         assert!(matches!(error, ModelError::Refused { .. }), "{status}: {error:?}");
@@ -105,7 +104,7 @@ fn a_broken_reply_is_described_without_words_of_libraries() {
     ] {
         let (base_url, _) = serve(response);
         let expected_prefix = format!(" at {base_url} ");
-        let endpoint = Endpoint::new(&settings(base_url), PerMinute::default()).unwrap();
+        let endpoint = Endpoint::without_key(&settings(base_url)).unwrap();
         let error = runtime.block_on(endpoint.send_prompt(&prompt())).unwrap_err();
         assert_eq!(error.to_string(), format!("{}{expected_prefix}{expected}", endpoint.name()));
     }
