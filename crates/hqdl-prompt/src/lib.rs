@@ -98,9 +98,11 @@ use hqdl_spec::checker::Checker;
 use hqdl_spec::media::Medium;
 use hqdl_spec::{Column, Echo, Expansion, Format, PriceTable, Task, Type};
 use hqdl_values::Row;
+use hqdl_values::cell::{Answer, CellValue, State};
 use hqdl_values::evidence::{Quotation, ShownEvidence};
 use hqdl_values::tokens::Tokenizer;
 use hqdl_values::usage::SpentAmount;
+use hqdl_values::value::Value;
 
 /// Output tokens per answer in addition to its rows: fences, brackets, a stray word.
 const OUTPUT_OVERHEAD: u64 = 96;
@@ -137,6 +139,36 @@ fn estimate_quote_tokens(expansion: &Expansion, column: &Column) -> u64 {
     forms::estimate_quote_tokens(expansion) * items
 }
 
+/// Returns the texts that stand for an answer in the examples of a column. A column's own options
+/// are answers.
+fn find_placeholders(task: Task, column: &Column) -> Vec<&'static str> {
+    let options = column.values.iter().flat_map(|list| &list.values);
+    let options: Vec<&String> = options.collect();
+    let mut placeholders = forms::list_placeholders(task, column);
+    placeholders.retain(|text| !options.iter().any(|option| option == text));
+    placeholders
+}
+
+/// Makes an answer invalid if it repeats a placeholder of the prompt.
+fn reject_placeholder(answer: &mut Answer, placeholders: &[&str]) {
+    let is_placeholder = |text: &str| placeholders.contains(&text.trim());
+    let is_text = |value: &Value| matches!(value, Value::Text(text) if is_placeholder(text));
+    let has_copied = match &answer.value {
+        CellValue::Nothing => answer.raw.as_deref().is_some_and(is_placeholder),
+        CellValue::One(value) => is_text(value),
+        CellValue::Many(values) => values.iter().any(is_text),
+    };
+    if has_copied {
+        let raw = answer.raw.take();
+        let raw = raw.unwrap_or_else(|| match answer.value.to_json() {
+            Json::String(text) => text,
+            value => value.to_string(),
+        });
+        let repair = Some("the reply repeats the example of the prompt".to_owned());
+        *answer = Answer { repair, ..Answer::without_value(State::Invalid, raw) };
+    }
+}
+
 /// The part shared by all prompts with the same expansion, requested columns and answer format.
 #[derive(Debug, Clone)]
 pub struct PromptFrame {
@@ -144,6 +176,8 @@ pub struct PromptFrame {
     pub format: Format,
     /// Names of the requested columns.
     pub columns: Vec<String>,
+    /// Texts that stand for an answer in the examples of each column.
+    placeholders: Vec<Vec<&'static str>>,
     /// Messages for answers that repeat labels.
     short_echo: SharedPrompt,
     /// Messages for answers that repeat whole keys; `None` if the spec does not require them.
@@ -294,6 +328,7 @@ impl PromptFrame {
             format,
             single_form: forms::SingleForm::new(expansion, columns, format),
             columns: requested.iter().map(|c| c.name.clone()).collect(),
+            placeholders: requested.iter().map(|c| find_placeholders(expansion.task, c)).collect(),
             short_echo: pack_form
                 .as_ref()
                 .map_or_else(|| shared_prompt(Echo::Short), |pack_form| pack_form.shared.clone()),
@@ -385,7 +420,7 @@ impl PromptFrame {
         checkers: &[&Checker],
         evidence: &ShownEvidence,
     ) -> (Vec<RowOutcome>, Vec<Quotation>) {
-        match &self.single_form {
+        let (mut outcomes, quotes) = match &self.single_form {
             Some(single) if keys.len() == 1 => {
                 single.parse_answer(content, finish, keys, key_names, checkers, evidence)
             }
@@ -396,7 +431,14 @@ impl PromptFrame {
                 );
                 (outcomes, quotes)
             }
+        };
+        for outcome in &mut outcomes {
+            let RowOutcome::Answered(answers) = outcome else { continue };
+            for (answer, placeholders) in answers.iter_mut().zip(&self.placeholders) {
+                reject_placeholder(answer, placeholders);
+            }
         }
+        (outcomes, quotes)
     }
 
     /// Returns the position in `content` of each row's cells, after [`Self::parse_answer`] has

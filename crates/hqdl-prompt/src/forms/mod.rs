@@ -385,13 +385,32 @@ struct Intro {
 /// Returns an example value, which shows the type of the answer.
 fn build_example_value(data_type: Type, has_options: bool) -> Json {
     if has_options && data_type == Type::Text {
-        return "one of the options".into();
+        return OPTION_PLACEHOLDERS[0].into();
     }
     let example = data_type.examples()[0];
     if data_type.json_type() == "string" {
         example.into()
     } else {
         serde_json::from_str(example).unwrap_or_default()
+    }
+}
+
+/// Texts that stand for answers to a question with options.
+const OPTION_PLACEHOLDERS: [&str; 2] = ["one of the options", "another option"];
+/// Text that stands for a cell in an example row, and its usual misspelling.
+const CELL_PLACEHOLDERS: [&str; 2] = ["\u{2026}", "..."];
+
+/// Returns the texts that stand for an answer in the examples of prompts about a column.
+///
+/// A model that repeats one of them has copied the example. None of them is the answer to a
+/// question, in exactly this spelling. The examples of numbers, dates and booleans can be answers,
+/// so they are not in the list.
+pub(super) fn list_placeholders(task: Task, column: &Column) -> Vec<&'static str> {
+    match (task, column.kind) {
+        (Task::Columns, Type::Text | Type::Url) => CELL_PLACEHOLDERS.to_vec(),
+        (_, Type::Text) if column.values.is_some() => OPTION_PLACEHOLDERS.to_vec(),
+        (_, kind @ (Type::Text | Type::Url)) => vec![kind.examples()[0]],
+        (_, Type::Boolean | Type::Integer | Type::Real | Type::Date) => Vec::new(),
     }
 }
 

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use serde_json::{Value as Json, json};
 
 use super::{
-    ANSWER, add_answer_format, add_options, can_omit_table, format_value, parse_json_line,
-    parse_options, several, to_single_line,
+    ANSWER, OPTION_PLACEHOLDERS, add_answer_format, add_options, can_omit_table, format_value,
+    parse_json_line, parse_options, several, to_single_line,
 };
 use crate::{
     AnswerForm, AskedColumn, AskedRow, PromptRow, Question, SharedPrompt, csv, label, write,
@@ -181,7 +181,7 @@ fn format_line_example(asked: &[&Column]) -> String {
 
 /// Returns example cells for a column.
 fn build_example_cells(kind: Type, options: bool) -> [&'static str; 2] {
-    if options { ["one of the options", "another option"] } else { kind.examples() }
+    if options { OPTION_PLACEHOLDERS } else { kind.examples() }
 }
 
 /// Formats labels and cells as the answer that a model should write.

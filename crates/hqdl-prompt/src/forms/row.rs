@@ -5,7 +5,9 @@ use std::fmt::Write as _;
 
 use serde_json::{Map, Value as Json, json};
 
-use super::{build_example_value, evidence, format_value, parse_json_line, to_single_line};
+use super::{
+    CELL_PLACEHOLDERS, build_example_value, evidence, format_value, parse_json_line, to_single_line,
+};
 use crate::{AnswerForm, AskedColumn, AskedRow, Question, write};
 use hqdl_spec::{Column, Expansion, Format, Shot, Type, ValueList};
 use hqdl_values::Row;
@@ -88,7 +90,7 @@ pub(super) fn build_system_message(
 fn format_example(asked: &[&Column]) -> String {
     let members = asked.iter().map(|column| {
         let one = match column.kind {
-            Type::Url | Type::Text => json!("…"),
+            Type::Url | Type::Text => json!(CELL_PLACEHOLDERS[0]),
             other => build_example_value(other, false),
         };
         let cell = if column.many.is_some() { json!([one]) } else { one };

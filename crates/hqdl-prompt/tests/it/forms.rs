@@ -565,3 +565,66 @@ fn a_short_answer_in_lines_needs_few_tokens() {
         assert!(lines <= most && lines <= 0.5 * table, "{cell}: {lines}, {table}");
     }
 }
+
+/// Returns the example answer in a system message.
+fn example_of(system: &str) -> String {
+    // A list in an example continues: `["your answer", …]`.
+    let text = system[system.find('{').unwrap()..].replacen(", …]", "]", 1);
+    let mut examples = serde_json::Deserializer::from_str(&text).into_iter::<Json>();
+    examples.next().unwrap().unwrap().to_string()
+}
+
+/// A model that copies the example of the prompt has not answered, whatever the form and the type.
+/// The examples of numbers, dates and booleans can be answers.
+#[test]
+fn a_copied_example_is_not_an_answer() {
+    let options: &[&str] = &["a, b", "c"];
+    for (kind, options, many) in [
+        (Type::Text, None, false),
+        (Type::Text, None, true),
+        (Type::Text, Some(options), false),
+        (Type::Text, Some(&options[1..]), false),
+        (Type::Url, None, false),
+        (Type::Url, None, true),
+    ] {
+        let mut asked = column(kind, options, many);
+        let open = options.is_none() || kind == Type::Url;
+        if let Some(list) = &mut asked.values {
+            list.open = open;
+        }
+        for (expansion, count) in [
+            (of_value(asked.clone()), 1),
+            (of_value(asked.clone()), 2),
+            (of_text(asked.clone()), 1),
+            (of_tables(asked.clone(), &[]), 1),
+            (of_join(asked.clone()), 1),
+        ] {
+            let rows = [row("Abc", &[]), row("Def", &[])];
+            let rows = &rows[..count];
+            let frame = PromptFrame::new(&expansion, &[0], Format::Json);
+            let system = frame.build_prompt(rows).system;
+            let example = example_of(&system);
+            let keys = RequestKeys::new(rows.iter().map(|row| row.key.as_slice()));
+            let checker = Checker::new(&asked);
+            let names = expansion.key.names();
+            let read = |content: &str| {
+                frame.parse_answer(content, FinishReason::Stop, &keys, names, &[&checker])
+            };
+            for outcome in read(&example) {
+                let RowOutcome::Answered(answers) = outcome else { panic!("{example}") };
+                assert_eq!(answers[0].state, State::Invalid, "{example}");
+                assert!(answers[0].raw.is_some() && answers[0].repair.is_some(), "{example}");
+            }
+        }
+    }
+    // An option of the column is an answer.
+    let asked = column(Type::Text, Some(&["one of the options", "x"]), false);
+    let frame = PromptFrame::new(&of_value(asked.clone()), &[0], Format::Json);
+    let oslo = row("Oslo", &[]);
+    let keys = RequestKeys::new([oslo.key.as_slice()]);
+    let (content, names) = ("{\"answer\":\"one of the options\"}", ["value".to_owned()]);
+    let checker = Checker::new(&asked);
+    let read = frame.parse_answer(content, FinishReason::Stop, &keys, &names, &[&checker]);
+    let RowOutcome::Answered(answers) = &read[0] else { panic!("{read:?}") };
+    assert_eq!(answers[0].state, State::Ok);
+}

@@ -405,3 +405,27 @@ fn one_row_needs_fewer_tokens_than_a_table_with_one_row() {
     println!("tokens in, out: {one:?} for one row, {table:?} in a table");
     assert!(one.0 < table.0 && one.1 < table.1, "{one:?}, {table:?}");
 }
+
+#[test]
+fn a_copied_example_row_is_not_an_answer() {
+    let columns = vec![
+        column("name", Type::Text, "the name", &[], false),
+        column("powers", Type::Text, "the powers", &[], true),
+        column("year", Type::Integer, "the year", &[], false),
+    ];
+    let expansion = Expansion { columns, ..heroes() };
+    let state_of = |cell: &str| {
+        let content = format!("{{\"name\": \"{cell}\", \"powers\": [\"{cell}\"], \"year\": 12}}");
+        let RowOutcome::Answered(answers) = read_answer(&expansion, "Batman", &content) else {
+            panic!("{content}")
+        };
+        answers.iter().map(|answer| answer.state).collect::<Vec<_>>()
+    };
+    let prompt = PromptFrame::new(&expansion, &[0, 1, 2], Format::Json)
+        .build_prompt([&hero("Batman", "Bruce Wayne")]);
+    assert!(prompt.system.contains("{\"name\": \"…\", \"powers\": [\"…\"], \"year\": 12}"));
+    for copied in ["…", " … ", "..."] {
+        assert_eq!(state_of(copied), [State::Invalid, State::Invalid, State::Ok]);
+    }
+    assert_eq!(state_of("your answer"), [State::Ok; 3]);
+}
