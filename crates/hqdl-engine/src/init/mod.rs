@@ -203,6 +203,7 @@ impl Inventory {
             }
         }
         inventory.promote_owners(db).map_err(|e| db.to_store_error(&e))?;
+        inventory.promote_only_table(db).map_err(|e| db.to_store_error(&e))?;
         let ranks: Vec<_> = inventory.entities.iter().map(|e| inventory.compute_rank(e)).collect();
         let mut ranked: Vec<_> = ranks.into_iter().zip(inventory.entities).collect();
         ranked.sort_by_key(|(rank, _)| Reverse(*rank));
@@ -240,6 +241,25 @@ impl Inventory {
                 Some(key) => self.entities.push(EntityTable::new(table, key)),
                 None => self.lookup_tables.push(list),
             }
+        }
+        Ok(())
+    }
+
+    /// Turns a lookup table into an entity table if it is the only table with rows. A single list of
+    /// names contains the things that the user wants to expand.
+    fn promote_only_table(&mut self, db: &Database) -> rusqlite::Result<()> {
+        let has_others = !self.entities.is_empty()
+            || !self.persons.is_empty()
+            || !self.link_tables.is_empty()
+            || !self.unreadable.is_empty();
+        let [list] = self.lookup_tables.as_slice() else { return Ok(()) };
+        if has_others {
+            return Ok(());
+        }
+        let table = sampling::sample_table(db, &list.table)?;
+        if let Some(key) = KeyCandidate::find_best(db, &table)? {
+            self.lookup_tables.clear();
+            self.entities.push(EntityTable::new(table, key));
         }
         Ok(())
     }
@@ -324,13 +344,21 @@ impl Inventory {
                 entity.describe_key_sample(),
             ));
         }
-        if chosen.is_empty() {
+        if chosen.is_empty() && !self.lookup_tables.is_empty() {
+            notes.push(
+                "found no table to expand, only lists of names; the spec ends with an example about \
+                 the longest list"
+                    .to_owned(),
+            );
+        } else if chosen.is_empty() {
             notes.push(format!(
                 "found no table to expand: no table has one to three short text columns that \
                  identify its rows (ids, numbers, dates, links, and texts of more than {} \
                  characters on average do not count)",
                 sampling::MIN_DESCRIPTION_LENGTH
             ));
+        }
+        if chosen.is_empty() {
             notes.push(
                 "the spec has no expansion yet, so it does not pass `hqdl check`: edit the example \
                  at its end first"

@@ -641,3 +641,21 @@ fn the_spec_publishes_into_a_copy_and_a_note_names_it() {
     assert!(made.toml.contains("\noutput = \"../data/a.expanded.sqlite\"\n"), "{}", made.toml);
     assert!(made.notes.iter().any(|n| n.contains("../data/a.expanded.sqlite")), "{:?}", made.notes);
 }
+
+#[test]
+fn the_only_table_is_expanded_even_if_it_is_a_list_of_names() {
+    let db = create_database(
+        "one-list",
+        "CREATE TABLE els (element TEXT); INSERT INTO els VALUES ('Hydrogen'), ('Iron'), ('Gold');",
+    );
+    let (made, spec) = generate_valid_spec(&db);
+    assert_eq!(key_names(&spec, 0), ["element"]);
+    assert!(made.notes.iter().any(|note| note.contains("the key of `els` is `element`")));
+    let lists = create_database(
+        "two-lists",
+        "CREATE TABLE a (name TEXT); INSERT INTO a VALUES ('x'), ('y');
+         CREATE TABLE b (name TEXT); INSERT INTO b VALUES ('p'), ('q'), ('r');",
+    );
+    let made = generate_example_only(&lists);
+    assert!(made.notes[0].contains("only lists of names"), "{:?}", made.notes);
+}
