@@ -13,7 +13,7 @@ use super::progress::parenthesize_notes;
 use super::{CacheFlags, OutputOptions, session};
 use crate::cell::Tally;
 use crate::facts::{Facts, FactsError};
-use crate::format::{format_count, format_thousands};
+use crate::format::{format_cost, format_count, format_thousands};
 use crate::session::Cache;
 
 /// Maximum size of the line that is read to recognize an export.
@@ -258,8 +258,8 @@ fn print_stats(facts: &Facts, output_options: OutputOptions) -> Result<(), Failu
         format_thousands(totals.output_tokens)
     );
     anstream::println!(
-        "cost      ${:.4}{}",
-        totals.cost_usd,
+        "cost      {}{}",
+        format_cost(totals.cost_usd),
         parenthesize_notes(totals.price_note().as_slice())
     );
     if totals.in_doubt_usd > 0.0 {

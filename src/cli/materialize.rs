@@ -10,7 +10,7 @@ use super::failure::{Failure, INCOMPLETE};
 use super::progress::{Progress, format_duration, parenthesize_notes};
 use super::{ModelFlags, OutputOptions, interrupt, session};
 use crate::cell::State;
-use crate::format::{format_count, format_thousands};
+use crate::format::{format_cost, format_count, format_thousands, format_usd_bound};
 use crate::generate::Event;
 use crate::materialize::{ExportResult, Report, RunMode, Selection, UnansweredFile};
 use crate::model;
@@ -277,7 +277,7 @@ fn print_columns(report: &Report) {
         row.push(number(c.usage.input_tokens));
         row.push(number(c.usage.output_tokens));
         row.push(if report.has_price {
-            format!("${:.4}", c.usage.cost_usd)
+            format_cost(c.usage.cost_usd)
         } else {
             "?".to_owned()
         });
@@ -339,14 +339,14 @@ fn print_summary(report: &Report, spec: &Spec, seconds: f64) {
         format_thousands(report.usage.output_tokens)
     );
     let cost = if report.has_price {
-        format!("${:.4}", report.usage.cost_usd)
+        format_cost(report.usage.cost_usd)
     } else {
         format!("unknown: set `price` in {}", spec.find_unpriced_table())
     };
     anstream::println!("cost       {cost}{}", parenthesize_notes(&report.price_notes()));
     if report.in_doubt.requests > 0 {
         let upper_bound = if report.has_price {
-            format!("${:.4}", report.in_doubt.max_spent.usd)
+            format_usd_bound(report.in_doubt.max_spent.usd)
         } else {
             format!("{} tokens", format_thousands(report.in_doubt.max_spent.tokens))
         };

@@ -1,7 +1,7 @@
 //! Formats a query's metadata for the terminal, for `--meta` and `explain`.
 
 use super::progress::{format_duration, parenthesize_notes};
-use crate::format::{format_count, format_thousands, format_usd_bound};
+use crate::format::{format_cost, format_count, format_thousands, format_usd_bound};
 use crate::query::{CallBound, Meta};
 use crate::spec::Spec;
 
@@ -157,7 +157,7 @@ fn push_usage(out: &mut String, meta: &Meta, spec: &Spec, at_most: &str) {
     let cost = if spec.is_priced() || meta.requests == 0 {
         let usd = meta.cost_usd;
         match at_most {
-            "" => format!("${usd:.4}"),
+            "" => format_cost(usd),
             at_most if meta.requests == 0 => format!("{at_most}{}", format_usd_bound(usd)),
             at_most => format!("{at_most}{} {WITHOUT_REPEATS}", format_usd_bound(usd)),
         }

@@ -11,7 +11,7 @@ use super::materialize::SelectionFlags;
 use super::meta::WITHOUT_REPEATS;
 use super::{ModelFlags, OutputOptions, progress, session};
 use crate::facts::Reason;
-use crate::format::{format_count, format_thousands};
+use crate::format::{format_cost, format_count, format_thousands, format_usd_bound};
 use crate::materialize::RunMode;
 use crate::plan::{BudgetLeft, CascadePlan, ModelPart, Plan};
 use crate::sample_prompts::{SamplePrompt, build_sample_prompts};
@@ -128,7 +128,11 @@ fn print_requests(plan: &Plan) {
     let width = models.iter().map(|m| m.model.chars().count()).max().unwrap_or(0);
     for ModelPart { model, requests, cost_usd } in &models {
         let cost = match cost_usd {
-            Some(cost) => format!("${:.4} likely, at most ${:.4}", cost.likely, cost.max),
+            Some(cost) => format!(
+                "{} likely, at most {}",
+                format_cost(cost.likely),
+                format_usd_bound(cost.max)
+            ),
             None => "price unknown".to_owned(),
         };
         anstream::println!("  {model:width$}  {}, {cost}", format_count(*requests, "request"));

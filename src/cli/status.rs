@@ -10,7 +10,7 @@ use super::progress::format_duration;
 use super::{CacheFlags, OutputOptions, session};
 use crate::daemon;
 use crate::facts::FactsError;
-use crate::format::format_thousands;
+use crate::format::{format_cost, format_thousands};
 
 #[derive(Debug, clap::Args)]
 pub struct Options {
@@ -96,7 +96,7 @@ fn print_specs(specs: &[Json]) {
             notes.push(format!("{name} is waiting for approval: {held}"));
         }
         if let Some(usd) = spec["plan"]["totals"]["cost_usd"]["likely"].as_f64() {
-            notes.push(format!("{name}: the missing cells cost about ${usd:.4}"));
+            notes.push(format!("{name}: the missing cells cost about {}", format_cost(usd)));
         }
         for problem in spec["problem"]["problems"].as_array().into_iter().flatten() {
             let position =
@@ -135,7 +135,7 @@ fn print_runs(runs: &[Json]) {
             text("state"),
             format!("{} of {}", number("cells_done"), number("cells")),
             number("requests"),
-            format!("${:.4}", run["cost_usd"].as_f64().unwrap_or(0.0)),
+            format_cost(run["cost_usd"].as_f64().unwrap_or(0.0)),
             format_duration(run["seconds"].as_f64().unwrap_or(0.0)),
         ]);
     }

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use super::failure::Failure;
 use super::{CacheFlags, OutputOptions, session};
 use crate::database::Database;
-use crate::format::{format_count, format_thousands};
+use crate::format::{format_cost, format_count, format_thousands};
 use crate::session::{Cache, Session, SpecOverrides};
 use crate::spec::UncheckedSpec;
 use crate::spec_file;
@@ -97,11 +97,11 @@ fn format_suggestion(question: &Suggestion) -> String {
     line(
         "cost",
         &format!(
-            "{}, {} tokens in, {} out, ${:.4}",
+            "{}, {} tokens in, {} out, {}",
             format_count(asked.requests, "request"),
             format_thousands(asked.input_tokens.round() as u64),
             format_thousands(asked.output_tokens.round() as u64),
-            asked.cost_usd
+            format_cost(asked.cost_usd)
         ),
     );
     line("asked", &format!("last {} of {}", asked.last_asked, asked.models.join(", ")));

@@ -207,6 +207,13 @@ pub fn format_usd(amount: f64) -> String {
     format!("${amount:.decimals$}")
 }
 
+/// Formats a cost in USD with four decimals. A cost that is not zero never appears as zero:
+/// "<$0.0001".
+#[must_use]
+pub fn format_cost(usd: f64) -> String {
+    if usd > 0.0 && usd < 0.000_05 { "<$0.0001".to_owned() } else { format!("${usd:.4}") }
+}
+
 /// Formats an upper bound in USD with four decimals, rounded up: "$0.0001" for 0.00002.
 #[must_use]
 pub fn format_usd_bound(bound: f64) -> String {

@@ -363,7 +363,7 @@ fn is_same_failure(one: &RunStatus, other: &RunStatus) -> bool {
 
 /// Formats an amount in USD.
 fn format_usd(usd: f64) -> String {
-    format!("${usd:.4}")
+    crate::format::format_cost(usd)
 }
 
 /// Shortens a UTC timestamp to minutes.
