@@ -32,7 +32,8 @@ enum Command {
         /// Set the cell to no value, for example because the model's answer is made up. Omit VALUE.
         #[arg(long)]
         unknown: bool,
-        /// Reason for the override, stored with it.
+        /// Reason for the override, stored with it. Without a reason, the override keeps the
+        /// reason of the one that it replaces.
         #[arg(long, default_value = "")]
         note: String,
         /// Accept a key that no source contains, or a value that is not in the value list.
@@ -78,8 +79,11 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
                 }
                 overrides::check_no_value(&spec, table, column)?;
             }
-            override_cell(&spec, &database, (table, key, column, value), note, *force)?;
-            Ok(report_change(output_options, "set", "set", &spec.overrides_path()))
+            let cell = (table.as_str(), key, column.as_str(), value);
+            let stored = override_cell(&spec, &database, cell, note, *force)?;
+            let what =
+                if stored == value { "set".to_owned() } else { format!("set to `{stored}`") };
+            Ok(report_change(output_options, "set", &what, &spec.overrides_path()))
         }
         Command::Unset { spec, table, words } => {
             let [key @ .., column] = words.as_slice() else {

@@ -226,3 +226,43 @@ fn the_schema_has_a_name_with_a_version() {
     let id = format!("urn:hqdl:spec:{}", env!("CARGO_PKG_VERSION"));
     assert_eq!(schema["$id"], id);
 }
+
+#[test]
+fn an_override_is_stored_in_the_spelling_of_the_list_and_keeps_its_note() {
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "json");
+    let set = |words: &[&str]| {
+        let key = ["override", "set", "specs/x.toml", "llm", "Zed", "Zed Zedsson", "eye_color"];
+        project.run_hqdl(&[&key, words].concat()).expect_exit_code(0).stderr
+    };
+    let line = || {
+        let text = std::fs::read_to_string(project.path("specs/x.overrides.csv")).unwrap();
+        text.lines().last().unwrap().to_owned()
+    };
+    let stderr = set(&["green", "--note", "a photo"]);
+    assert!(stderr.contains("set to `Green` in"), "{stderr}");
+    assert!(line().ends_with("eye_color,Green,a photo"), "{}", line());
+    set(&["Green"]);
+    assert!(line().ends_with("eye_color,Green,a photo"), "{}", line());
+    let stderr = set(&["Brown"]);
+    assert!(stderr.contains("set in"), "{stderr}");
+    assert!(line().ends_with("eye_color,Brown,a photo; replaced Green"), "{}", line());
+    set(&["Blue"]);
+    assert!(line().ends_with("eye_color,Blue,a photo; replaced Brown"), "{}", line());
+    set(&["Green", "--note", "a film"]);
+    assert!(line().ends_with("eye_color,Green,a film; replaced Blue"), "{}", line());
+}
+
+#[test]
+fn an_override_of_an_unknown_key_suggests_the_nearest_one() {
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "json");
+    let set = |name: &str| {
+        let words = ["override", "set", "specs/x.toml", "llm", name, "Zed Zedsson", "motto", "x"];
+        project.run_hqdl(&words).expect_exit_code(2).stderr
+    };
+    for wrong in ["zed", "Zedd"] {
+        assert!(set(wrong).contains("did you mean (Zed, Zed Zedsson)?"), "{}", set(wrong));
+    }
+    assert!(!set("Entirely Different Person").contains("did you mean"));
+}

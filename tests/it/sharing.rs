@@ -515,8 +515,9 @@ fn concurrent_overrides_are_all_kept() {
     let session = Session::open(draft, &SpecOverrides::default(), Cache::Temporary).unwrap();
     let spec = session.spec;
     let key = |n: usize| [format!("Number {n}"), "Person".to_owned()];
-    let set =
-        |n: usize| set_override(&spec, "llm", &key(n), "motto", &format!("No {n}"), "").unwrap();
+    let set = |n: usize| {
+        drop(set_override(&spec, "llm", &key(n), "motto", &format!("No {n}"), "").unwrap())
+    };
     (100..104).for_each(set);
     std::thread::scope(|scope| {
         let running: Vec<RunningCommand> = (0..16)

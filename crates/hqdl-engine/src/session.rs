@@ -18,7 +18,7 @@ use hqdl_model::{self as model, Model, SetupError};
 use hqdl_spec::overrides::{self, OverrideEditError, find_override_errors};
 use hqdl_spec::{Expansion, PriceTable, Provider, Spec, UncheckedSpec};
 use hqdl_values::key::Entity;
-use hqdl_values::problem::{Problem, Problems, Severity};
+use hqdl_values::problem::{Problem, Problems, Severity, find_nearest};
 
 /// Settings from flags or a caller that override the settings of a spec.
 #[derive(Debug, Clone, Default)]
@@ -299,7 +299,7 @@ impl Session {
 
 /// Overrides the value of one cell. `cell` contains the cell's table, key (one text per key column,
 /// `NULL` for a null) and column, and the new value. Without `force`, rejects an override that
-/// contradicts the spec or the database.
+/// contradicts the spec or the database. Returns the value that the override stores.
 ///
 /// # Errors
 /// [`OverrideError`] if the override is rejected or cannot be written. Nothing is changed in that
@@ -310,7 +310,7 @@ pub fn override_cell(
     cell: (&str, &[String], &str, &str),
     note: &str,
     force: bool,
-) -> Result<(), OverrideError> {
+) -> Result<String, OverrideError> {
     if !force {
         check_override(spec, database, cell)?;
     }
@@ -328,9 +328,18 @@ pub fn check_override(
     database: &Database,
     cell: (&str, &[String], &str, &str),
 ) -> Result<(), OverrideError> {
-    let contains_entity =
-        |e: &Expansion, entities: &[Entity]| contains_entity(database, e, entities);
-    let errors = find_override_errors(spec, cell, contains_entity)?;
+    let mut searched = None;
+    let contains_entity = |e: &Expansion, entities: &[Entity]| {
+        searched = Some(e.clone());
+        contains_entity(database, e, entities)
+    };
+    let mut errors = find_override_errors(spec, cell, contains_entity)?;
+    for error in &mut errors {
+        if let (OverrideEditError::NoKey { key, similar, .. }, Some(expansion)) = (error, &searched)
+        {
+            *similar = find_similar_key(database, expansion, key)?;
+        }
+    }
     if errors.is_empty() { Ok(()) } else { Err(OverrideError::Refused(errors)) }
 }
 
@@ -349,6 +358,27 @@ fn contains_entity(
         .for_each(&mut { visit })
         .map_err(|e| database.to_store_error(&e))?;
     Ok(found)
+}
+
+/// Returns the key of the sources that is most similar to `wrong`; `None` if none is similar.
+fn find_similar_key(
+    database: &Database,
+    expansion: &Expansion,
+    wrong: &str,
+) -> Result<Option<String>, StoreError> {
+    let mut nearest: Option<String> = None;
+    let visit = |row: &KeyRow| {
+        let parts: Vec<_> =
+            row.row.key.iter().map(|part| part.to_text().unwrap_or_default()).collect();
+        let known = [nearest.take(), Some(parts.join(", "))];
+        nearest =
+            find_nearest(wrong, known.iter().flatten().map(String::as_str)).map(str::to_owned);
+        Ok::<_, rusqlite::Error>(())
+    };
+    Keys::collect(database, expansion, None)?
+        .for_each(&mut { visit })
+        .map_err(|e| database.to_store_error(&e))?;
+    Ok(nearest)
 }
 
 /// Reason why a cell cannot be overridden.

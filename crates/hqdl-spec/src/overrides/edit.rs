@@ -10,8 +10,12 @@ use super::{
 };
 use crate::checker::Checker;
 use crate::{Column, Expansion, Spec};
-use hqdl_values::cell::State;
+use hqdl_values::cell::{CellValue, State};
 use hqdl_values::key::Entity;
+use hqdl_values::value::Value;
+
+/// Start of the part of a note that records the value that an override replaced.
+const REPLACED: &str = "replaced ";
 
 /// Reason why an override cannot be set or removed.
 #[derive(Debug, thiserror::Error)]
@@ -51,6 +55,8 @@ pub enum OverrideEditError {
         expansion: String,
         /// Key that the user passed.
         key: String,
+        /// The most similar key of the sources; `None` if none is similar.
+        similar: Option<String>,
     },
     /// The column does not allow the value.
     #[error("{value:?} is not a valid value for `{column}`: {why}")]
@@ -93,7 +99,10 @@ impl OverrideEditError {
             }
             Self::Key { names, .. } => format!("its key is: {}", names.join(", ")),
             Self::NoColumn { existing: all, .. } => format!("its columns are: {}", all.join(", ")),
-            Self::NoKey { .. } => {
+            Self::NoKey { similar: Some(similar), .. } => {
+                format!("did you mean ({similar})? For a row that does not exist yet pass --force")
+            }
+            Self::NoKey { similar: None, .. } => {
                 "check the key; for a row that does not exist yet pass --force".to_owned()
             }
             Self::Value { suggestion, .. } => suggestion.clone(),
@@ -106,8 +115,10 @@ impl OverrideEditError {
     }
 }
 
-/// Overrides a cell. `key` has the order of the key columns; `NULL` means NULL. If the override
-/// replaces another value, its note records that value.
+/// Overrides a cell, and returns the value that it stores. `key` has the order of the key columns;
+/// `NULL` means NULL. A value of a list is stored in the list's spelling. An override without a note
+/// keeps the note of the override that it replaces. If the value changes, the note records the
+/// replaced one.
 ///
 /// # Errors
 /// [`OverrideEditError`] if the spec does not have the table, the key columns or the column, if the
@@ -120,16 +131,23 @@ pub fn set_override(
     column: &str,
     value: &str,
     note: &str,
-) -> Result<(), OverrideEditError> {
+) -> Result<String, OverrideEditError> {
     let cell = build_override_line(spec, table, key, column)?;
-    let mut line = OverrideLine { value: value.to_owned(), note: note.to_owned(), ..cell };
+    let value = find_listed_spelling(spec, table, column, value);
+    let mut line = OverrideLine { value: value.clone(), note: note.to_owned(), ..cell };
     let path = spec.overrides_path();
     let _lock = lock_file(&path)?;
     let before: Vec<OverrideLine> = read_lines(&path)?.into_iter().map(|(_, l)| l).collect();
-    let replaced = before.iter().find(|l| is_same_cell(l, &line) && l.value != line.value);
-    if let Some(replaced) = replaced {
-        let separator = if note.is_empty() { "" } else { "; " };
-        line.note.push_str(&format!("{separator}replaced {}", replaced.value));
+    if let Some(replaced) = before.iter().find(|l| is_same_cell(l, &line)) {
+        let is_new_value = replaced.value != line.value;
+        if line.note.is_empty() {
+            let note = replaced.note.as_str();
+            line.note = if is_new_value { strip_replaced_value(note) } else { note }.to_owned();
+        }
+        if is_new_value {
+            let separator = if line.note.is_empty() { "" } else { "; " };
+            line.note.push_str(&format!("{separator}{REPLACED}{}", replaced.value));
+        }
     }
     let mut lines: Vec<OverrideLine> =
         before.iter().filter(|l| !is_same_cell(l, &line)).cloned().collect();
@@ -140,7 +158,27 @@ pub fn set_override(
         write_lines(&path, &before)?;
         return Err(error.into());
     }
-    Ok(())
+    Ok(value)
+}
+
+/// Returns a note without the part that records the replaced value.
+fn strip_replaced_value(note: &str) -> &str {
+    if note.starts_with(REPLACED) {
+        return "";
+    }
+    note.rfind(&format!("; {REPLACED}")).map_or(note, |end| &note[..end])
+}
+
+/// Returns a value in the spelling of the column's list; the value itself if the column has no
+/// list, or if the value is not in it.
+fn find_listed_spelling(spec: &Spec, table: &str, column: &str, value: &str) -> String {
+    let expansion = spec.expansions.iter().find(|e| creates_table(e, table));
+    let column = expansion.and_then(|e| e.columns.get(e.find_column(column)?));
+    let listed = column.filter(|c| c.values.is_some() && !means_no_value(c, value));
+    match listed.map(|column| Checker::new(column).check_text(value).value) {
+        Some(CellValue::One(Value::Text(listed))) => listed,
+        _ => value.to_owned(),
+    }
 }
 
 /// Returns all errors of an override. `has_entity` returns true if a source of the expansion
@@ -162,7 +200,7 @@ pub fn find_override_errors<E>(
         let fields: Vec<_> = names.iter().cloned().zip(key.iter().map(format_key_field)).collect();
         if !has_entity(expansion, &find_entities(expansion, &fields).unwrap_or_default())? {
             let (expansion, key) = (expansion.name.clone(), key.join(", "));
-            errors.push(OverrideEditError::NoKey { expansion, key });
+            errors.push(OverrideEditError::NoKey { expansion, key, similar: None });
         }
     } else {
         let (expansion, names) = (expansion.name.clone(), names.to_vec());
