@@ -13,7 +13,7 @@ use super::progress::parenthesize_notes;
 use super::{CacheFlags, OutputOptions, session};
 use crate::cell::Tally;
 use crate::facts::{Facts, FactsError};
-use crate::format::{format_cost, format_count, format_thousands};
+use crate::format::{format_cost, format_count, format_thousands, to_single_line};
 use crate::session::Cache;
 
 /// Maximum size of the line that is read to recognize an export.
@@ -138,27 +138,27 @@ fn check_journal(facts: &Facts, output_options: OutputOptions) -> Result<ExitCod
     Ok(if damage.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(INCOMPLETE) })
 }
 
-/// Names of columns and models by their ids.
+/// Names of columns and models by their ids, and the texts of ad-hoc questions.
 struct IdNames {
     columns: BTreeMap<u32, String>,
+    questions: BTreeMap<u32, String>,
     models: BTreeMap<u32, String>,
 }
 
 impl IdNames {
     fn from_facts(facts: &Facts) -> Result<Self, Failure> {
         let history = facts.history();
-        let column = |text: String| {
+        let (mut columns, mut questions) = (BTreeMap::new(), BTreeMap::new());
+        for (id, text) in history.list_column_identities()? {
             let json: Json = serde_json::from_str(&text).unwrap_or(Json::Null);
-            json["column"].as_str().unwrap_or_default().to_owned()
-        };
-        Ok(Self {
-            columns: history
-                .list_column_identities()?
-                .into_iter()
-                .map(|(id, text)| (id, column(text)))
-                .collect(),
-            models: history.list_models()?.into_iter().collect(),
-        })
+            let column = json["column"].as_str().unwrap_or_default();
+            // The column of every ad-hoc question has this name.
+            if let ("answer", Some(question)) = (column, json["about"].as_str()) {
+                questions.insert(id, to_single_line(question));
+            }
+            columns.insert(id, column.to_owned());
+        }
+        Ok(Self { columns, questions, models: history.list_models()?.into_iter().collect() })
     }
 }
 
@@ -186,13 +186,19 @@ fn list_facts(
             let (column, model) =
                 (name(&names.columns, fact.identity_id), name(&names.models, fact.model));
             let value = fact.answer.value.to_json();
+            let question = names.questions.get(&fact.identity_id);
             let write_result = if output_options.json {
                 let entity: Json = serde_json::from_str(entity.as_str()).unwrap_or(Json::Null);
-                let line = json!({ "entity": entity, "column": column, "state": fact.answer.state.name(), "value": value, "model": model });
+                let mut line = json!({ "entity": entity, "column": column, "state": fact.answer.state.name(), "value": value, "model": model });
+                if let Some(question) = question {
+                    line["question"] = question.as_str().into();
+                }
                 writeln!(out, "{line}")
             } else {
                 let value = if value.is_null() { String::new() } else { format!(" {value}") };
-                writeln!(out, "{entity} {column}: {}{value} ({model})", fact.answer.state.name())
+                let question = question.map(|text| format!(" \"{text}\"")).unwrap_or_default();
+                let state = fact.answer.state.name();
+                writeln!(out, "{entity} {column}{question}: {state}{value} ({model})")
             };
             // A closed pipe (`| head`) is not an error.
             if write_result.is_err() {

@@ -3,17 +3,25 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use super::OutputOptions;
+use serde_json::Value as Json;
+
 use super::failure::Failure;
 use super::progress::parenthesize_notes;
+use super::{CacheFlags, OutputOptions, session};
 use crate::database::Database;
 use crate::database::provenance::CellProvenance;
 use crate::evidence::ShownEvidence;
+use crate::format::to_single_line;
+use crate::key::ColumnIdentity;
 use crate::spec::{Catalog, UncheckedSpec};
+
+/// Tables that `hqdl explain` prints for the ad-hoc questions of queries.
+const QUESTION_TABLES: [&str; 2] = ["values", "documents"];
 
 #[derive(Debug, clap::Args)]
 pub struct Options {
-    /// Table of an expansion or of a one-to-many column, or a joined view (`SOURCE_expanded`).
+    /// Table of an expansion or of a one-to-many column, or a joined view (`SOURCE_expanded`); or
+    /// `values` for an ad-hoc question of a query, whose text is then the column.
     table: String,
     /// Values of the key columns in their order (NULL for NULL), then the column's name.
     #[arg(required = true, num_args = 2.., value_names = ["KEY", "COLUMN"])]
@@ -24,24 +32,109 @@ pub struct Options {
     /// Spec that made the table [default: the spec in specs/ that makes a table of this name].
     #[arg(long, value_name = "PATH")]
     spec: Option<PathBuf>,
+    #[command(flatten)]
+    cache: CacheFlags,
 }
 
 pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode, Failure> {
-    let database = match &options.db {
-        Some(db) => super::session::open_flag_database(db)?,
-        None => Database::open(&find_target(options)?)?,
-    };
     let Some((column, key)) = options.key_and_column.split_last() else {
         return Err(Failure::wrong_input("no column", "hqdl why TABLE KEY… COLUMN"));
     };
-    let cells = database.find_provenance(&options.table, key, column)?;
+    let cells = match find_published_cells(options, key, column) {
+        Err(error) if QUESTION_TABLES.contains(&options.table.as_str()) => {
+            let answers = find_question_answers(options, key, column)?;
+            if answers.is_empty() {
+                return Err(error);
+            }
+            answers
+        }
+        published => published?,
+    };
     if output_options.json {
         let all: Vec<_> = cells.iter().map(CellProvenance::to_json).collect();
-        anstream::println!("{}", serde_json::Value::Array(all));
+        anstream::println!("{}", Json::Array(all));
     } else {
         cells.iter().for_each(print_provenance);
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn find_published_cells(
+    options: &Options,
+    key: &[String],
+    column: &str,
+) -> Result<Vec<CellProvenance>, Failure> {
+    let database = match &options.db {
+        Some(db) => session::open_flag_database(db)?,
+        None => Database::open(&find_target(options)?)?,
+    };
+    Ok(database.find_provenance(&options.table, key, column)?)
+}
+
+/// Returns the stored answers about a value to an ad-hoc question, oldest first.
+fn find_question_answers(
+    options: &Options,
+    key: &[String],
+    question: &str,
+) -> Result<Vec<CellProvenance>, Failure> {
+    let facts = session::select_cache(&options.cache, "why").open()?;
+    let history = facts.history();
+    let is_asked = |text: &str| {
+        serde_json::from_str::<ColumnIdentity>(text).is_ok_and(|identity| {
+            identity.column == "answer"
+                && to_single_line(&identity.about) == to_single_line(question)
+        })
+    };
+    let identities = history.list_column_identities()?;
+    let asked: Vec<u32> =
+        identities.into_iter().filter(|(_, text)| is_asked(text)).map(|(id, _)| id).collect();
+    let is_key = |entity: &Json| {
+        let parts: Vec<&str> = entity
+            .as_object()
+            .into_iter()
+            .flat_map(|parts| parts.values().map(|part| part.as_str().unwrap_or("NULL")))
+            .collect();
+        parts.len() == key.len() && parts.iter().zip(key).all(|(a, b)| a.eq_ignore_ascii_case(b))
+    };
+    let mut cells = Vec::new();
+    for entry in facts.sync().iter() {
+        let (entity, record) = entry?;
+        let entity: Json = serde_json::from_str(entity.as_str()).unwrap_or(Json::Null);
+        if !is_key(&entity) {
+            continue;
+        }
+        for fact in record.facts.iter().filter(|fact| asked.contains(&fact.identity_id)) {
+            let Some((completion, model)) = history.load_completion(fact.completion)? else {
+                continue;
+            };
+            let share = |amount: f64| Some(amount / completion.cells.max(1) as f64);
+            let parts = entity.as_object().into_iter().flat_map(|parts| parts.values());
+            let key: Json = parts.cloned().collect();
+            cells.push(CellProvenance {
+                expansion: options.table.clone(),
+                table: options.table.clone(),
+                column: question.to_owned(),
+                key: key.to_string(),
+                state: fact.answer.state.name().to_owned(),
+                value: fact.answer.value.to_json(),
+                raw: fact.answer.raw.clone(),
+                repair: fact.answer.repair.clone(),
+                note: None,
+                model: Some(model),
+                parameters: completion.parameters.clone(),
+                evidence: completion.evidence.as_deref().and_then(ShownEvidence::parse),
+                run: Some(completion.run.get()),
+                asked_at: Some(completion.asked_at.clone()),
+                prompt_hash: Some(completion.prompt_hash.clone()),
+                input_tokens: share(completion.input_tokens as f64),
+                output_tokens: share(completion.output_tokens as f64),
+                cost_usd: share(completion.cost_usd),
+                assumed_cache_writes: share(completion.assumed_cache_writes as f64),
+                error: completion.error.clone(),
+            });
+        }
+    }
+    Ok(cells)
 }
 
 /// Returns the path of the database to read: the database that was passed, or the target of a spec.
@@ -108,8 +201,8 @@ fn print_provenance(cell: &CellProvenance) {
     };
     line("state", Some(cell.state.clone()));
     let value = match &cell.value {
-        serde_json::Value::Null => None,
-        serde_json::Value::String(text) => Some(text.clone()),
+        Json::Null => None,
+        Json::String(text) => Some(text.clone()),
         other => Some(other.to_string()),
     };
     line("value", value);

@@ -7,7 +7,7 @@ use hqdl::prompt::{AskedColumn, AskedRow};
 use serde_json::{Value as Json, json};
 
 use hqdl_testkit::endpoint::{Endpoint, Fault, Frequency};
-use hqdl_testkit::project::{CommandResult, Project};
+use hqdl_testkit::project::{CommandResult, MODEL, Project};
 
 const HEROES: &str = "
     CREATE TABLE hero (id INTEGER PRIMARY KEY, name TEXT, real TEXT, height INTEGER);
@@ -526,4 +526,39 @@ fn a_view_without_its_table_does_not_affect_other_tables() {
     project.run_hqdl(&["check", "specs/x.toml"]).expect_exit_code(0);
     project.run_hqdl(&["init", "data.sqlite", "-s", "specs/new.toml"]).expect_exit_code(0);
     project.run_materialize(&[]).expect_exit_code(0);
+}
+
+/// A small model copies the example of the prompt. Its copy is not a value, in one request about
+/// several values and in one about a single value.
+#[test]
+fn a_copied_placeholder_is_not_stored_as_a_value() {
+    let endpoint = Endpoint::start_with(|_, _| "your answer".into());
+    let sql = "CREATE TABLE t (x TEXT); INSERT INTO t VALUES ('Dog'), ('Cat'), ('Cow');";
+    let project = Project::new(&endpoint, sql, MODEL);
+    let question = "What does it eat?";
+    let query = format!("SELECT x, {{{{LLMMap('{question}', 't::x')}}}} FROM t");
+    let ended = project.run_hqdl(&["query", "--spec", "specs/x.toml", "--json", &query]);
+    let rows = ended.lines.last().unwrap()["rows"].as_array().unwrap().clone();
+    assert_eq!(rows.len(), 3, "{}", ended.stdout);
+    assert!(rows.iter().all(|row| row[1].is_null()), "{rows:?}");
+    let list = |flags: &[&str]| project.run_hqdl(&[&["cache", "list"], flags].concat()).stdout;
+    assert_eq!(
+        list(&[]).matches("answer \"What does it eat?\": invalid").count(),
+        3,
+        "{}",
+        list(&[])
+    );
+    assert!(list(&["--json"]).contains("\"question\":\"What does it eat?\""));
+    let why = project.run_hqdl(&["why", "values", "cow", question, "--spec", "specs/x.toml"]);
+    let why = why.expect_exit_code(0).stdout;
+    for line in [
+        "values [\"Cow\"] What does it eat?",
+        "state        invalid",
+        "raw answer   your answer",
+        "reason       the reply repeats the example",
+    ] {
+        assert!(why.contains(line), "{why}");
+    }
+    let other = ["why", "values", "Cow", "What else?", "--spec", "specs/x.toml"];
+    project.run_hqdl(&other).expect_exit_code(2);
 }
