@@ -199,7 +199,7 @@ fn fill_from_model(
     if let Some(failure) = Failure::take_from_report(&mut report) {
         return Err(failure);
     }
-    print_run(&report, &session.spec, progress.elapsed_seconds(), output_options);
+    print_run(&report, &session.spec, &[], progress.elapsed_seconds(), output_options);
     let published = Database::open(session.spec.target())?;
     let databases = (&session.database, &published);
     Ok(audit.fill_from_model(&session.spec, &expansion, databases, &name)?)

@@ -103,7 +103,7 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
         None if report.is_fulfilled(&selection, options.require_values) => ExitCode::SUCCESS,
         None => ExitCode::from(INCOMPLETE),
     };
-    print_report(&report, &session.spec, seconds, output_options);
+    print_report(&report, &session.spec, &[], seconds, output_options);
     Ok(exit)
 }
 

@@ -73,6 +73,21 @@ pub struct SelectionFlags {
 }
 
 impl SelectionFlags {
+    /// Returns the flags that ask again for cells with an answer.
+    fn list_repeating_flags(&self) -> Vec<String> {
+        let mut flags = Vec::new();
+        if !self.refresh.is_empty() {
+            flags.push(format!("--refresh {}", self.refresh.join(",")));
+        }
+        if self.refresh_evidence {
+            flags.push("--refresh-evidence".to_owned());
+        }
+        if self.retry_failed {
+            flags.push("--retry-failed".to_owned());
+        }
+        flags
+    }
+
     /// Converts the flags to a selection.
     pub fn to_selection(&self) -> Selection {
         Selection {
@@ -158,7 +173,8 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
         None => ExitCode::from(INCOMPLETE),
     };
     if output_options.json || began {
-        print_report(&report, &session.spec, seconds, output_options);
+        let flags = options.select.list_repeating_flags();
+        print_report(&report, &session.spec, &flags, seconds, output_options);
     }
     if failure.is_none() && !output_options.json && !output_options.quiet {
         print_failed_cells(&report);
@@ -177,15 +193,21 @@ fn print_failed_cells(report: &Report) {
     }
 }
 
-/// Prints the results of a run.
-pub fn print_report(report: &Report, spec: &Spec, seconds: f64, output_options: OutputOptions) {
+/// Prints the results of a run. `flags` are those of the run that ask again for known cells.
+pub fn print_report(
+    report: &Report,
+    spec: &Spec,
+    flags: &[String],
+    seconds: f64,
+    output_options: OutputOptions,
+) {
     if output_options.json {
         anstream::println!("{}", report.to_json(seconds));
     } else if !output_options.quiet {
         if output_options.verbose || report.requested.total() > 0 {
             print_columns(report);
         }
-        print_summary(report, spec, seconds);
+        print_summary(report, spec, flags, seconds);
     }
 }
 
@@ -276,11 +298,7 @@ fn print_columns(report: &Report) {
         row.push(format_thousands(c.usage.requests));
         row.push(number(c.usage.input_tokens));
         row.push(number(c.usage.output_tokens));
-        row.push(if report.has_price {
-            format_cost(c.usage.cost_usd)
-        } else {
-            "?".to_owned()
-        });
+        row.push(if report.has_price { format_cost(c.usage.cost_usd) } else { "?".to_owned() });
         table.add_row(row);
     }
     for at in 2..header.len() {
@@ -291,7 +309,17 @@ fn print_columns(report: &Report) {
     anstream::eprintln!("{table}");
 }
 
-fn print_summary(report: &Report, spec: &Spec, seconds: f64) {
+/// Returns what asks again for cells whose request failed. A cell that a flag asked for again keeps
+/// its earlier answer, so that the next run needs the same flag.
+fn describe_next_attempt(report: &Report, flags: &[String], errors: u64) -> String {
+    let kept = errors.saturating_sub(report.cells.get(State::Error));
+    if flags.is_empty() || kept == 0 {
+        return "asked again by the next run".to_owned();
+    }
+    format!("asked again by the next run with {}", flags.join(" "))
+}
+
+fn print_summary(report: &Report, spec: &Spec, flags: &[String], seconds: f64) {
     let tables: Vec<&str> = spec
         .expansions
         .iter()
@@ -316,8 +344,9 @@ fn print_summary(report: &Report, spec: &Spec, seconds: f64) {
     let errors = report.requested.get(State::Error);
     if let Some(why) = report.last_error.as_ref().filter(|_| errors > 0) {
         anstream::println!(
-            "failed     {}, asked again by the next run: {why}",
-            format_count(errors, "cell")
+            "failed     {}, {}: {why}",
+            format_count(errors, "cell"),
+            describe_next_attempt(report, flags, errors)
         );
     }
     // Number of cells that got no value in this run but keep the value of an earlier answer.

@@ -173,3 +173,29 @@ fn a_refresh_without_answers_is_reported_and_keeps_the_old_values() {
     endpoint.clear_faults();
     check_complete(&project);
 }
+
+/// A cell of a refresh keeps its earlier answer if its request fails, so that only another refresh
+/// asks for it.
+#[test]
+fn a_failed_refresh_states_what_asks_again() {
+    let (endpoint, _) = dated();
+    let project = heroes_project(&endpoint, "csv");
+    let run = |flags: &[&str]| {
+        let args = [&["materialize", "specs/x.toml", "--rows-per-request", "1"], flags].concat();
+        project.run_hqdl(&args).stdout
+    };
+    // The endpoint drops the requests about one hero.
+    let drop_requests = || {
+        endpoint.add_fault_where(Fault::Dropped, Frequency::Always, |question| {
+            question.rows.iter().any(|row| row.key[0] == "Zed")
+        });
+    };
+    drop_requests();
+    let first = run(&["--columns", "born"]);
+    assert!(first.contains("asked again by the next run:"), "{first}");
+    endpoint.clear_faults();
+    run(&[]);
+    drop_requests();
+    let failed = run(&["--refresh", "born"]);
+    assert!(failed.contains("asked again by the next run with --refresh born:"), "{failed}");
+}
