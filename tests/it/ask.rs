@@ -307,7 +307,9 @@ fn writing_sql_never_costs_more_than_its_budget() {
     let project = project(&endpoint);
     project.write_spec(&format!("{MODEL}\n[ask]\nbudget_usd = 0.0001\n"));
     let refused = ask(&project, &[QUESTION]).expect_exit_code(3);
-    assert!(refused.stderr.contains("[ask]"), "{}", refused.stderr);
+    assert!(refused.stderr.contains("raise `budget_usd` in [ask]"), "{}", refused.stderr);
+    let refused = ask(&project, &["--budget", "0.00001", QUESTION]).expect_exit_code(3);
+    assert!(refused.stderr.contains("raise --budget"), "{}", refused.stderr);
     assert_eq!(endpoint.request_count(), 0);
     let unpriced = MODEL.replace("price =", "# price =");
     project.write_spec(&format!("{unpriced}\n[ask]\nbudget_usd = 0.02\n"));

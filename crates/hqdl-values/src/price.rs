@@ -63,6 +63,13 @@ pub struct TokenRates {
 }
 
 impl PriceTable {
+    /// Returns true if requests cost nothing.
+    #[must_use]
+    pub fn is_free(&self) -> bool {
+        let others = [self.cached_input, self.cache_write, self.audio_input];
+        self.input.max(self.output) <= 0.0 && others.iter().flatten().all(|rate| *rate <= 0.0)
+    }
+
     /// Returns the prices for requests sent through the Batch API.
     #[must_use]
     pub fn to_batch_prices(&self) -> Self {

@@ -27,7 +27,7 @@ use crate::generate::StopReason;
 use crate::model::{self, Model, ModelError, SetupError};
 use crate::query::{QueryError, QueryResult};
 use crate::session::Session;
-use crate::spec::{Provider, Spec};
+use crate::spec::{PriceTable, Provider, Spec};
 
 /// Default time limit for the database's work in one pass. A query that a model wrote might never
 /// finish.
@@ -200,13 +200,27 @@ impl<'s> AskRun<'s> {
                 reached,
             )))) if !reached.is_daily() => Failure::Message {
                 message: format!("cannot write SQL or prose: {reached}"),
-                hint: "raise --budget (`budget_usd` in [ask]), or lower `context_tokens` in [ask]"
-                    .to_owned(),
+                hint: self.suggest_writing_budget().to_owned(),
                 exit: BUDGET,
             },
             AskError::Query(error) => error.into(),
             AskError::Store(error) => error.into(),
             AskError::Index(_) => Failure::wrong_input(error.to_string(), ""),
+        }
+    }
+
+    /// Returns a hint about the settings that limit the requests for SQL. `--budget` limits only
+    /// the queries, except where it is lower than `[ask] budget_usd`.
+    fn suggest_writing_budget(&self) -> &'static str {
+        let is_limited_by_flag = match (self.flags.budget, self.writing.1) {
+            (Some(budget), SqlGenerationLimit::Usd(usd)) => budget <= usd,
+            _ => false,
+        };
+        if is_limited_by_flag {
+            "raise --budget, or lower `context_tokens` in [ask]"
+        } else {
+            "raise `budget_usd` in [ask] of the spec (and in [limits], if it is lower), or lower \
+             `context_tokens` in [ask]"
         }
     }
 
@@ -549,7 +563,9 @@ fn announce_limit(
     if output_options.quiet || spec.model.provider == Provider::Replay {
         return;
     }
+    let is_free = spec.model.price.as_ref().is_some_and(PriceTable::is_free);
     let limit = match limit {
+        SqlGenerationLimit::Usd(_) if is_free => "which costs nothing".to_owned(),
         SqlGenerationLimit::Usd(usd) => format!("at most {}", format_usd(usd)),
         SqlGenerationLimit::Tokens(tokens) => {
             format!("at most {} (price unknown)", format_count(tokens, "token"))

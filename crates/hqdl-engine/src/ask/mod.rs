@@ -380,12 +380,13 @@ impl<'a> Asker<'a> {
     /// # Errors
     /// Fails under the same conditions as [`Self::plan`].
     pub fn repair(&mut self, sql: &str, problem: &Problem) -> Result<PlanningOutcome, AskError> {
-        let error = describe_problem(problem);
+        let error = describe_problem_with_position(sql, problem);
+        let failed = FailedQuery { sql: sql.to_owned(), error };
         if self.repairs.len() == MAX_REPAIRS {
-            return Ok(PlanningOutcome::Failed(FailedQuery { sql: sql.to_owned(), error }));
+            return Ok(PlanningOutcome::Failed(failed));
         }
-        let statement = self.rewrite(sql, &error)?;
-        self.repairs.push(FailedQuery { sql: sql.to_owned(), error });
+        let statement = self.rewrite(sql, &describe_problem(problem))?;
+        self.repairs.push(failed);
         self.check_statement(statement)
     }
 
@@ -646,6 +647,17 @@ fn describe_problem(problem: &Problem) -> String {
     let parts = [Some(&problem.message), Some(&problem.label), problem.help.as_ref()];
     let parts: Vec<&str> = parts.into_iter().flatten().map(String::as_str).collect();
     parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("; ")
+}
+
+/// Formats a problem for the user, with its position in the query.
+fn describe_problem_with_position(sql: &str, problem: &Problem) -> String {
+    let text = describe_problem(problem);
+    let Some(before) = problem.span.as_ref().and_then(|span| sql.get(..span.start)) else {
+        return text;
+    };
+    let line = before.matches('\n').count() + 1;
+    let column = before.rsplit('\n').next().unwrap_or_default().chars().count() + 1;
+    format!("{text} (line {line}, column {column})")
 }
 
 /// Describes which text literals a relaxed query drops and which it adds, and whether it changes
