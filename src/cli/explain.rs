@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::failure::Failure;
 use super::input::{self, Input};
-use super::{OutputOptions, interrupt, meta};
+use super::{OutputOptions, interrupt, meta, plan};
 use crate::model;
 use crate::query;
 
@@ -32,6 +32,9 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
         anstream::println!("{}", meta.explained_to_json());
     } else {
         anstream::print!("{}", meta::format_explained_query(&meta, &input.session.spec));
+        if meta.requests > 0 && !output_options.quiet {
+            plan::print_reasoning_notes(&input.session)?;
+        }
         if output_options.verbose {
             anstream::print!("{}", meta::format_plan(&meta));
         }

@@ -13,7 +13,7 @@ use super::{ModelFlags, OutputOptions, progress, session};
 use crate::facts::Reason;
 use crate::format::{format_cost, format_count, format_thousands, format_usd_bound};
 use crate::materialize::RunMode;
-use crate::plan::{BudgetLeft, CascadePlan, ModelPart, Plan};
+use crate::plan::{BudgetLeft, CascadePlan, ModelPart, Plan, describe_reasoning};
 use crate::sample_prompts::{SamplePrompt, build_sample_prompts};
 use crate::session::Session;
 use crate::spec::Spec;
@@ -57,9 +57,20 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
         anstream::println!("{}", plan.to_json());
     } else {
         print_plan(&plan, &session.spec, options.batch);
+        if plan.request_count() > 0 && !output_options.quiet {
+            print_reasoning_notes(&session)?;
+        }
     }
     let missing = options.check && plan.cell_count() > 0;
     Ok(if missing { ExitCode::from(INCOMPLETE) } else { ExitCode::SUCCESS })
+}
+
+/// Prints why the maximum number of output tokens is high.
+pub fn print_reasoning_notes(session: &Session) -> Result<(), Failure> {
+    for note in describe_reasoning(session.facts()?.history(), &session.spec)? {
+        anstream::eprintln!("note: {note}");
+    }
+    Ok(())
 }
 
 /// Prints the prompt for the first rows of each expansion.

@@ -16,7 +16,7 @@ pub use self::cascade::{AcceptedCells, CascadePlan, CascadeThreshold};
 pub use self::cost_estimator::CostEstimator;
 pub(crate) use self::request_shape::ANSWER_HEADROOM;
 pub use self::request_shape::RequestShape;
-pub use self::throughput::{ThroughputEstimate, estimate_reasoning_tokens};
+pub use self::throughput::{ThroughputEstimate, describe_reasoning, estimate_reasoning_tokens};
 use hqdl_facts::Reason;
 use hqdl_spec::{Expansion, Limits, PriceTable};
 use hqdl_values::Row;

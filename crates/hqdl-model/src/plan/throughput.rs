@@ -96,6 +96,26 @@ fn is_reasoning_model(name: &str) -> bool {
     of_series || !name.contains("chat") && REASONING_NAMES.iter().any(|part| name.contains(part))
 }
 
+/// Returns, for each model whose answers are expected to have more output tokens than their text,
+/// the reason for this expectation and its effect.
+///
+/// # Errors
+/// [`FactsError`] if the history cannot be read.
+pub fn describe_reasoning(history: &dyn History, spec: &Spec) -> Result<Vec<String>, FactsError> {
+    let describe = |(model, tokens): (String, f64)| {
+        let reason = if (tokens - REASONING).abs() < 0.5 && is_reasoning_model(&model) {
+            format!("{model} is a reasoning model by its name")
+        } else {
+            format!(
+                "recent answers of {model} had {tokens:.0} more output tokens each than their text \
+                 (reasoning, or padding)"
+            )
+        };
+        format!("{reason}; the maximum assumes that each answer uses its whole token limit")
+    };
+    Ok(estimate_reasoning_tokens(history, spec)?.into_iter().map(describe).collect())
+}
+
 /// Returns the expected reasoning tokens per answer, for each reasoning model of a spec.
 ///
 /// # Errors
