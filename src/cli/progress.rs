@@ -82,13 +82,32 @@ impl Progress {
     }
 
     /// Returns a listener for a query. It prints a line for each pass that asks the model, on a
-    /// terminal only, so that it does not disturb the rows. It prints failures everywhere.
+    /// terminal only, so that it does not disturb the rows. It prints failures everywhere, and the
+    /// progress of a query that takes long.
     pub fn new_query_listener(output_options: OutputOptions) -> Listener {
         let is_terminal = !output_options.quiet && std::io::stderr().is_terminal();
         let failures = Mutex::new(PrintedFailures::default());
+        let progress = Mutex::new((0, 0, Instant::now()));
         Arc::new(move |event: &Event| match event {
-            Event::Begin { expansion, cells } if is_terminal => {
-                anstream::eprintln!("asking for {} ({expansion})", format_count(*cells, "value"));
+            Event::Begin { expansion, cells } => {
+                progress.lock().unwrap_or_else(PoisonError::into_inner).1 += cells;
+                if is_terminal {
+                    let values = format_count(*cells, "value");
+                    match expansion.as_str() {
+                        // An ad-hoc question belongs to no expansion of the spec.
+                        "values" | "documents" => anstream::eprintln!("asking for {values}"),
+                        _ => anstream::eprintln!("asking for {values} of {expansion}"),
+                    }
+                }
+            }
+            Event::Stored { cells, usage } => {
+                let mut progress = progress.lock().unwrap_or_else(PoisonError::into_inner);
+                let (done, total, last_line_at) = &mut *progress;
+                *done += cells.total();
+                if !output_options.quiet && last_line_at.elapsed() >= LINE_INTERVAL {
+                    *last_line_at = Instant::now();
+                    anstream::eprintln!("{done}/{total} values, {}", format_usage(usage));
+                }
             }
             Event::Failed(message)
                 if !output_options.quiet
