@@ -124,7 +124,7 @@ fn print_specs(specs: &[Json]) {
 fn print_runs(runs: &[Json]) {
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
-    table.set_header(["run", "spec", "why", "state", "cells", "requests", "cost", "time"]);
+    table.set_header(["run", "spec", "why", "state", "asked", "requests", "cost", "time"]);
     for run in runs.iter().take(10) {
         let text = |name: &str| run[name].as_str().unwrap_or_default().to_owned();
         let number = |name: &str| format_thousands(run[name].as_u64().unwrap_or(0));

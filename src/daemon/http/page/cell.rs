@@ -184,7 +184,7 @@ fn render_provenance_table(cell: &CellProvenance) -> Markup {
     let json = cell.to_json();
     let shows = matches!(cell.state.as_str(), "ok" | "overridden");
     let lines: [(&str, Option<String>); 11] = [
-        ("said", cell.raw.clone()),
+        ("raw answer", cell.raw.clone()),
         (if shows { "repaired" } else { "reason" }, cell.repair.clone()),
         ("note", cell.note.clone()),
         ("error", cell.error.clone()),

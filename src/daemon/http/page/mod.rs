@@ -207,7 +207,8 @@ fn render_page_in(section: &str, title: &str, content: &Markup) -> Page {
 
 /// Renders a failure, formatted as on the command line.
 fn render_failure(failure: &Failure) -> Markup {
-    let text = failure.to_text();
+    // On the page, a box of the form replaces the option.
+    let text = failure.to_text().replace("pass --force", "tick the box of the form");
     let lines: Vec<&str> = text.lines().collect();
     html! {
         pre.problem role="alert" {

@@ -642,7 +642,7 @@ pub(super) fn render_usage_section(meta: &Meta) -> Markup {
     html! {
         p {
             (meta.values_asked) " values asked, " (meta.values_reused) " known, "
-            (meta.requests) " requests, " (format_usd(meta.cost_usd)) (format_cost_notes(meta)) ", "
+            (format_count(meta.requests, "request")) ", " (format_usd(meta.cost_usd)) (format_cost_notes(meta)) ", "
             (format!("{:.3}", meta.seconds)) " s"
         }
         @if meta.values_missing > 0 {
@@ -663,8 +663,8 @@ fn render_explanation_section(meta: &Meta) -> Markup {
     html! {
         section #explanation .card {
             p {
-                "At most " (meta.values_asked) " values to ask (" (meta.values_reused) " known) in "
-                (meta.requests) " requests: at most " strong { (format_usd_bound(meta.cost_usd)) } (format_cost_notes(meta)) "."
+                "At most " (format_count(meta.values_asked, "value")) " to ask (" (meta.values_reused) " known) in "
+                (format_count(meta.requests, "request")) ": at most " strong { (format_usd_bound(meta.cost_usd)) } (format_cost_notes(meta)) "."
             }
             @for unbounded in &meta.unbounded {
                 p.note.wait { "The number of additional questions of " code { (unbounded.call) } " is not known: " (unbounded.why) "." }

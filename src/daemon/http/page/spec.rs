@@ -171,9 +171,10 @@ fn render_price(spec: &SpecStatus, plan: &Plan, max_usd: f64) -> Markup {
 fn render_stored_plan(plan: &Json) -> Markup {
     let totals = &plan["totals"];
     let usd = |part: &str| format_usd(totals["cost_usd"][part].as_f64().unwrap_or(0.0));
+    let count = |part: &str, noun| format_count(totals[part].as_u64().unwrap_or(0), noun);
     let notes = plan["price_notes"].as_array().into_iter().flatten();
     html! { p {
-        (totals["cells"]) " cells in " (totals["requests"]) " requests: "
+        (count("cells", "cell")) " in " (count("requests", "request")) ": "
         strong { (usd("likely")) } " likely, " (usd("most")) " at most."
         @for note in notes.filter_map(|n| n.as_str()) { " (" (note) ")" }
     } }
