@@ -354,13 +354,16 @@ impl Engine<'_, '_> {
         asked_lists: &mut [AskedLists],
     ) -> Result<u64, QueryError> {
         let mut demanded = demands.len() as u64;
-        let mut joins = Vec::new();
+        let (mut joins, mut has_lookups) = (Vec::new(), false);
         let (runtime, request) = (&self.runtime, self.request);
         for join in &mut *asked_lists {
             let lookups = lock_runtime(runtime).data.joins[join.number].take_lookups();
+            has_lookups |= !lookups.is_empty();
             joins.push(JoinQuestions::answer_known_pairs(join, lookups, runtime, request)?);
         }
-        if demands.is_empty() && joins.iter().all(|questions| questions.by_list.is_empty()) {
+        // Known pairs can exclude rows, so that the next pass demands fewer values.
+        let asks_no_pair = joins.iter().all(|questions| questions.by_list.is_empty());
+        if asks_no_pair && (has_lookups || demands.is_empty()) {
             return Ok(0);
         }
         let query_run = self.lazy_run.ok_or(QueryError::NoModel)?.get_or_start_run()?;
