@@ -188,6 +188,24 @@ fn arguments_are_literals_or_values() {
     }
 }
 
+/// The names of a function's arguments can be those of an ingredient's.
+#[test]
+fn own_argument_names_are_values() {
+    for name in ["threshold", "limit", "table", "sep", "question", "model", "options", "Exact"] {
+        let mut fixture = Fixture::new(FunctionKind::Values, Some(Type::Text), 1, |call| {
+            let arguments = parse_function_question(&call.question, &call.values).unwrap();
+            Ok(json!(arguments).to_string().into())
+        });
+        name.clone_into(&mut fixture.spec.ingredients[0].arguments[1]);
+        let expected = text(&format!(r#"[["a","fig"],["{name}",2.5]]"#));
+        let word = name.to_lowercase();
+        for value in ["TRY_CAST(' 2.5 ' AS REAL)", "(t.n + 0.5)::REAL"] {
+            let sql = format!("SELECT {{{{f(a=t.a, {word}={value})}}}} FROM t WHERE n = 2");
+            assert_eq!(fixture.run(&sql).unwrap(), [expected.clone()], "{sql}");
+        }
+    }
+}
+
 #[test]
 fn a_failure_is_an_error_of_its_cell() {
     for batch in [1, 10] {
@@ -365,6 +383,14 @@ fn an_alias_may_move_its_arguments() {
     assert_eq!(run("SELECT ? || {{twice({{swap(?, ?)}})}}"), text("xzyzy"));
     assert_eq!(fixture.run("SELECT {{number('12abc')}}").unwrap(), [Sql::Null]);
     assert_eq!(fixture.run("SELECT {{number('12')}}").unwrap(), [Sql::Integer(12)]);
+    // The SQL of an alias is one fragment.
+    fixture.add_alias("money", |a| format!("TRY_CAST({} AS MONEY)", a[0].sql));
+    let error = fixture.run("SELECT 1 + {{money('12')}}").unwrap_err();
+    assert!(
+        matches!(&error, QueryError::Sql(problem)
+        if problem.message.contains("`MONEY`") && problem.span == Some(11..26)),
+        "{error:?}"
+    );
     let nested = format!("SELECT {}'a'{}", "{{up(".repeat(18), ")}}".repeat(18));
     assert_eq!(fixture.run(&nested).unwrap(), [text("A")]);
 }

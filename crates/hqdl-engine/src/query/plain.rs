@@ -72,13 +72,18 @@ impl PlainQuery<'_> {
 
     /// Runs the query. Without a sink, only checks it.
     fn run_or_check(&self, sink: Option<&mut dyn RowSink>) -> Result<Meta, QueryError> {
-        statement::check_read_only(self.sql)?;
+        // The check reads `SQLite`'s strings. Those of `PostgreSQL` can contain other quotes, so a
+        // translated query is checked after its translation.
+        if is_server(self.database) || !self.dialect.has_postgres_syntax() {
+            statement::check_read_only(self.sql)?;
+        }
         if is_server(self.database) {
             return self.run_on_server(sink);
         }
         match translate_plain_query(self.sql, self.dialect, self.database)? {
             None => self.run_on_sqlite(self.sql, sink),
             Some(translated) => run_with_remapped_spans(&translated, |sql| {
+                statement::check_read_only(sql)?;
                 // The columns are named after the original query.
                 let mut headers = sink.map(|sink| SourceHeaders::new(self.sql, self.dialect, sink));
                 self.run_on_sqlite(sql, headers.as_mut().map(|sink| sink as &mut dyn RowSink))

@@ -59,7 +59,7 @@ fn mentions_function(sql: &str) -> bool {
     FUNCTIONS.iter().map(|function| function.name()).chain(MACROS).any(|name| sql.contains(name))
 }
 
-impl Scanner<'_> {
+impl Scanner<'_, '_> {
     /// Reads the call that begins at `word`, if there is one; `previous` is the preceding token.
     pub(super) fn read_function_call(
         &mut self,

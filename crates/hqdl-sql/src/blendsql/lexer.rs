@@ -200,7 +200,8 @@ pub fn next_token(sql: &str, at: usize, brackets: Brackets) -> Result<Option<Tok
     }
 }
 
-/// Returns the tokens of a text, up to the first one that is invalid.
+/// Returns the tokens of a text, up to the first one that is invalid. The iterator does not show
+/// whether it reached the end of the text; if a missing token matters, call [`next_token`].
 pub fn read_tokens(sql: &str, brackets: Brackets) -> impl Iterator<Item = Token> {
     let mut at = 0;
     std::iter::from_fn(move || {

@@ -12,7 +12,7 @@ use super::{Argument, ReturnType};
 
 /// Properties of a macro that decide how its calls are parsed.
 #[derive(Debug, Clone, Copy)]
-pub struct MacroSignature {
+pub struct MacroSignature<'a> {
     /// Subject of the ingredient that replaces the macro. For [`Subject::Document`], the macro
     /// itself reads columns `'t::c'`.
     pub subject: Subject,
@@ -25,11 +25,14 @@ pub struct MacroSignature {
     pub literal_argument: Option<(usize, &'static [&'static str])>,
     /// Whether a value can have DISTINCT and ORDER BY, like the argument of an aggregate.
     pub is_aggregate: bool,
+    /// Names of the macro's own arguments, which are values whatever an ingredient's argument of the
+    /// same name means.
+    pub argument_names: &'a [String],
     /// Syntax that may follow the braces.
     pub suffix: MacroSuffix,
 }
 
-impl MacroSignature {
+impl MacroSignature<'_> {
     /// Returns the signature of a macro without special arguments.
     #[must_use]
     pub const fn new(subject: Subject, has_question: bool) -> Self {
@@ -39,6 +42,7 @@ impl MacroSignature {
             has_question,
             literal_argument: None,
             is_aggregate: false,
+            argument_names: &[],
             suffix: MacroSuffix::Nothing,
         }
     }
@@ -56,7 +60,7 @@ pub enum MacroSuffix {
 }
 
 /// Looks up the signature of a macro by name.
-pub type FindMacro<'a> = &'a dyn Fn(&str) -> Option<MacroSignature>;
+pub type FindMacro<'a> = &'a dyn Fn(&str) -> Option<MacroSignature<'a>>;
 
 /// Returns an ingredient with this subject, which represents a macro in the tree.
 pub(super) fn find_macro_ingredient(subject: Subject) -> IngredientRef {

@@ -31,8 +31,17 @@ impl SourceQuery {
     /// # Errors
     /// Returns [`SqlError`] with the location of the syntax error in `sql`.
     pub fn parse(sql: &str, syntax: Syntax<'_>) -> Result<Self, SqlError> {
-        let (sql, mut scanned) = scan_with_lenient_quotes(sql, syntax)?;
-        let text = trim_statement(&sql, &mut scanned.tokens);
+        let (sql, scanned) = scan_with_lenient_quotes(sql, syntax)?;
+        Self::parse_scanned(&sql, scanned, syntax)
+    }
+
+    /// Parses the tokens of a query.
+    fn parse_scanned(
+        sql: &str,
+        mut scanned: ScannedQuery,
+        syntax: Syntax<'_>,
+    ) -> Result<Self, SqlError> {
+        let text = trim_statement(sql, &mut scanned.tokens);
         let mut edits = Edits::default();
         insert_spaces_around_calls(&text, &scanned.calls, &mut edits);
         number_parameters(&text, &scanned.tokens, &mut edits);
@@ -89,11 +98,18 @@ pub fn normalize_plain_query(
 ) -> Result<Option<TranslatedQuery>, SqlError> {
     let syntax = Syntax { vendor, ..Syntax::default() };
     // `SQLite` reports the error of a text that cannot be read.
-    let Ok((_, scanned)) = scan_with_lenient_quotes(sql, syntax) else { return Ok(None) };
-    let is_cast = |t: &Token| t.is_word(sql, "TRY_CAST") || t.is_word(sql, "SAFE_CAST");
-    let is_plain = find_double_quoted_strings(sql, &scanned.tokens).is_empty()
-        && !scanned.tokens.iter().any(is_cast);
-    if is_plain { Ok(None) } else { Ok(Some(normalize_query(sql, syntax)?.0)) }
+    let Ok((sql, scanned)) = scan_with_lenient_quotes(sql, syntax) else { return Ok(None) };
+    let is_name = |t: Token| {
+        t.is_word(&sql, "TRY_CAST") || syntax.has_safe_cast() && t.is_word(&sql, "SAFE_CAST")
+    };
+    let is_cast = |pair: &[Token]| is_name(pair[0]) && pair[1].is_symbol(b'(');
+    let is_plain = find_double_quoted_strings(&sql, &scanned.tokens).is_empty()
+        && !scanned.tokens.windows(2).any(is_cast);
+    if is_plain {
+        return Ok(None);
+    }
+    let source = SourceQuery::parse_scanned(&sql, scanned, syntax)?;
+    Ok(Some(source.apply_edits(syntax)?.0))
 }
 
 /// Writes a query in which each `?` has a number, so that its parameters can be moved and copied.

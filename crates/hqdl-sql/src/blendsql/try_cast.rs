@@ -17,8 +17,11 @@ pub enum TryCastType {
     Text,
 }
 
+/// A type with the type of `SQLite`'s cast, and its names.
+type NamedType = (TryCastType, &'static str, &'static [&'static str]);
+
 /// Types with the names that engines use, and the type of `SQLite`'s cast.
-const TYPES: [(TryCastType, &str, &[&str]); 6] = [
+const TYPES: [NamedType; 6] = [
     (
         TryCastType::Integer,
         "INTEGER",
@@ -35,12 +38,15 @@ impl TryCastType {
     /// Returns the type with this name, in lower case.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
-        TYPES.iter().find(|(.., names)| names.contains(&name)).map(|(found, ..)| *found)
+        find_type(name).map(|(found, ..)| found)
     }
 
     /// Returns the first name of the type with this name, and the type of `SQLite`'s cast.
     pub(super) fn find_names(name: &str) -> Option<(&'static str, &'static str)> {
-        let found = TYPES.iter().find(|(.., names)| names.contains(&name));
-        found.map(|(_, sqlite_type, names)| (names[0], *sqlite_type))
+        find_type(name).map(|(_, sqlite_type, names)| (names[0], sqlite_type))
     }
+}
+
+fn find_type(name: &str) -> Option<NamedType> {
+    TYPES.into_iter().find(|(.., names)| names.contains(&name))
 }

@@ -1,6 +1,6 @@
 //! Tests that syntax of earlier versions is rewritten to the current syntax.
 
-use hqdl_sql::blendsql::normalize::normalize_query;
+use hqdl_sql::blendsql::normalize::{normalize_plain_query, normalize_query};
 use hqdl_sql::blendsql::parse::{Syntax, parse_query};
 use hqdl_sql::blendsql::vendors::Vendor;
 use hqdl_sql::{EditText, Edits};
@@ -175,19 +175,43 @@ fn errors_of_try_cast_name_the_type() {
         ("SELECT TRY_CAST(a AS), b", "AS", "TRY_CAST has no type"),
         ("SELECT TRY_CAST(a), b", ")", "TRY_CAST has no type"),
         ("SELECT TRY_CAST(a AS INT b)", "AS INT b", "no type `INT b`"),
-        ("SELECT TRY_CAST(a AS INT + b)", "+ b)", "near \"+\": syntax error"),
+        ("SELECT TRY_CAST(a AS INT + b)", "AS INT + b)", "no type `INT + b`"),
+        (
+            "SELECT TRY_CAST(a AS TIMESTAMP WITH TIME ZONE)",
+            "AS TIMESTAMP WITH",
+            "TRY_CAST has no type `TIMESTAMP WITH TIME ZONE`",
+        ),
+        ("SELECT SAFE_CAST(a AS ARRAY<INT64>)", "AS ARRAY", "no type `ARRAY<INT64>`"),
+        ("SELECT TRY_CAST(a AS DECIMAL(max)), (b)", "AS DEC", "no type `DECIMAL(max)`"),
+        ("SELECT TRY_CAST(a AS INT FROM t", "FROM t", "near \"FROM\": syntax error"),
+        ("SELECT TRY_CAST(a AS MONEY(2)", "", "incomplete SQL statement"),
         ("SELECT TRY_CAST(a b AS INT)", "b AS INT)", "near \"b\": syntax error"),
         ("SELECT TRY_CAST(a AS INT) FROM", "", "incomplete SQL statement"),
     ] {
         let error = normalize_query(sql, bigquery).map(|_| ()).unwrap_err();
         assert!(error.message.contains(message), "{sql}: {}", error.message);
         assert!(sql[error.span.start..].starts_with(marked), "{sql}: {:?}", error.span);
+        let help = error.help.unwrap_or_default();
+        assert_eq!(help.contains("the types are INTEGER"), message.contains("no type"), "{sql}");
     }
     let (written, _) = normalize_query("SELECT SAFE_CAST(\"1\" AS INT64)", bigquery).unwrap();
     assert_eq!(written.sql, "SELECT CAST(hq_try_cast('1' , 'integer') AS INTEGER)");
     // The text of the server is not rewritten.
     let server = Syntax { is_server: true, ..Syntax::default() };
     assert!(normalize_query("SELECT TRY_CAST(a AS INT) FROM t", server).is_err());
+}
+
+/// A plain query is normalized only if it contains a cast that `SQLite` lacks.
+#[test]
+fn plain_queries_stay_as_they_are() {
+    let is_plain = |sql: &str, vendor| normalize_plain_query(sql, vendor).unwrap().is_none();
+    for sql in ["EXPLAIN QUERY PLAN SELECT safe_cast, try_cast FROM t", "SELECT try_cast, (1)"] {
+        assert!(is_plain(sql, None) && is_plain(sql, Some(Vendor::BigQuery)), "{sql}");
+    }
+    let sql = "SELECT SAFE_CAST(a AS INT64) FROM t";
+    assert!(is_plain(sql, None) && is_plain(sql, Some(Vendor::Snowflake)));
+    assert!(!is_plain(sql, Some(Vendor::BigQuery)));
+    assert!(!is_plain("SELECT try_cast /* of */ (a AS INT)", None));
 }
 
 /// No error shows the placeholders that replace calls.

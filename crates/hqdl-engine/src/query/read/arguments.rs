@@ -30,7 +30,7 @@ pub(super) struct MacroNode<'t> {
 /// A macro that every query can use, whose file has its signature and its expansion.
 #[derive(Debug)]
 pub(super) struct BuiltInMacro {
-    pub signature: MacroSignature,
+    pub signature: MacroSignature<'static>,
     /// Example of a call and its result, for a model that writes queries; `None` if no model needs
     /// the macro. `{media}` stands for the keywords of all kinds of media.
     pub usage: Option<(&'static str, &'static str)>,

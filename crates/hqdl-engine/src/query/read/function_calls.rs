@@ -159,9 +159,9 @@ fn describe_arguments(own: &IngredientTable, function: &FunctionIngredient) -> S
 /// # Errors
 /// Returns [`QueryError::Sql`] if a function fails, if an alias expands to itself, or if the
 /// expanded query is too long.
-pub(super) fn expand_aliases(
-    request: &Request<'_>,
-    syntax: Syntax<'_>,
+pub(super) fn expand_aliases<'s>(
+    request: &'s Request<'_>,
+    syntax: Syntax<'s>,
 ) -> Result<Option<TranslatedQuery>, QueryError> {
     let aliases: Vec<_> = request.spec.ingredients.iter().filter_map(find_alias).collect();
     if aliases.is_empty() {

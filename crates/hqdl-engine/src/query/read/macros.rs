@@ -116,10 +116,10 @@ const WEB: Macro<'static> = Macro::Refused(
 );
 
 /// Returns the signature of a macro that is written in braces.
-pub(in crate::query) fn find_signature(
-    own: &[IngredientTable],
+pub(in crate::query) fn find_signature<'s>(
+    own: &'s [IngredientTable],
     name: &str,
-) -> Option<MacroSignature> {
+) -> Option<MacroSignature<'s>> {
     find_macro(own, name).map(Macro::signature)
 }
 
@@ -305,9 +305,9 @@ fn find_macro<'s>(own: &'s [IngredientTable], name: &str) -> Option<Macro<'s>> {
     KNOWN.iter().find(|(known, _)| known.eq_ignore_ascii_case(name)).map(|(_, found)| *found)
 }
 
-impl Macro<'_> {
+impl<'s> Macro<'s> {
     /// Returns the signature by which the macro's calls are parsed.
-    fn signature(self) -> MacroSignature {
+    fn signature(self) -> MacroSignature<'s> {
         match self {
             Self::BuiltIn(built_in) => built_in.signature,
             Self::Typed(ingredient, name) => {
@@ -322,7 +322,9 @@ impl Macro<'_> {
                     _ => Subject::Value,
                 };
                 let return_type = return_type_name(own).and_then(|name| ReturnType::parse(&name));
-                MacroSignature { return_type, ..MacroSignature::new(subject, false) }
+                let argument_names = own.arguments.as_slice();
+                let signature = MacroSignature::new(subject, false);
+                MacroSignature { return_type, argument_names, ..signature }
             }
             Self::Describe(..) => MacroSignature::new(Subject::Value, false),
             Self::Image => MacroSignature::new(Subject::Value, true),

@@ -96,10 +96,14 @@ const OPERATORS: [&str; 19] = [
 const NO_ALIAS: [&str; 3] = ["END", "ISNULL", "NOTNULL"];
 
 /// Returns the headers of the first SELECT of a query; `None` if the query does not begin with
-/// SELECT or WITH.
+/// SELECT or WITH, or has an invalid token, such as a string of another dialect.
 fn parse_headers(sql: &str, dialect: Dialect) -> Option<Vec<SourceHeader>> {
     let brackets = if dialect == Dialect::Sqlite { Brackets::Name } else { Brackets::List };
-    let tokens: Vec<Token> = lexer::read_tokens(sql, brackets).collect();
+    let (mut tokens, mut at): (Vec<Token>, usize) = (Vec::new(), 0);
+    while let Some(token) = lexer::next_token(sql, at, brackets).ok()? {
+        at = token.end;
+        tokens.push(token);
+    }
     let is_one_of =
         |token: &Token, keywords: &[&str]| keywords.iter().any(|w| token.is_word(sql, w));
     if !is_one_of(tokens.first()?, &["SELECT", "WITH"]) {

@@ -14,7 +14,7 @@
 //! | `TRY_CAST(x AS INT)`, `BigQuery`'s `SAFE_CAST` | `CAST(hq_try_cast(x, 'integer') AS INTEGER)` |
 
 use crate::blendsql::argument::is_cast_type;
-use crate::blendsql::lexer::TokenKind;
+use crate::blendsql::lexer::{Token, TokenKind};
 use crate::blendsql::parse::cursor::{LegacySyntax, QueryParser};
 use crate::blendsql::runtime::TRY_CAST_FUNCTION;
 use crate::blendsql::tree::{
@@ -266,16 +266,12 @@ impl QueryParser<'_> {
         self.add_legacy_edit(self.span_from(start), format!("CAST({TRY_CAST_FUNCTION}("));
         let value = self.parse_expr()?;
         let start = self.next_start();
-        let mut words = Vec::new();
+        let mut name = String::new();
         if self.eat_word("AS") {
-            let first = self.at;
-            self.read_sqlite_type()?;
-            let tokens = &self.tokens[first..self.at];
-            words.extend(tokens.iter().map(|t| t.unquoted_text(self.sql).to_ascii_lowercase()));
+            name = self.read_try_cast_type()?;
         } else if !self.is_symbol(b')') {
             return Err(self.unexpected_error());
         }
-        let name = words.join(" ");
         let Some((type_name, sqlite_type)) = TryCastType::find_names(&name) else {
             return Err(self.unknown_try_cast_type_error(start, &name));
         };
@@ -283,6 +279,29 @@ impl QueryParser<'_> {
         self.add_legacy_edit(self.span_from(start), text);
         self.expect_symbol(b')')?;
         Ok(ExprKind::Cast(Box::new(value), sqlite_type.to_owned()))
+    }
+
+    /// Reads the tokens up to the parenthesis that closes a TRY_CAST. Returns them in lower case,
+    /// separated by spaces.
+    fn read_try_cast_type(&mut self) -> Result<String, SqlError> {
+        let tokens = &self.tokens[self.at..self.end];
+        let mut depth = 0_usize;
+        let is_close = |token: &Token| {
+            let is_close = token.is_symbol(b')');
+            if is_close && depth == 0 {
+                return true;
+            }
+            depth += usize::from(token.is_symbol(b'('));
+            depth -= usize::from(is_close);
+            false
+        };
+        let Some(length) = tokens.iter().position(is_close) else {
+            self.read_sqlite_type()?;
+            return Err(self.unexpected_error());
+        };
+        self.at += length;
+        let words = tokens[..length].iter().map(|token| token.unquoted_text(self.sql));
+        Ok(words.collect::<Vec<_>>().join(" ").to_ascii_lowercase())
     }
 
     /// Returns the error for the type that ends before the next token. `start` is the offset of AS.
@@ -294,10 +313,11 @@ impl QueryParser<'_> {
             written => (format!("TRY_CAST has no type `{written}`"), "not a type of TRY_CAST"),
         };
         let end = span.end.max(start + 1);
+        let types = "the types are INTEGER, REAL, BOOLEAN, DATE, TIMESTAMP and TEXT";
         SqlError::new(start..end, message, label).with_help(if name.contains('(') {
-            "leave out the length or the precision: ROUND(TRY_CAST(x AS REAL), 2)"
+            format!("{types}, without a length or a precision: ROUND(TRY_CAST(x AS REAL), 2)")
         } else {
-            "the types are INTEGER, REAL, BOOLEAN, DATE, TIMESTAMP and TEXT"
+            types.to_owned()
         })
     }
 

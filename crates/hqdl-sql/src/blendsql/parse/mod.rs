@@ -75,6 +75,11 @@ impl<'a> Syntax<'a> {
         if self.is_server { Grammar::Postgres } else { Grammar::Sqlite }
     }
 
+    /// Returns true if the dialect calls `TRY_CAST` also `SAFE_CAST`.
+    pub(in crate::blendsql) fn has_safe_cast(self) -> bool {
+        self.vendor == Some(Vendor::BigQuery)
+    }
+
     /// Returns the settings that decide what a call is.
     pub(in crate::blendsql) fn scan_settings(self) -> ScanSettings<'a> {
         let Self { is_table, find_macro, vendor, .. } = self;
@@ -106,8 +111,7 @@ pub(in crate::blendsql) fn parse_scanned_query(
     scanned: ScannedQuery,
     syntax: Syntax<'_>,
 ) -> Result<(ParsedQuery, Edits), SqlError> {
-    let has_safe_cast = syntax.vendor == Some(Vendor::BigQuery);
-    let legacy = LegacySyntax { has_safe_cast, ..LegacySyntax::default() };
+    let legacy = LegacySyntax { has_safe_cast: syntax.has_safe_cast(), ..LegacySyntax::default() };
     parse_tokens(sql, scanned, syntax.grammar(), Some(legacy))
 }
 

@@ -10,13 +10,13 @@ use crate::blendsql::scan::call::skip_question;
 use crate::blendsql::scan::{ScannedCall, Scanner};
 use crate::blendsql::{Argument, Call, Choices, ReturnType, SqlError, answer_arguments, choices};
 
-impl Scanner<'_> {
+impl Scanner<'_, '_> {
     /// Builds the call of a macro, whose `}}` has just been read.
     pub(super) fn build_macro_call(
         &mut self,
         scanned: ScannedCall,
         paren: Token,
-        signature: MacroSignature,
+        signature: MacroSignature<'_>,
     ) -> Result<Call, SqlError> {
         let ScannedCall { open, name, ingredient, is_values_row, mut arguments, .. } = scanned;
         let mut call = Call {
@@ -25,10 +25,16 @@ impl Scanner<'_> {
             is_values_row,
             ..Call::for_ingredient(ingredient)
         };
-        let is_question = |a: &WrittenArgument| self.find_keyword(a) == Some(Keyword::Question);
+        let find_keyword = |argument: &WrittenArgument| {
+            let word = argument.keyword?.text(self.sql);
+            let is_own = |name: &String| name.eq_ignore_ascii_case(word);
+            find_keyword(word).filter(|_| !signature.argument_names.iter().any(is_own))
+        };
+        let is_question = |a: &WrittenArgument| find_keyword(a) == Some(Keyword::Question);
         let question_is_named = arguments.iter().any(is_question);
         let mut positions = 0_usize..;
         for argument in &mut arguments {
+            let keyword = find_keyword(argument);
             let position = if argument.keyword.is_none() { positions.next() } else { None };
             let tokens = match position {
                 Some(0) if signature.has_question && !question_is_named => {
@@ -41,12 +47,12 @@ impl Scanner<'_> {
                 position == Some(literal) || argument.keyword.is_some_and(is_named)
             });
             if !is_literal || argument.query_span(self.sql).is_some() {
-                call.values.extend(self.parse_macro_value(argument, tokens)?);
+                call.values.extend(self.parse_macro_value(keyword, tokens)?);
             }
-            if is_literal || self.find_keyword(argument) == Some(Keyword::Options) {
+            if is_literal || keyword == Some(Keyword::Options) {
                 call.values.extend(self.parse_row_list(argument));
             }
-            self.read_answer_argument(argument, &mut call);
+            self.read_answer_argument(keyword, &argument.tokens, &mut call);
             // A string is a column only if the macro reads it as a column.
             for token in &mut argument.tokens {
                 if token.lexeme == TokenKind::LegacyColumn {
@@ -90,7 +96,8 @@ impl Scanner<'_> {
             return Err(missing());
         }
         for argument in &arguments {
-            call.values.extend(self.parse_macro_value(argument, &argument.tokens)?);
+            let keyword = argument.keyword.and_then(|keyword| find_keyword(keyword.text(self.sql)));
+            call.values.extend(self.parse_macro_value(keyword, &argument.tokens)?);
         }
         let end = call.span.end;
         let (field, filter, is_aggregate, question) = (None, None, false, None);
@@ -100,17 +107,12 @@ impl Scanner<'_> {
         Ok(call)
     }
 
-    fn find_keyword(&self, argument: &WrittenArgument) -> Option<Keyword> {
-        argument.keyword.and_then(|keyword| find_keyword(keyword.text(self.sql)))
-    }
-
-    /// Returns an argument's tokens as a value if they are an SQL expression.
+    /// Returns the tokens of an argument with this keyword as a value if they are an SQL expression.
     fn parse_macro_value(
         &self,
-        argument: &WrittenArgument,
+        keyword: Option<Keyword>,
         tokens: &[Token],
     ) -> Result<Option<Argument>, SqlError> {
-        let keyword = self.find_keyword(argument);
         let is_value = matches!(keyword, None | Some(Keyword::Value | Keyword::Context));
         let is_list = tokens.iter().any(|token| token.is_symbol(b'{'))
             || tokens.first().is_some_and(|first| first.is_symbol(b'['));
@@ -130,9 +132,8 @@ impl Scanner<'_> {
 
     /// Reads the arguments that describe the answer. The ingredient that replaces the macro reports
     /// their errors.
-    fn read_answer_argument(&self, argument: &WrittenArgument, call: &mut Call) {
-        let tokens = argument.tokens.as_slice();
-        match self.find_keyword(argument) {
+    fn read_answer_argument(&self, keyword: Option<Keyword>, tokens: &[Token], call: &mut Call) {
+        match keyword {
             Some(Keyword::ReturnType) => {
                 call.return_type =
                     answer_arguments::parse_return_type(self.sql, tokens).ok().flatten();

@@ -123,8 +123,8 @@ pub(in crate::blendsql) struct ScannedCall {
     pub end: usize,
 }
 
-pub(in crate::blendsql) struct Scanner<'a> {
-    pub sql: &'a str,
+pub(in crate::blendsql) struct Scanner<'s, 'a> {
+    pub sql: &'s str,
     /// Returns true if the database has a table of this name.
     is_table: &'a dyn Fn(&str) -> bool,
     /// Macros that a call may name; `None` if macros are not accepted.
@@ -139,7 +139,7 @@ pub(in crate::blendsql) struct Scanner<'a> {
     depth: usize,
 }
 
-impl Scanner<'_> {
+impl Scanner<'_, '_> {
     pub(in crate::blendsql) fn next_token(
         &mut self,
         brackets: Brackets,

@@ -7,7 +7,7 @@ use crate::blendsql::scan::Scanner;
 use crate::blendsql::vendors::{Vendor, read_question};
 use crate::blendsql::{Call, SqlError, Subject};
 
-impl Scanner<'_> {
+impl Scanner<'_, '_> {
     /// Reads the call of the vendor's function that begins at `word`, if there is one; `previous` is
     /// the preceding token.
     pub(in crate::blendsql) fn read_vendor_call(
