@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use serde_json::{Value as Json, json};
 
@@ -10,10 +11,12 @@ use hqdl::database::Database;
 use hqdl::facts::Facts;
 use hqdl::generate::{Event, Listener};
 use hqdl::model::function::{HostCall, HostFunction, add_functions};
+use hqdl::model::{Model, Reply, ReplyFuture};
+use hqdl::prompt::{Prompt, Question};
 use hqdl::query::{self, Param, QueryError, QueryResult, Request};
 use hqdl::spec::ingredients::{
     AliasArgument, AliasWriter, AskedOf, FunctionIngredient, FunctionKind, IngredientTable,
-    parse_function_question,
+    function_model_name, parse_function_question,
 };
 use hqdl::spec::{Literal, Spec, Type, UncheckedSpec};
 use hqdl::value::Value;
@@ -423,6 +426,75 @@ fn aliases_do_not_expand_without_an_end() {
         assert!(error.contains(message), "{error}");
     }
     assert_eq!(count.load(Ordering::Relaxed), 1);
+}
+
+/// A function and a model that write their names to a log when a call begins and when it ends.
+struct Logged {
+    name: &'static str,
+    log: Arc<Mutex<Vec<&'static str>>>,
+}
+
+impl Logged {
+    fn wait(&self) {
+        self.log.lock().unwrap().push(self.name);
+        std::thread::sleep(Duration::from_millis(20));
+        self.log.lock().unwrap().push(self.name);
+    }
+}
+
+impl HostFunction for Logged {
+    fn stored_name(&self) -> &str {
+        self.name
+    }
+
+    fn batch_size(&self) -> u32 {
+        1
+    }
+
+    fn max_threads(&self) -> usize {
+        4
+    }
+
+    fn compute(&self, calls: &[HostCall]) -> Vec<Result<Json, String>> {
+        self.wait();
+        vec![Ok(Json::from("x")); calls.len()]
+    }
+}
+
+impl Model for Logged {
+    fn name(&self) -> &str {
+        self.name
+    }
+
+    fn send_prompt<'a>(&'a self, prompt: &'a Prompt) -> ReplyFuture<'a> {
+        self.wait();
+        let question = Question::parse(&prompt.system, &prompt.user).unwrap();
+        let content = question.format_answer(|_, _| Json::from("x"));
+        Box::pin(std::future::ready(Ok(Reply { content, ..Reply::default() })))
+    }
+}
+
+/// While a function is called, no other request of the query is in progress: it might have claimed
+/// cells that a query of the function waits for, and wait for the function itself.
+#[test]
+fn nothing_else_is_in_progress_during_the_calls_of_a_function() {
+    let mut fixture = Fixture::new(FunctionKind::Values, Some(Type::Text), 1, |_| Ok(Json::Null));
+    let own = IngredientTable { name: "g".to_owned(), ..fixture.spec.ingredients[0].clone() };
+    fixture.spec.add_function(own).unwrap();
+    let log = Arc::default();
+    let logged = |name| Arc::new(Logged { name, log: Arc::clone(&log) });
+    let function = |name| (function_model_name(name), logged(name) as Arc<dyn HostFunction>);
+    let functions = BTreeMap::from(["f", "g"].map(function));
+    fixture.model = add_functions(Ok(logged("model")), functions);
+    for calls in
+        ["{{f(u.b)}}, {{LLMMap('Q', u.b)}}, {{g(u.b)}}", "{{LLMMap('R', t.a)}}, {{f(t.a)}}"]
+    {
+        let table = if calls.contains("u.b") { "u" } else { "t" };
+        fixture.run(&format!("SELECT {calls} FROM {table}")).unwrap();
+        let mut names = std::mem::take(&mut *log.lock().unwrap());
+        names.dedup();
+        assert!(names == ["f", "g", "model"] || names == ["f", "model"], "{names:?}");
+    }
 }
 
 /// Progress displays need the number of values that each pass asks for.

@@ -9,6 +9,7 @@ use super::protocols::find_protocol;
 use hqdl_facts::{
     CellRequirements, ColumnModels, ExpansionRequirements, FactsError, History, SecondAnswerRule,
 };
+use hqdl_spec::ingredients::is_function_model;
 use hqdl_spec::{
     Comparison, Expansion, Format, ModelParameters, PriceTable, Provider, Reuse, Spec,
 };
@@ -236,6 +237,14 @@ pub struct ModelChoice {
     pub tokenizer: String,
     /// Positions of the columns whose confidence is the probability of the answer's tokens.
     pub logprob_columns: Vec<usize>,
+}
+
+impl ModelChoice {
+    /// Returns true if a function of the calling program answers in place of a model.
+    #[must_use]
+    pub fn is_function(&self) -> bool {
+        self.model.as_deref().is_some_and(is_function_model)
+    }
 }
 
 fn choose_model(

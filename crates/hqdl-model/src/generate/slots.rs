@@ -1,4 +1,4 @@
-//! Slots limit the number of requests that an endpoint processes at once. If the store is remote,
+//! Slots limit the number of requests that a run sends at once, to all endpoints. If the store is remote,
 //! preparing a request and storing its answer can be slow, so hqdl prepares further requests in
 //! advance. The number of prepared requests is limited, so that each waits only briefly for a slot.
 
@@ -12,7 +12,7 @@ const MAX_SLOT_WAIT: Duration = Duration::from_secs(2);
 /// Maximum number of requests in progress per slot.
 const REQUESTS_PER_SLOT: usize = 3;
 
-/// The slots of an endpoint.
+/// The slots of a run.
 #[derive(Debug)]
 pub struct Slots {
     free: Semaphore,

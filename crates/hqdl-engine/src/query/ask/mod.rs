@@ -163,7 +163,9 @@ impl<'a> QueryRun<'a> {
     }
 
     /// Sends the requests for sorted demands. The requests about all expansions are sent side by
-    /// side, within the run's limits.
+    /// side, within the run's limits, except that each function is called alone. A query that a
+    /// function runs may wait for cells that other requests of this run have claimed. If those
+    /// requests were waiting for the function's slot, neither could continue.
     ///
     /// # Errors
     /// Returns [`QueryError`] if an error stops the run.
@@ -184,7 +186,7 @@ impl<'a> QueryRun<'a> {
             self.load_evidence(&target.expansion)?;
             groups.extend(split_by_model(target, demands).into_iter().map(|of| (target, of)));
         }
-        let mut row_batches = Vec::new();
+        let (mut function_batches, mut model_batches) = (Vec::new(), Vec::new());
         for (target, (model, demands)) in &groups {
             let models = self.request.choose_models(&target.expansion);
             let choice = &models.choices()[*model];
@@ -200,9 +202,14 @@ impl<'a> QueryRun<'a> {
             let requirements = Arc::clone(target.requirements.model_requirements(*model));
             let context = Context::new(&self.run, expansion, requirements, choice.clone());
             let context = Arc::new(context);
-            row_batches.push(batches.map(move |row_batch| (Arc::clone(&context), row_batch)));
+            let batches = batches.map(move |row_batch| (Arc::clone(&context), row_batch));
+            let is_function = choice.is_function();
+            if is_function { &mut function_batches } else { &mut model_batches }.push(batches);
         }
-        self.send_row_batches(row_batches.into_iter().flatten())
+        for batches in function_batches {
+            self.send_row_batches(batches)?;
+        }
+        self.send_row_batches(model_batches.into_iter().flatten())
     }
 
     /// Loads the documents of an expansion, if it has any, once per run.
