@@ -123,6 +123,23 @@ fn two_joins_of_a_query_share_their_pairs() {
     assert_eq!(ask(&both, JOIN, &[]).1, []);
 }
 
+/// Joins that name different models share their pairs if the answers of one count for the other:
+/// both names mean the same model, or the answers of any model count.
+#[test]
+fn joins_with_different_models_share_their_pairs() {
+    for (reuse, name) in [("same-model", "test"), ("any-model", "other")] {
+        let both = project();
+        let large = format!("[model.large]\nname = \"{name}\"\nmax_output_tokens = 500\n");
+        let price = "price = { input = 1.0, output = 1.0 }\n";
+        both.1.write_spec(&format!("{SPEC}reuse = \"{reuse}\"\n{large}{price}"));
+        let join = "SELECT l.name, r.name FROM l JOIN r ON {{LLMJoin(l.name, r.name)}}";
+        let other = join.replace("r.name)}}", "r.name, model='large')}}");
+        let union = format!("{other} AND l.rank = 1 AND r.rank = 2 UNION {join}");
+        let (rows, pairs) = ask(&both, &union, &[]);
+        assert_eq!((rows, pairs.len()), (json!([["Cork", "Cork"], ["Oslo", "Oslo"]]), 12));
+    }
+}
+
 #[test]
 fn a_list_that_shrinks_or_grows_asks_only_about_unknown_pairs() {
     let both = project();
@@ -318,6 +335,38 @@ fn two_processes_share_the_lists_of_a_blocked_join() {
     }
     let pairs = pairs_since(&both.0, 0);
     assert!(pairs.len() == 24 && pairs.values().all(|times| *times == 1), "{pairs:?}");
+}
+
+#[test]
+fn a_budget_ends_with_several_lists_in_flight() {
+    let (both, block) = blocked_project();
+    both.1.edit_spec("price =", "max_output_tokens = 100\nprice =");
+    let budget = 0.004;
+    let flags = ["--concurrency", "6", "--budget", &budget.to_string()];
+    query(&both.1, &block, &flags).expect_exit_code(3);
+    let (input, output) = both.0.billed_tokens();
+    assert!((input + output) as f64 / 1e6 <= budget, "{input} + {output}");
+    let asked = both.0.request_count();
+    assert!(both.0.most_in_flight() > 1 && asked > 6 && asked < 24, "{asked}");
+    let (rows, pairs) = ask(&both, &block, &[]);
+    assert_eq!((rows.as_array().unwrap().len(), asked + pairs.len()), (24, 24));
+}
+
+/// Only the requests in flight at the kill are repeated.
+#[test]
+fn a_kill_loses_only_the_lists_in_flight() {
+    let (both, block) = blocked_project();
+    let args = ["query", "--spec", "specs/x.toml", "--concurrency", "6", block.as_str()];
+    let running = both.1.start_hqdl(&args);
+    both.0.wait_for(9);
+    running.send_signal("KILL");
+    running.wait_for_exit();
+    assert_eq!(both.0.most_in_flight(), 6);
+    let (rows, _) = ask(&both, &block, &[]);
+    assert_eq!(rows.as_array().unwrap().len(), 24);
+    let pairs = pairs_since(&both.0, 0);
+    let repeated = pairs.values().sum::<usize>() - 24;
+    assert!(pairs.len() == 24 && repeated <= 6, "{pairs:?}");
 }
 
 /// A growing right side, and its pairs in a store on a server.

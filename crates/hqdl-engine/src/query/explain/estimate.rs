@@ -17,7 +17,7 @@ use crate::query::plan::engine::Engine;
 use crate::query::request::error::QueryError;
 use crate::query::route::calls::JoinCall;
 use crate::query::run::join::{JoinQuestions, PartnerQuestions};
-use crate::query::run::known_pairs::{AskedLists, build_join_identity};
+use crate::query::run::known_pairs::{AskedLists, build_join_name};
 use hqdl_model::plan::{ColumnPlan, CostEstimator, ExpansionPlan, Plan, estimate_reasoning_tokens};
 use hqdl_sql::blendsql::emit::bound::Batching;
 use hqdl_values::tokens::Tokenizer;
@@ -87,14 +87,11 @@ impl Engine<'_, '_> {
         Ok((bound.value_count, bound.usage, bound.by_call))
     }
 
-    /// Returns true if another join of the query asks the same question.
+    /// Returns true if the answers of another join of the query count for this one.
     fn has_same_join(&self, n: usize) -> bool {
-        let identify = |join: &JoinCall| {
-            (build_join_identity(join, Vec::new()).fingerprint(), join.model.clone())
-        };
-        let own = identify(&self.calls.joins[n]);
+        let own = build_join_name(&self.calls.joins[n], self.request);
         let mut others = self.calls.joins.iter().enumerate().filter(|(m, _)| *m != n);
-        others.any(|(_, other)| identify(other) == own)
+        others.any(|(_, other)| build_join_name(other, self.request) == own)
     }
 
     /// Adds the pairs of a join. If a single pass demands all pairs, each left value is sent once

@@ -16,12 +16,11 @@ use crate::query::request::Request;
 use crate::query::request::error::QueryError;
 use crate::query::route::calls::JoinCall;
 use crate::query::run::known_pairs::{
-    AskedLists, KnownPairs, build_join_expansion, build_join_identity, build_requirements,
+    AskedLists, KnownPairs, build_join_expansion, build_join_name, build_requirements,
     format_candidate,
 };
 use hqdl_facts::{ClaimKey, Record};
 use hqdl_model::generate::{StopReason, wait_for_stop};
-use hqdl_spec::Reuse;
 use hqdl_values::Row;
 use hqdl_values::key::{Entity, KeyColumns};
 use hqdl_values::value::Value;
@@ -221,7 +220,7 @@ pub fn ask_about_pairs(
     let mut by_list = questions.by_list;
     loop {
         for chunk in group_into_chunks(by_list.into_values(), asker.chunk_size) {
-            asker.ask_unless_claimed(&chunk)?;
+            asker.ask_unless_claimed(chunk)?;
         }
         let Some(key) = asker.awaited.take() else { break };
         asker.wait_for_release(&key)?;
@@ -263,18 +262,15 @@ impl<'p, 'r> PairAsker<'p, 'r> {
     ) -> Self {
         let join = &asked_lists.join;
         let models = request.choose_models(&build_join_expansion(join, Vec::new()));
-        let choice = &models.choices()[0];
-        // If the answers of any model count, one claim covers all models.
-        let model = if choice.reuse == Reuse::AnyModel { "" } else { &choice.name };
-        let fingerprint = build_join_identity(join, Vec::new()).fingerprint();
-        let rows = (choice.rows as usize).max(1);
+        let rows = (models.choices()[0].rows as usize).max(1);
+        let claim_prefix = build_join_name(join, request);
         Self {
             asked_lists,
             runtime,
             query_run,
             request,
             chunk_size: (CHUNK / rows).max(1) * rows,
-            claim_prefix: format!("join {fingerprint} {model} "),
+            claim_prefix,
             postponed: Vec::new(),
             awaited: None,
             counts: Counts::default(),
@@ -282,11 +278,11 @@ impl<'p, 'r> PairAsker<'p, 'r> {
     }
 
     /// Asks about left values, except those that another run has claimed.
-    fn ask_unless_claimed(&mut self, lookups: &[JoinLookup]) -> Result<(), QueryError> {
+    fn ask_unless_claimed(&mut self, lookups: Vec<JoinLookup>) -> Result<(), QueryError> {
         let key = KeyColumns::new(vec![self.asked_lists.join.left_name.clone()]);
         let claim_key = |(left, ..): &JoinLookup| {
             let entity = key.build_entity(std::slice::from_ref(left));
-            ClaimKey::Name(format!("{}{}", self.claim_prefix, entity.as_str()))
+            ClaimKey::Name(format!("{} {}", self.claim_prefix, entity.as_str()))
         };
         let keys: HashSet<ClaimKey> = lookups.iter().map(claim_key).collect();
         let keys: Vec<ClaimKey> = keys.into_iter().collect();
@@ -294,17 +290,16 @@ impl<'p, 'r> PairAsker<'p, 'r> {
         let claim = self.query_run.runtime.block_on(facts.claim_keys(keys.clone()))?;
         let claimed = keys.iter().zip(claim.granted()).filter(|(_, granted)| **granted);
         let claimed: HashSet<&ClaimKey> = claimed.map(|(key, _)| key).collect();
-        let (own, others): (Vec<&JoinLookup>, Vec<&JoinLookup>) =
-            lookups.iter().partition(|lookup| claimed.contains(&claim_key(lookup)));
+        let (own, others): (Vec<JoinLookup>, Vec<JoinLookup>) =
+            lookups.into_iter().partition(|lookup| claimed.contains(&claim_key(lookup)));
         if let Some(other) = others.first() {
             self.awaited.get_or_insert_with(|| claim_key(other));
         }
         // Another run may have stored answers since the facts were read.
-        let own = own.into_iter().cloned().collect();
         let asked_lists = &mut *self.asked_lists;
         let questions =
             JoinQuestions::answer_known_pairs(asked_lists, own, self.runtime, self.request)?;
-        self.postponed.extend(others.into_iter().cloned());
+        self.postponed.extend(others);
         self.ask_about_lists(questions.by_list)
     }
 
@@ -317,8 +312,8 @@ impl<'p, 'r> PairAsker<'p, 'r> {
         let (mut targets, mut demands, mut asked) = (Vec::new(), Vec::new(), Vec::new());
         for (list, lookups) in by_list {
             self.asked_lists.add_asked_list(&list, request)?;
-            let (n, join) = (targets.len(), &self.asked_lists.join);
-            let partners = PartnerQuestions::new(n, join, list, &lookups, request, counts)?;
+            let (target, join) = (targets.len(), &self.asked_lists.join);
+            let partners = PartnerQuestions::new(target, join, list, &lookups, request, counts)?;
             targets.push(partners.target);
             demands.extend(partners.demands);
             asked.push(lookups.into_iter().zip(partners.entities));
@@ -364,12 +359,12 @@ pub(in crate::query) struct PartnerQuestions {
 }
 
 impl PartnerQuestions {
-    /// Builds the questions; `n` is the index of their expansion among those of the demands.
+    /// Builds the questions; `target` is the index of their expansion among those of the demands.
     ///
     /// # Errors
     /// Returns [`QueryError`] if the facts cannot be read.
     pub fn new(
-        n: usize,
+        target: usize,
         join: &JoinCall,
         list: Vec<String>,
         lookups: &[JoinLookup],
@@ -378,21 +373,21 @@ impl PartnerQuestions {
     ) -> Result<Self, QueryError> {
         let expansion = Arc::new(build_join_expansion(join, list));
         let requirements = build_requirements(&expansion, request)?;
-        let mut target = TargetExpansion::new(expansion, Arc::new(requirements), None);
+        let mut asked = TargetExpansion::new(expansion, Arc::new(requirements), None);
         let mut entities = Vec::new();
         let mut demands = Vec::new();
         for (left, canonical_bytes, _) in lookups {
             let row = || Row { key: vec![left.clone()], context: Vec::new() };
-            let entity = target.intern_entity(canonical_bytes, row);
+            let entity = asked.intern_entity(canonical_bytes, row);
             let facts = request.facts.sync();
-            if *target.look_up_cell(entity, 0, facts, None, counts)? == Cell::Missing {
-                demands.push(Demand::new(n, entity, 0));
+            if *asked.look_up_cell(entity, 0, facts, None, counts)? == Cell::Missing {
+                demands.push(Demand::new(target, entity, 0));
             }
             entities.push(entity);
         }
         demands.sort_by_key(|d| d.entity());
         demands.dedup();
-        Ok(Self { target, entities, demands })
+        Ok(Self { target: asked, entities, demands })
     }
 }
 
@@ -403,14 +398,14 @@ fn group_into_chunks(
     max_size: usize,
 ) -> Vec<Vec<JoinLookup>> {
     let mut chunks: Vec<Vec<JoinLookup>> = Vec::new();
-    for lookups in by_list {
-        for part in lookups.chunks(max_size) {
+    for mut lookups in by_list {
+        while !lookups.is_empty() {
+            let rest = lookups.split_off(lookups.len().min(max_size));
             match chunks.last_mut() {
-                Some(chunk) if chunk.len() + part.len() <= max_size => {
-                    chunk.extend_from_slice(part);
-                }
-                _ => chunks.push(part.to_vec()),
+                Some(chunk) if chunk.len() + lookups.len() <= max_size => chunk.extend(lookups),
+                _ => chunks.push(lookups),
             }
+            lookups = rest;
         }
     }
     chunks
@@ -467,4 +462,40 @@ fn select_most_similar(text: &str, mut list: Vec<String>, max_values: usize) -> 
     list.truncate(max_values);
     list.sort_unstable();
     list
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{JoinLookup, group_into_chunks};
+    use hqdl_values::value::Value;
+
+    /// Returns the left values of each chunk, where each list has this number of left values.
+    fn chunk_numbers(list_sizes: &[i64], max_size: usize) -> Vec<Vec<i64>> {
+        let mut next = 0..;
+        let mut list = |size: &i64| -> Vec<JoinLookup> {
+            let values = next.by_ref().take(*size as usize);
+            values.map(|n| (Value::Integer(n), Vec::new(), Vec::new())).collect()
+        };
+        let lists: Vec<_> = list_sizes.iter().map(&mut list).collect();
+        let number = |lookup: JoinLookup| match lookup.0 {
+            Value::Integer(n) => n,
+            other => panic!("{other:?}"),
+        };
+        let chunks = group_into_chunks(lists.into_iter(), max_size).into_iter();
+        chunks.map(|chunk| chunk.into_iter().map(number).collect()).collect()
+    }
+
+    #[test]
+    fn short_lists_share_a_chunk() {
+        assert_eq!(chunk_numbers(&[2, 1, 2], 3), [vec![0, 1, 2], vec![3, 4]]);
+        // A list that does not fit begins a new chunk.
+        assert_eq!(chunk_numbers(&[2, 2], 3), [vec![0, 1], vec![2, 3]]);
+        assert_eq!(chunk_numbers(&[0, 0], 3), Vec::<Vec<i64>>::new());
+    }
+
+    #[test]
+    fn a_list_longer_than_a_chunk_is_split() {
+        let chunks = [vec![0], vec![1, 2, 3], vec![4, 5, 6], vec![7, 8]];
+        assert_eq!(chunk_numbers(&[1, 7, 1], 3), chunks);
+    }
 }

@@ -11,7 +11,7 @@ use crate::query::request::Request;
 use crate::query::request::error::QueryError;
 use crate::query::route::calls::JoinCall;
 use hqdl_facts::{CellLookup, ExpansionRequirements, Record};
-use hqdl_spec::{Column, Expansion, Task, Type, ValueList};
+use hqdl_spec::{Column, Expansion, Reuse, Task, Type, ValueList};
 use hqdl_values::cell::{Answer, CellValue, State};
 use hqdl_values::key::{ColumnIdentity, Entity, ListHash};
 use hqdl_values::value::Value;
@@ -259,6 +259,15 @@ pub(in crate::query) fn build_requirements(
         refresh.mark_values_missing(&mut requirements, 1);
     }
     Ok(requirements)
+}
+
+/// Returns a name of the join. The answers of joins with the same name count for each other: they ask
+/// the same question, and the same model unless the answers of any model count.
+pub(in crate::query) fn build_join_name(join: &JoinCall, request: &Request<'_>) -> String {
+    let models = request.choose_models(&build_join_expansion(join, Vec::new()));
+    let choice = models.into_only_model();
+    let model = if choice.reuse == Reuse::AnyModel { "" } else { &choice.name };
+    format!("join {} {model}", build_join_identity(join, Vec::new()).fingerprint())
 }
 
 /// Returns the identity that earlier versions used for a list: with the list's hash instead of its
