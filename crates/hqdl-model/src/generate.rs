@@ -32,6 +32,7 @@ use tracing::{Instrument, debug, debug_span, info};
 
 pub use self::answer_format::CsvReplies;
 pub use self::circuit_breaker::CircuitBreaker;
+use self::claim::HeldBatch;
 pub use self::claim::{ClaimedBatches, claim_row_batch};
 pub use self::claimed_by_others::ClaimedByOthers;
 use self::claimed_by_others::{Backlog, execute_step};
@@ -282,7 +283,7 @@ async fn process_batch(
         }
         let claimed = context.claim_batch(row_batch).await?;
         outcome.claimed_by_others.extend(claimed.claimed_by_others.into_iter().map(
-            |(row_batch, first_key)| {
+            |HeldBatch { row_batch, first_key }| {
                 let context = Arc::clone(&context);
                 ClaimedByOthers { context, row_batch, first_key, attempt }
             },

@@ -11,11 +11,18 @@ use hqdl_facts::{CellLookup, CellRequirements, Claim, ClaimKey, Facts, FactsErro
 pub struct ClaimedBatches {
     /// Row batches to request. Their cells stay claimed until this value is dropped.
     pub batches: Vec<RowBatch>,
-    /// Rows with cells that other runs have claimed, and the claim key of the first of these cells.
-    pub(super) claimed_by_others: Vec<(RowBatch, ClaimKey)>,
+    /// Rows with cells that other runs have claimed.
+    pub(super) claimed_by_others: Vec<HeldBatch>,
     /// Number of cells that other runs have answered since they were found missing.
     answered_cells: u64,
     _claim: Claim,
+}
+
+/// Row batch whose cells other runs have claimed.
+pub(super) struct HeldBatch {
+    pub row_batch: RowBatch,
+    /// Claim key of the first cell.
+    pub first_key: ClaimKey,
 }
 
 impl Context {
@@ -87,7 +94,7 @@ pub async fn claim_row_batch(
         .filter_map(|row_batch| {
             let first_key =
                 claim_key_of(row_batch.missing_rows.first()?, row_batch.columns.first()?)?;
-            Some((row_batch, first_key))
+            Some(HeldBatch { row_batch, first_key })
         })
         .collect();
     Ok(ClaimedBatches {

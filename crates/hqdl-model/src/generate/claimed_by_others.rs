@@ -81,7 +81,9 @@ pub(super) async fn execute_step(
     match step {
         NextStep::LookUp(rows) => look_up_rows(&run, rows).await,
         NextStep::Wait(ClaimedByOthers { context, row_batch, first_key, attempt }) => {
-            // The run holds no claim while it waits.
+            // This task holds no cell while it waits. Its run may hold the name of a join's left
+            // value. All runs claim the name before the join's cells, never the other way round, so they
+            // cannot wait for each other.
             tokio::select! {
                 biased;
                 released = run.facts.wait_for_release(&first_key) => released?,
