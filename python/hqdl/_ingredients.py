@@ -275,8 +275,9 @@ def ingredient(
         version: Version of the function. hqdl reuses results of the same version only. By default,
             a hash of the function's own code, without comments. Required for methods, and for
             functions that wrap another one.
-        batch: Number of calls that the function receives at once. Each argument is then a list, and
-            the function returns a list with one result per call.
+        batch: Number of calls that the function receives at once. Each argument is then a list with
+            one item per call (``options`` is a list of lists), and the function returns a list with
+            one result per call.
         threads: Maximum number of threads of a query that run the function at once.
 
     Raises:
@@ -351,11 +352,11 @@ def _read_arguments(name: str, function: Any, kind: str) -> tuple[int, list[str]
         return 2, [parameter.name for parameter in parameters]
     if kind == "alias":
         return 0, []
-    parameters = [parameter for parameter in parameters if parameter.name != _OPTIONS]
     for parameter in parameters:
         if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
             hint = "name each argument: hqdl passes them by keyword"
             raise InputError(f"`{name}` cannot have the argument `{parameter}`", hint)
+    parameters = [parameter for parameter in parameters if parameter.name != _OPTIONS]
     required = [p.default is p.empty for p in parameters]
     if sorted(required, reverse=True) != required:
         hint = "list the arguments with a default last"

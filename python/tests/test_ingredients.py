@@ -476,3 +476,29 @@ def test_a_function_receives_the_options_of_a_call() -> None:
     assert column("SELECT n FROM t WHERE a = {{first()}}") == [1, 4]
     with pytest.raises(hqdl.InputError, match="no argument `option`"):
         column("SELECT {{first(option=('a', 'b'))}}")
+
+    @hqdl.ingredient(batch=50)
+    def nth(text: list[str], options: list[list[str]]) -> list[str]:
+        assert len(text) == len(options)
+        return [max(listed, default="none") for listed in options]
+
+    sql = "SELECT {{nth(t.a, options=('a', 'b'))}} || {{nth(t.a)}} FROM t WHERE n < 3"
+    assert column(sql) == ["bnone", "bnone"]
+
+
+def test_options_are_passed_by_keyword() -> None:
+    def positional(text: str, options: list[str], /) -> str:
+        return text
+
+    def several(text: str, *options: str) -> str:
+        return text
+
+    def named(text: str, **options: str) -> str:
+        return text
+
+    cases: list[tuple[Any, str]] = [
+        (positional, "text"), (several, "options"), (named, "options"),
+    ]
+    for function, argument in cases:
+        with pytest.raises(hqdl.InputError, match=f"cannot have the argument .*{argument}"):
+            hqdl.ingredient(version="1")(function)
