@@ -424,6 +424,17 @@ fn a_query_within_a_query_was_a_run_of_its_own() {
     assert_eq!(stats.lines[0]["runs"], 1, "{}", stats.stdout);
 }
 
+/// A bound belongs to `explain`, also for a call within another one.
+#[test]
+fn a_query_that_was_run_prints_no_bound() {
+    let endpoint = Endpoint::start_answering(kinds);
+    let project = Project::new(&endpoint, HEROES, SPEC);
+    let run = ["query", "--spec", "specs/x.toml", "--meta", NESTED];
+    let ended = project.run_hqdl(&run).expect_exit_code(0);
+    assert!(ended.stderr.contains("What is its kind?"), "{}", ended.stderr);
+    assert!(!ended.stderr.contains("at most"), "{}", ended.stderr);
+}
+
 #[test]
 fn failed_cells_are_requested_again_on_demand() {
     let (endpoint, project) = project();

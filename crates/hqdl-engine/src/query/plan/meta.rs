@@ -40,8 +40,9 @@ impl Engine<'_, '_> {
             for route in &meta.routes {
                 match routes.iter_mut().find(|known| known.call == route.call) {
                     Some(known) => {
-                        let bound = route.bound.unwrap_or_default();
-                        known.bound.get_or_insert_default().merge(&bound);
+                        if let Some(bound) = route.bound {
+                            known.bound.get_or_insert_default().merge(&bound);
+                        }
                     }
                     None => routes.push(route.clone()),
                 }
