@@ -436,6 +436,18 @@ fn a_query_that_was_run_prints_no_bound() {
 }
 
 #[test]
+fn questions_about_different_tables_are_sent_side_by_side() {
+    let (endpoint, project) = project();
+    endpoint.add_fault(Fault::Latency(Duration::from_millis(300)), Frequency::Always);
+    let sql = "SELECT {{LLMMap('Is it so?', hero.name)}}, {{LLMMap('Is it tall?', nick.hero)}},
+                 {{LLMMap('Is it high?', hero.height)}}
+               FROM hero, nick WHERE hero.id = 1 AND nick.hero = 'Hero 2'";
+    query(&project, sql, &[]).expect_exit_code(0);
+    // The first request to an endpoint is sent alone.
+    assert_eq!((endpoint.request_count(), endpoint.most_in_flight()), (3, 2));
+}
+
+#[test]
 fn failed_cells_are_requested_again_on_demand() {
     let (endpoint, project) = project();
     let sql = "SELECT count(*) FROM hero WHERE {{LLMMap('Is it so?', hero.name)}}";
