@@ -1,6 +1,6 @@
 //! Prints failures of commands.
 
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 
 pub use crate::failure::{APPROVAL, BUDGET, Failure, INCOMPLETE, INTERRUPTED, WRONG_INPUT};
@@ -25,7 +25,8 @@ impl Failure {
             Self::Problems(problems) => anstream::eprintln!("{}", problems.render(colour)),
         }
         if as_json {
-            anstream::println!("{}", self.to_json());
+            // If stdout cannot be written, the message on stderr is enough.
+            let _ = writeln!(anstream::stdout(), "{}", self.to_json());
         }
         ExitCode::from(self.exit_code())
     }

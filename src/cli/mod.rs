@@ -31,6 +31,7 @@ mod rows;
 mod score;
 mod session;
 mod status;
+mod stdout;
 mod suggest;
 mod swan;
 mod why;
@@ -288,7 +289,8 @@ fn build_provider_parser() -> impl TypedValueParser<Value = Provider> {
 /// Runs the command line of this process.
 #[must_use]
 pub fn main() -> ExitCode {
-    run_command_line(std::env::args_os())
+    stdout::exit_on_print_errors();
+    stdout::finish(run_command_line(std::env::args_os()))
 }
 
 /// Runs a command line. The first word is the program's name.
@@ -325,7 +327,9 @@ pub fn run_command_line(args: impl IntoIterator<Item = OsString>) -> ExitCode {
                 }
             }
             remove_distant_suggestion(&mut error);
-            let _ = error.print();
+            if let Err(error) = error.print() {
+                return ExitCode::from(stdout::report_write_error(&error));
+            }
             return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(failure::WRONG_INPUT));
         }
     };
@@ -367,9 +371,7 @@ pub fn run_command_line(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut build_command(), "hqdl", &mut script);
-            // A reader such as `head` may close the pipe early.
-            let _ = std::io::Write::write_all(&mut std::io::stdout(), &script);
-            Ok(ExitCode::SUCCESS)
+            Ok(stdout::write_all(&script))
         }
         Command::Man { dir } => std::fs::create_dir_all(&dir)
             .and_then(|()| clap_mangen::generate_to(build_command(), &dir))
@@ -400,6 +402,16 @@ fn suggest_argument(args: &[OsString]) -> Option<String> {
                 .then(|| input::describe_input_file(std::path::Path::new(pair[1])))??;
             Some(advice)
         }),
+        // An option that comes before its command.
+        Some(option) if option.starts_with("--") => {
+            let root = Cli::command();
+            let mut global = root.get_arguments().filter_map(clap::Arg::get_long);
+            if global.any(|name| option.strip_prefix("--") == Some(name)) {
+                return None;
+            }
+            let command = words.iter().find(|word| root.find_subcommand(word).is_some())?;
+            Some(format!("write it after the command: `hqdl {command} {option} …`"))
+        }
         _ => None,
     }
 }

@@ -45,13 +45,7 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => {
             return Ok(ExitCode::SUCCESS);
         }
-        Err(error) => {
-            let reason = crate::format::describe_io_error(&error);
-            return Err(Failure::wrong_input(
-                format!("cannot write the output: {reason}"),
-                "free some space, or write the output to another place",
-            ));
-        }
+        Err(error) => return Err(super::stdout::to_failure(&error)),
     }
     if for_reading && !output_options.quiet {
         anstream::println!();
