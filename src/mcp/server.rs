@@ -11,7 +11,7 @@ use rmcp::model::{
     ResourceContents, ServerCapabilities,
 };
 use rmcp::service::ServiceExt;
-use serde_json::json;
+use serde_json::{Value as Json, json};
 use tokio::sync::{Semaphore, watch};
 
 use super::approval::PendingQuestions;
@@ -20,7 +20,7 @@ use super::connection::{HttpConnection, PlanClient, ToolCall, describe_client};
 use super::context::ServerContext;
 use super::host::{McpHost, WorkPermit};
 use super::resources::{build_prompt, list_prompts, list_resources, read_resource};
-use super::stdin::{FirstByte, LineLimitReader};
+use super::stdin::{FirstByte, MessageReader, RejectedLines, ResponseWriter};
 use super::tools::list_tools;
 use crate::failure::Failure;
 use crate::format::to_single_line;
@@ -85,8 +85,10 @@ pub fn serve_stdio(context: ServerContext) -> Result<(), Failure> {
     runtime.block_on(async {
         let (stdin, stdout) = rmcp::transport::stdio();
         let first_byte = FirstByte::default();
-        let lines = LineLimitReader::new(stdin, first_byte.clone());
-        let running = Box::pin(server.serve((lines, stdout))).await;
+        let rejected = RejectedLines::default();
+        let lines = MessageReader::new(stdin, first_byte.clone(), rejected.clone());
+        let responses = ResponseWriter::new(stdout, rejected);
+        let running = Box::pin(server.serve((lines, responses))).await;
         let running = running.map_err(|_| {
             let reason = match first_byte.get() {
                 None => "no client began the protocol on stdin",
@@ -119,6 +121,44 @@ impl<H: McpHost> McpServer<H> {
         let spec = HttpConnection::find(call).and_then(|connection| connection.spec.clone());
         let opened = tokio::task::spawn_blocking(move || host.open_context(spec.as_deref()));
         opened.await.map_err(|_| Failure::wrong_input("the server ends", ""))?
+    }
+}
+
+/// Returns the reason why the parameters of a method are wrong.
+fn describe_parameter_error(method: &str, params: Option<&Json>) -> String {
+    let required = match method {
+        "tools/call" | "prompts/get" => Some("name"),
+        "resources/read" => Some("uri"),
+        _ => None,
+    };
+    let find = |name: &str| params?.get(name).filter(|value| !value.is_null());
+    let reason = match (params, required, required.and_then(find), find("arguments")) {
+        (None, Some(name), ..) => format!("`params` with `{name}` is missing"),
+        (Some(params), ..) if !params.is_object() => {
+            format!("`params` is {}, expected an object", describe_json_type(params))
+        }
+        (_, Some(name), None, _) => format!("`{name}` is missing"),
+        (_, Some(name), Some(value), _) if !value.is_string() => {
+            format!("`{name}` is {}, expected a text", describe_json_type(value))
+        }
+        (_, _, _, Some(value)) if !value.is_object() => {
+            format!("`arguments` is {}, expected an object", describe_json_type(value))
+        }
+        _ => "a value is missing or has the wrong type; the Model Context Protocol has the schema"
+            .to_owned(),
+    };
+    format!("the parameters of {method} are wrong: {reason}")
+}
+
+/// Returns the type of a JSON value, with its article.
+fn describe_json_type(value: &Json) -> &'static str {
+    match value {
+        Json::Null => "null",
+        Json::Bool(_) => "a boolean",
+        Json::Number(_) => "a number",
+        Json::String(_) => "a text",
+        Json::Array(_) => "a list",
+        Json::Object(_) => "an object",
     }
 }
 
@@ -220,10 +260,7 @@ impl<H: McpHost> ServerHandler for McpServer<H> {
     ) -> Result<CustomResult, ErrorData> {
         let method = to_single_line(&request.method);
         let (code, message) = if METHODS.contains(&&*method) {
-            let message = format!(
-                "the parameters of {method} are missing or wrong: see its schema in the Model Context Protocol"
-            );
-            (ErrorCode::INVALID_PARAMS, message)
+            (ErrorCode::INVALID_PARAMS, describe_parameter_error(&method, request.params.as_ref()))
         } else {
             let all = crate::format::format_name_list("method", METHODS);
             (ErrorCode::METHOD_NOT_FOUND, format!("there is no method {method}; {all}"))

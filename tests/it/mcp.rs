@@ -505,8 +505,20 @@ fn bad_messages_do_not_end_the_server() {
     client.send("{ not json");
     client.send("");
     client.send(&"x".repeat((16 << 20) + 1));
-    let too_long = client.read();
-    assert_eq!(too_long["error"]["code"], -32600, "{too_long}");
+    client.send(r#"{"id":7,"method":"tools/list"}"#);
+    client.send(r#"{"jsonrpc":"2.0","id":8,"method":"tools/call","params":{}}"#);
+    client.send(r#"{"jsonrpc":"2.0","id":9,"method":"tools/call","params":{"name":"query","arguments":"x"}}"#);
+    for (code, id, part) in [
+        (-32700, Json::Null, "the message is not JSON"),
+        (-32600, Json::Null, "longer than 16 MiB"),
+        (-32600, json!(7), "`\"jsonrpc\": \"2.0\"` is missing"),
+        (-32602, json!(8), "`name` is missing"),
+        (-32602, json!(9), "`arguments` is a text, expected an object"),
+    ] {
+        let reply = client.read();
+        assert_eq!((&reply["error"]["code"], &reply["id"]), (&json!(code), &id), "{reply}");
+        assert!(reply["error"]["message"].as_str().unwrap().contains(part), "{reply}");
+    }
     let unknown = client.request("tools/call", json!({ "name": "drop", "arguments": {} }));
     assert_eq!(unknown["error"]["code"], -32602, "{unknown}");
     for (tool, arguments) in [
