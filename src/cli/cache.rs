@@ -83,9 +83,29 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
         if let Command::List { allow_missing: true, .. } = options.command {
             return Ok(ExitCode::SUCCESS);
         }
+        if dir.is_file() {
+            return Err(Failure::wrong_input(
+                format!("{} is a file, but a cache is a directory", dir.display()),
+                "name the directory of a cache with --cache or HQDL_CACHE",
+            ));
+        }
         return Err(Failure::wrong_input(
             format!("there is no cache at {}", dir.display()),
             "check the spelling of --cache or HQDL_CACHE",
+        ));
+    }
+    if let Cache::Server { url, on_status, .. } = &cache
+        // `import` creates the cache.
+        && !matches!(options.command, Command::Import { .. })
+        && !Facts::exist_on_server(url, on_status.clone())?
+    {
+        if let Command::List { allow_missing: true, .. } = options.command {
+            return Ok(ExitCode::SUCCESS);
+        }
+        let url = crate::format::hide_secrets(url);
+        return Err(Failure::wrong_input(
+            format!("there is no cache at {url}"),
+            "a run with this --cache creates it, and so does `hqdl cache import`",
         ));
     }
     let facts = cache.open()?;
@@ -371,6 +391,9 @@ fn import_facts(
         }
         _ => error.into(),
     })?;
+    if count == 0 && !output_options.quiet {
+        anstream::eprintln!("note: {} contains no facts", file.display());
+    }
     if output_options.json {
         anstream::println!("{}", json!({ "imported": count }));
     } else if !output_options.quiet {

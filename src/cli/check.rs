@@ -33,7 +33,7 @@ pub struct Options {
     #[arg(long, value_name = "PATH")]
     db: Option<PathBuf>,
     /// Print the JSON Schema of specs, for editors.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "spec")]
     schema: bool,
 }
 
@@ -116,6 +116,12 @@ fn check_spec(path: &std::path::Path, options: &Options) -> Result<(Problems, St
         let message = "the spec has no expansion, so it fills no table";
         let help = "use it with `hqdl ask`, `hqdl chat` and `hqdl query`, or add an [[expansion]]";
         problems.problems.push(draft.warning_at(&["database".into()], message.to_owned(), help));
+    }
+    let publishes = !spec.expansions.is_empty() && spec.output.is_none();
+    if publishes && let Some(message) = database.find_missing_permission()? {
+        let message = format!("{message}, so a run cannot publish");
+        let help = "docs/reference/postgresql.md lists the permissions that a run needs";
+        problems.problems.push(draft.warning_at(&["database".into(), "url".into()], message, help));
     }
     let mut keys = 0;
     for (n, expansion) in spec.expansions.iter().enumerate() {

@@ -17,7 +17,7 @@ use crate::problem::Problems;
 use crate::query::params::parse_literal;
 use crate::query::{self, Dialect, Param, PlainQuery, QueryError, RefreshScope, Request};
 use crate::session::Session;
-use crate::spec::{Provider, UncheckedSpec};
+use crate::spec::{Provider, UncheckedSpec, is_server};
 use crate::value::Value;
 
 fn build_dialect_parser() -> impl TypedValueParser<Value = Dialect> {
@@ -235,7 +235,9 @@ impl<'o> Input<'o> {
     pub fn to_failure(&self, error: QueryError, no_model: Option<Failure>) -> Failure {
         match (error, no_model) {
             (QueryError::Sql(mut problem), _) => {
-                if let Some(table) = problem.message.strip_prefix("no such table: ")
+                let relation = problem.message.strip_prefix("relation \"");
+                let relation = relation.and_then(|rest| rest.strip_suffix("\" does not exist"));
+                if let Some(table) = problem.message.strip_prefix("no such table: ").or(relation)
                     && self.session.spec.publishes_table(table)
                 {
                     problem.help = Some(self.missing_table_help());
@@ -282,6 +284,16 @@ pub fn open_for_query(
         }
     };
     session::print_warnings(&session.warnings, output_options);
+    if let Some(path) = flags.output.as_deref()
+        && !is_server(path)
+        && find_write_only_output(path).is_none()
+        && !path.exists()
+    {
+        return Err(Failure::wrong_input(
+            format!("--output: there is no file {}", path.display()),
+            "name a copy that `hqdl materialize` has made, or leave the flag out",
+        ));
+    }
     let output = session.spec.output.as_deref();
     let (target, stale) = output::find_expanded_database(&session.database, output)?;
     if stale && !output_options.quiet {

@@ -386,7 +386,7 @@ fn problems_of_a_server_are_reported_before_any_request() {
     fails(
         &project,
         &[&materialize[..], &["--db", &guest]].concat(),
-        &["permission denied", "docs/guides/shared-cache.md"],
+        &["may not create the schema `expanded`", "docs/reference/postgresql.md"],
     );
     let replica = format!("{url}?options=-c%20default_transaction_read_only%3Don");
     // The session is writable, but a replica does not allow writes.

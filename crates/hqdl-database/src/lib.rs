@@ -99,7 +99,7 @@ pub enum StoreError {
     #[error("{} cannot be written", .0.display())]
     ReadOnly(PathBuf),
     /// The disk with the database is full.
-    #[error("the disk with {} is full", .0.display())]
+    #[error("the disk with {} is full", output::published_path(_0).display())]
     DiskFull(PathBuf),
     /// `SQLite` reported another error.
     #[error("{}: {message}", path.display())]
@@ -533,6 +533,15 @@ impl Database {
         row: &mut dyn FnMut(&[ValueRef<'_>]) -> Result<(), E>,
     ) -> Result<(), postgres::query::QueryStop<E>> {
         self.require_server()?.run_query(sql, timeout, columns, row)
+    }
+
+    /// Returns the reason why the role of a server's URL cannot publish; `None` if it can, or if
+    /// the database is a file.
+    ///
+    /// # Errors
+    /// Returns [`StoreError`] if the server cannot be read.
+    pub fn find_missing_permission(&self) -> Result<Option<String>, StoreError> {
+        self.server().map_or(Ok(None), DatabaseServer::find_missing_permission)
     }
 
     /// Returns the server; fails if the database is a file.

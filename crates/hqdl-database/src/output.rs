@@ -330,6 +330,15 @@ pub(super) fn temporary_path(output: &Path) -> PathBuf {
     PathBuf::from(path)
 }
 
+/// Returns the path of the output that a temporary file is for; any other path is unchanged.
+pub(super) fn published_path(path: &Path) -> PathBuf {
+    let published = path.to_str().and_then(|text| {
+        let (output, id) = text.strip_suffix(".part")?.rsplit_once('.')?;
+        id.parse::<u32>().is_ok().then(|| PathBuf::from(output))
+    });
+    published.unwrap_or_else(|| path.to_owned())
+}
+
 /// Creates an empty file and locks it until the result is dropped. `SQLite` treats the file as an
 /// empty database; its own locks are independent of this one.
 pub(super) fn create_locked_file(path: &Path) -> Result<File, StoreError> {

@@ -161,7 +161,12 @@ impl Cache {
         match self {
             Self::Dir { dir: Some(dir), owner_description } => Facts::open(dir, owner_description),
             Self::Dir { dir: None, owner_description } => {
-                Facts::open(&user_cache_dir()?, owner_description)
+                Facts::open(&user_cache_dir()?, owner_description).map_err(|error| match error {
+                    FactsError::File { path, error } => {
+                        FactsError::DefaultDirectory { path, error }
+                    }
+                    other => other,
+                })
             }
             Self::Server { url, owner_description, on_status } => Facts::connect_to_server(
                 url,

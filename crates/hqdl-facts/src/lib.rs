@@ -98,6 +98,14 @@ pub enum FactsError {
         hqdl_values::format::hide_secrets(&_0.to_string_lossy())
     )]
     UnknownUrl(PathBuf),
+    /// The user's default directory cannot be used.
+    #[error("cannot use the default cache {}: {}", path.display(), hqdl_values::format::describe_write_error(path, error))]
+    DefaultDirectory {
+        /// Path of the file or directory.
+        path: PathBuf,
+        /// Error from the operating system.
+        error: std::io::Error,
+    },
     /// The path of the cache is a file.
     #[error("{} is a file, but a cache is a directory", _0.display())]
     NotAFolder(PathBuf),
@@ -196,6 +204,7 @@ impl FactsError {
     pub fn hint(&self) -> &'static str {
         match self {
             Self::NoDirectory(_) => "name one with --cache or HQDL_CACHE",
+            Self::DefaultDirectory { .. } => "name another directory with --cache or HQDL_CACHE",
             Self::Held { .. } => "wait until it ends, or use another cache with --cache",
             Self::Shared { .. } => {
                 "use a directory of a local disk, or `--cache postgres://user@host/database` for many machines"
@@ -328,6 +337,14 @@ impl Facts {
             .map_err(|error| FactsError::File { path: dir.clone(), error })?;
         let store = LocalStore::open(&dir, "hqdl --no-cache")?;
         Ok(Self::from_store(store.into_temporary()))
+    }
+
+    /// Returns whether a server (`postgres://user@host/database`) has facts.
+    ///
+    /// # Errors
+    /// [`FactsError`] if the server cannot be reached or denies access.
+    pub fn exist_on_server(url: &str, on_status: StatusCallback) -> Result<bool, FactsError> {
+        PostgresStore::exists(url, on_status)
     }
 
     /// Opens the facts of a server (`postgres://user@host/database`), and creates them if they are

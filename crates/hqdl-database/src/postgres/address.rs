@@ -84,7 +84,12 @@ impl ServerAddress {
                 || describe_connection_error(&e),
                 |port| format!("the port `{port}` is not a number from 1 to 65535"),
             );
-            reject(reason, "write postgres://user@host:port/database")
+            let hint = if reason.starts_with("unknown option") {
+                "known options: schema, sslmode, sslrootcert, connect_timeout, options"
+            } else {
+                "write postgres://user@host:port/database"
+            };
+            reject(reason, hint)
         })?;
         if config.get_password().is_some() {
             return Err(reject(PASSWORD_IN_URL.into(), PASSWORD_HINT));
@@ -145,7 +150,7 @@ fn create_connector(root_file: Option<&Path>, mode: SslMode) -> Result<MakeRustl
     Ok(MakeRustlsConnect::new(config))
 }
 
-const SSLMODE_HINT: &str = "expected disable, prefer, require or verify-full";
+const SSLMODE_HINT: &str = "expected disable, allow, prefer, require, verify-ca or verify-full";
 const PASSWORD_IN_URL: &str = "the URL contains a password, which other users could read";
 const PASSWORD_HINT: &str = "remove it, and set it in PGPASSWORD or ~/.pgpass";
 

@@ -39,6 +39,19 @@ impl DatabaseServer {
         self.query_one::<Option<i32>>(&select, &[]).map(Option::unwrap_or_default)
     }
 
+    /// Returns the reason why this role cannot publish; `None` if it can.
+    pub(crate) fn find_missing_permission(&self) -> Result<Option<String>, StoreError> {
+        let sql = "SELECT coalesce(
+                     (SELECT pg_catalog.has_schema_privilege(n.oid, 'CREATE')
+                      FROM pg_catalog.pg_namespace AS n WHERE n.nspname = $1),
+                     pg_catalog.has_database_privilege(pg_catalog.current_database(), 'CREATE'))";
+        if self.query_one::<bool>(sql, &[&self.schema])? {
+            return Ok(None);
+        }
+        let user: String = self.query_one("SELECT current_user::text", &[])?;
+        Ok(Some(format!("the role `{user}` may not create tables in the schema `{}`", self.schema)))
+    }
+
     /// Creates or migrates the schema and hqdl's tables in it, within the open transaction.
     pub(super) fn migrate_schema(&self) -> Result<(), StoreError> {
         let schema = sql::quote_name(&self.schema);

@@ -257,29 +257,63 @@ impl DatabaseServer {
             Some(detail) => format!("{}: {}", db_error.message(), detail.replace('\n', "; ")),
             None => db_error.message().to_owned(),
         };
-        let hint = match db_error.code().code() {
-            "28P01" | "28000" => "check the user and the password in PGPASSWORD or ~/.pgpass",
-            "3D000" => "create the database (`createdb`), or correct its name in the URL",
-            "42501" => {
-                "use a role with this permission; docs/guides/shared-cache.md lists the permissions of each"
-            }
-            "25006" => "connect to the primary server; this one is a replica or read-only",
-            "55P03" => {
-                "another session holds a lock: wait until it ends, then run this again; nothing was lost"
-            }
-            "2BP01" => {
-                "the columns of the table have changed: drop the views that depend on it, run this again, then create them again; all answers are kept"
-            }
-            "54000" => {
-                "PostgreSQL cannot index a key of more than 2,704 bytes: choose a shorter key"
-            }
-            code if code.starts_with("42") || code.starts_with("22") => {
-                return StoreError::Statement { url, message };
-            }
-            _ => "check the server, then run this again; all answers are kept",
+        let user = self.address.config.get_user().unwrap_or_default();
+        let (message, hint) = match db_error.code().code() {
+            "28000" if message.contains("pg_hba.conf") => (
+                format!(
+                    "the server does not admit the user `{user}` from this host to this database"
+                ),
+                "its administrator must add an entry to pg_hba.conf",
+            ),
+            "42501" => self.explain_denial(message, user),
+            code => match choose_hint(code) {
+                Some(hint) => (message, hint),
+                None if code.starts_with("42") || code.starts_with("22") => {
+                    return StoreError::Statement { url, message };
+                }
+                None => (message, "check the server, then run this again; all answers are kept"),
+            },
         };
         StoreError::Server { url, message, hint }
     }
+
+    /// Returns the message and the hint for an operation that `user` has no permission for.
+    fn explain_denial(&self, message: String, user: &str) -> (String, &'static str) {
+        let relation = ["table ", "view ", "materialized view "]
+            .iter()
+            .find_map(|kind| message.strip_prefix("permission denied for ")?.strip_prefix(kind));
+        if let Some(name) = relation {
+            let message = format!("{message}: its owner can run GRANT SELECT ON {name} TO {user}");
+            return (message, "docs/reference/postgresql.md lists the permissions of a role");
+        }
+        if message.starts_with("permission denied for database ") {
+            let message =
+                format!("`{user}` may not create the schema `{}`: {message}", self.schema);
+            let hint = "use another role, or let the database's owner create the schema for this one; docs/reference/postgresql.md lists the permissions";
+            return (message, hint);
+        }
+        (
+            message,
+            "use a role with this permission; docs/reference/postgresql.md lists the permissions",
+        )
+    }
+}
+
+/// Returns the hint for an error code of the server.
+fn choose_hint(code: &str) -> Option<&'static str> {
+    Some(match code {
+        "28P01" | "28000" => "check the user and the password in PGPASSWORD or ~/.pgpass",
+        "3D000" => "create the database (`createdb`), or correct its name in the URL",
+        "25006" => "connect to the primary server; this one is a replica or read-only",
+        "55P03" => {
+            "another session holds a lock: wait until it ends, then run this again; nothing was lost"
+        }
+        "2BP01" => {
+            "the columns of the table have changed: drop the views that depend on it, run this again, then create them again; all answers are kept"
+        }
+        "54000" => "PostgreSQL cannot index a key of more than 2,704 bytes: choose a shorter key",
+        _ => return None,
+    })
 }
 
 /// An open transaction, which is rolled back on drop.

@@ -12,6 +12,7 @@ use crate::query::connection::statement::find_name_span;
 use crate::query::explain::explain_nested;
 use crate::query::plan::engine::Engine;
 use crate::query::plan::prepare::ReadQuery;
+use crate::query::read::macros::explain_missing_macro;
 use crate::query::request::Request;
 use crate::query::request::dialect::Dialect;
 use crate::query::request::error::QueryError;
@@ -21,6 +22,7 @@ use hqdl_database::postgres::query::QueryStop;
 use hqdl_database::{Database, StoreError};
 use hqdl_model::generate::StopReason as Ended;
 use hqdl_spec::Catalog;
+use hqdl_sql::blendsql::ingredients::{self, Ingredient};
 use hqdl_sql::blendsql::plan::RuleOutcome;
 use hqdl_sql::blendsql::rules::STORED_COLUMNS;
 use hqdl_values::problem::find_nearest;
@@ -122,11 +124,41 @@ fn explain_rejection(message: &str, sql: &str, database: &Database) -> QueryErro
     let concerns_value = VALUE_ERRORS.iter().any(|part| message.contains(part));
     let help = match nearest {
         Some(nearest) => format!("did you mean `{nearest}`?"),
+        None if message.starts_with("operator does not exist") => {
+            "cast one of the two sides, as in a::text = b".to_owned()
+        }
         None if concerns_value => "correct this value, or leave out rows that have it".to_owned(),
         None => "the server runs the query: write it in PostgreSQL's SQL".to_owned(),
     };
-    let span = name.and_then(|name| find_name_span(sql, name));
+    let span = name.and_then(|name| {
+        let find_text = || sql.find(&format!("'{name}'")).map(|at| at..at + name.len() + 2);
+        find_name_span(sql, name).or_else(find_text)
+    });
+    let span = span.or_else(|| find_operator_span(message, sql));
     QueryError::in_sql(message, span, "", help)
+}
+
+/// Explains an error about a macro, which hqdl expands for `SQLite` only.
+fn explain_unavailable_macro(error: QueryError) -> QueryError {
+    let names = ingredients::list_ingredients().map(Ingredient::name).join(", ");
+    match explain_missing_macro(error, &format!("available there: {names}")) {
+        QueryError::Sql(mut problem) => {
+            problem.message = problem.message.replace("in this dialect", "on PostgreSQL");
+            QueryError::Sql(problem)
+        }
+        other => other,
+    }
+}
+
+/// Returns the span of the operator that a message such as "operator does not exist: integer = text"
+/// names, if the query contains it once.
+fn find_operator_span(message: &str, sql: &str) -> Option<std::ops::Range<usize>> {
+    let operands = message.strip_prefix("operator does not exist: ")?;
+    let is_operator = |word: &&str| !word.contains(|c: char| c.is_alphanumeric());
+    let operator = operands.split_whitespace().find(is_operator)?;
+    let mut found = sql.match_indices(operator);
+    let (at, _) = found.next()?;
+    found.next().is_none().then(|| at..at + operator.len())
 }
 
 /// Runs a query with calls. Without a sink, only explains it.
@@ -136,7 +168,7 @@ pub(in crate::query) fn run_with_calls(
 ) -> Result<Meta, QueryError> {
     check_server_support(request.dialect, &request.params)?;
     let began = Instant::now();
-    let query = ReadQuery::parse(request)?;
+    let query = ReadQuery::parse(request).map_err(explain_unavailable_macro)?;
     let mut engine = Engine::prepare_query(request, query, None, explain_nested)?;
     let (stored_plan, reads) = engine.plan_for_server()?;
     let database = Database::open(request.database)?;

@@ -93,21 +93,24 @@ pub(super) struct Server {
 fn read_lease() -> Result<Duration, String> {
     let Some(text) = std::env::var_os(LEASE_VARIABLE) else { return Ok(LEASE) };
     let text = text.to_string_lossy();
-    let seconds = text.trim().parse::<f64>().ok().filter(|seconds| seconds.is_finite());
+    let seconds = text.trim().parse::<f64>().ok().filter(|seconds| *seconds > 0.0);
     seconds
         .and_then(|seconds| Duration::try_from_secs_f64(seconds.max(1.0)).ok())
-        .ok_or_else(|| format!("{LEASE_VARIABLE} is not a number of seconds: `{text}`"))
+        .ok_or_else(|| format!("{LEASE_VARIABLE} is not a number of seconds above 0: `{text}`"))
 }
 
 impl PostgresStore {
-    /// Opens the cache on a server, and creates it if it does not exist. `dir` is the folder for
-    /// local files; `holder` describes this process to other processes.
-    pub(super) fn open(
+    /// Returns whether a server has a cache.
+    pub(super) fn exists(url: &str, on_status: StatusCallback) -> Result<bool, FactsError> {
+        let (link, _) = Self::connect(url, on_status)?;
+        link.block_on(schema::exists(&link))
+    }
+
+    /// Connects to a server. Returns the connections and the length of the lease.
+    fn connect(
         url: &str,
-        dir: &Path,
-        holder: &str,
         on_status: StatusCallback,
-    ) -> Result<Self, FactsError> {
+    ) -> Result<(ConnectionPool, Duration), FactsError> {
         let address = ServerAddress::parse(url)?;
         if address.schema.is_some() {
             return Err(FactsError::Refused {
@@ -122,7 +125,18 @@ impl PostgresStore {
             hint: "set HQDL_LEASE to a number of seconds, such as 90, or unset it",
         })?;
         // A process must stop retrying while it still owns its lease.
-        let link = ConnectionPool::new(address, on_status, lease * 5 / 6)?;
+        Ok((ConnectionPool::new(address, on_status, lease * 5 / 6)?, lease))
+    }
+
+    /// Opens the cache on a server, and creates it if it does not exist. `dir` is the folder for
+    /// local files; `holder` describes this process to other processes.
+    pub(super) fn open(
+        url: &str,
+        dir: &Path,
+        holder: &str,
+        on_status: StatusCallback,
+    ) -> Result<Self, FactsError> {
+        let (link, lease) = Self::connect(url, on_status)?;
         link.block_on(schema::migrate(&link))?;
         let cache = link.block_on(answers::read_cache_id(&link))?;
         let dir = dir.join(&cache);
