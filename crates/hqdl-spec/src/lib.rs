@@ -42,7 +42,7 @@ pub use media::{MediaColumn, MediaFiles, MediaKind};
 pub use parameters::{ModelParameters, SERVICE_TIER, format_parameters};
 pub use price_book::{BookEntry, PriceBook};
 pub use provider::Provider;
-pub use unchecked::{ReadError, UncheckedSpec};
+pub use unchecked::{ReadError, UncheckedSpec, is_sqlite_file};
 pub use word_decisions::WordDecisions;
 
 use hqdl_values::cell::{CellValue, State};

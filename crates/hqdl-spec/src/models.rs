@@ -364,6 +364,9 @@ fn warn_about_low_price(
     }
 }
 
+/// Largest plausible multiplier of a price.
+const MAX_FACTOR: f64 = 5.0;
+
 /// Checks that no price is negative or infinite.
 fn check_prices(check: &mut SpecCheck<'_>, path: &[Step], price: &PriceTable) {
     let mut prices = vec![
@@ -383,6 +386,17 @@ fn check_prices(check: &mut SpecCheck<'_>, path: &[Step], price: &PriceTable) {
             (vec!["above", "cached_input"], above.cached_input),
             (vec!["above", "cache_write"], above.cache_write),
         ]);
+    }
+    for (name, factor) in [("batch", price.batch), ("service_tier", price.service_tier)] {
+        if let Some(factor) = factor.filter(|factor| *factor > MAX_FACTOR) {
+            let message = format!("`{name}` multiplies the price by {factor}");
+            let path = join_path(path, &[name.into()]);
+            check.add_warning(
+                &path,
+                &message,
+                "write a multiplier, such as 0.5 for half the price",
+            );
+        }
     }
     for (fields, usd) in prices {
         if !usd.is_none_or(|usd| usd >= 0.0 && usd.is_finite()) {

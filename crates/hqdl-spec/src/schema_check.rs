@@ -41,11 +41,13 @@ impl From<usize> for Step {
 const UNQUOTED: &str = "string values must be quoted";
 
 /// Fragments of the TOML parser's messages, with their replacements in hqdl's messages.
-const TOML_MESSAGES: [(&str, &str); 10] = [
+const TOML_MESSAGES: [(&str, &str); 12] = [
     ("unclosed table", "the name of a table has no closing bracket"),
     (UNQUOTED, "a value is missing, or a text is not in quotes"),
     ("invalid basic string", "a text has no closing quote"),
     ("invalid literal string", "a text has no closing quote"),
+    ("unclosed array", "a list has no closing bracket"),
+    ("invalid boolean", "this boolean is neither `true` nor `false`"),
     ("missing comma between array", "a list has no closing bracket, or a comma is missing"),
     ("invalid multi-line", "a text in three quotes has no closing quotes"),
     (
@@ -428,6 +430,16 @@ impl<'s> SchemaWalk<'s> {
         if let (DeValue::Table(_), [Step::Field(field)]) = (value, &self.path[..]) {
             return Some(format!("write `[[{field}]]`"));
         }
+        if let (DeValue::Table(_), Some(Step::Field(field))) = (value, self.path.last())
+            && LIST_TABLES.contains(&field.as_str())
+        {
+            return Some(format!("write `[{}]`", self.table_header()));
+        }
+        if let (DeValue::String(path), [Step::Field(field)]) = (value, &self.path[..])
+            && field == "database"
+        {
+            return Some(format!("write `[database]` and, on the next line, `path = {path:?}`"));
+        }
         let is_table = |branch: &&&Json| list_type_names(branch).contains(&"object");
         if let (DeValue::Array(items), [Step::Field(field)]) = (value, &self.path[..])
             && branches.iter().any(|branch| is_table(&branch))
@@ -541,6 +553,18 @@ fn describe_common_mistake(error: &toml::de::Error, text: &str) -> Option<Proble
         let help = format!("move it below the [[{name}]] that it belongs to");
         return Some(problem(message, at..at + header.len(), help));
     }
+    // The parser reports the rest of a text that continues on the next line as a key.
+    if error.message().contains("key with no value")
+        && let before = text[..start].trim_end_matches('\n')
+        && let previous = before.rfind('\n').map_or(0, |n| n + 1)
+        && before[previous..].matches('"').count() % 2 == 1
+        && !before.contains("\"\"\"")
+        && let Some(quote) = before.rfind('"')
+    {
+        let message = "this is not TOML: a text has no closing quote".to_owned();
+        let help = "close it on this line; a text of several lines needs three quotes on each side";
+        return Some(problem(message, quote..quote + 1, help.to_owned()));
+    }
     if let Some((at, number)) = find_decimal_comma(line) {
         let span = start + at..start + at + number.len();
         let help = format!("write decimals with a point: {}", number.replace(',', "."));
@@ -605,6 +629,15 @@ fn suggest_toml_fix(error: &toml::de::Error, text: &str) -> String {
     let start = text.get(..span.start).and_then(|before| before.rfind('\n')).map_or(0, |n| n + 1);
     let line = text.get(start..).and_then(|rest| rest.lines().next()).unwrap_or_default().trim();
     let is_list = text.get(span).is_some_and(|name| LIST_TABLES.contains(&name));
+    if error.message().contains("invalid boolean") {
+        return "write `true` or `false` in lower case".to_owned();
+    }
+    if error.message().contains("unclosed array") {
+        return "close the list with `]`".to_owned();
+    }
+    if error.message().contains("missing comma between array") {
+        return "close the list with `]`, and write a comma between its values".to_owned();
+    }
     if error.message() == "duplicate key" && is_list && line.starts_with("[[") {
         return format!("write `{line}` for each entry of the list: it has two brackets");
     }

@@ -71,10 +71,27 @@ fn mask_url(url: &str) -> String {
         shown.replace_range(password.clone(), &"*".repeat(password.len()));
     }
     if let Some(mark) = shown.find('?') {
-        let parameters = mark + 1..shown.len();
-        shown.replace_range(parameters.clone(), &"*".repeat(parameters.len()));
+        let masked = mask_parameters(&shown[mark + 1..]);
+        shown.replace_range(mark + 1.., &masked);
     }
     shown
+}
+
+/// Placeholders in the URL of a search, which are no secrets.
+const PLACEHOLDERS: [&str; 2] = ["{query}", "{key}"];
+
+/// Replaces the parameters of a URL with asterisks, except the placeholders of a search.
+fn mask_parameters(parameters: &str) -> String {
+    let mut masked = String::with_capacity(parameters.len());
+    let mut rest = parameters;
+    while let Some((at, placeholder)) =
+        PLACEHOLDERS.iter().filter_map(|p| Some((rest.find(p)?, p))).min()
+    {
+        masked.push_str(&"*".repeat(at));
+        masked.push_str(placeholder);
+        rest = &rest[at + placeholder.len()..];
+    }
+    masked + &"*".repeat(rest.len())
 }
 
 /// Replaces every key in a text with asterisks of the same length.

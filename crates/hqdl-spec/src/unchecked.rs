@@ -58,14 +58,9 @@ impl ReadError {
     /// if possible.
     fn from_unreadable_file(path: &Path, error: std::io::Error) -> Self {
         let path = path.to_owned();
-        let is_database = || {
-            let mut magic = [0; 16];
-            let read = std::fs::File::open(&path).and_then(|mut f| f.read_exact(&mut magic));
-            read.is_ok() && magic.starts_with(b"SQLite format 3")
-        };
         match error.kind() {
             std::io::ErrorKind::IsADirectory => Self::Directory(path),
-            std::io::ErrorKind::InvalidData if is_database() => Self::Database(path),
+            std::io::ErrorKind::InvalidData if is_sqlite_file(&path) => Self::Database(path),
             std::io::ErrorKind::InvalidData => Self::NotText(path),
             _ => Self::File { path, error },
         }
@@ -447,6 +442,13 @@ impl UncheckedSpec {
             );
         }
         let mut problems = check.problems;
+        // If `database` is not a table, the rest of the spec is in no table either.
+        let is_no_table = |(path, problem): &&(schema_check::Path, Problem)| {
+            path[..] == [Step::from("database")] && problem.message.starts_with("`database` is ")
+        };
+        if let Some((_, problem)) = self.schema_problems.iter().find(is_no_table) {
+            problems = vec![problem.clone()];
+        }
         problems.sort_by_key(|p| p.span.as_ref().map_or(0, |s| s.start));
         let has_errors = problems.iter().any(|p| p.severity == Severity::Error);
         let problems = self.add_source_text(problems);
@@ -634,6 +636,9 @@ fn simplify_path(path: &Path) -> PathBuf {
             other => simplified.push(other),
         }
     }
+    if simplified.as_os_str().is_empty() {
+        return PathBuf::from(".");
+    }
     let parent_directory = |p: &Path| {
         let parent = p.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
         parent.canonicalize().ok()
@@ -645,4 +650,12 @@ fn simplify_path(path: &Path) -> PathBuf {
     } else {
         path.to_owned()
     }
+}
+
+/// Returns whether a file begins like a `SQLite` database.
+#[must_use]
+pub fn is_sqlite_file(path: &Path) -> bool {
+    let mut magic = [0; 16];
+    let read = std::fs::File::open(path).and_then(|mut file| file.read_exact(&mut magic));
+    read.is_ok() && magic.starts_with(b"SQLite format 3")
 }

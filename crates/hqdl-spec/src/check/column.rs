@@ -182,8 +182,12 @@ impl SpecCheck<'_> {
         c: &ColumnTable,
         values: Option<&ValueList>,
     ) -> BTreeMap<String, String> {
-        let from_file = match &c.aliases {
-            Some(AliasesField::File(file)) => format!("{}: ", self.folder.join(file).display()),
+        let locate = |alias: &str| match &c.aliases {
+            Some(AliasesField::File(file)) => {
+                let path = self.folder.join(file);
+                let line = find_alias_line(&path, alias);
+                format!("{}, line {line}: ", path.display())
+            }
             _ => String::new(),
         };
         let entries = match &c.aliases {
@@ -212,11 +216,15 @@ impl SpecCheck<'_> {
                 None => text != value && meant.contains(&text.trim().to_lowercase()),
             };
             if values.is_some() && !is_unchecked && !is_value(&value) {
-                let message =
-                    format!("{from_file}\"{value}\" is not in the value list of `{}`", c.name);
+                let message = format!(
+                    "{}\"{value}\" is not in the value list of `{}`",
+                    locate(&alias),
+                    c.name
+                );
                 self.add_error(path, &message, "an alias must map to a value in the list", "");
             } else if values.is_none() && Checker::parse_value(c.kind, &value).is_none() {
-                let message = format!("{from_file}\"{value}\" is not of type {}", c.kind.name());
+                let message =
+                    format!("{}\"{value}\" is not of type {}", locate(&alias), c.kind.name());
                 self.add_error(
                     path,
                     &message,
@@ -333,6 +341,18 @@ impl SpecCheck<'_> {
         };
         let open = c.open.or(open).unwrap_or(false);
         let mut seen = HashSet::new();
+        let is_literal = !matches!(field, ValuesField::Table(table) if table.sql.is_some());
+        let texts: Vec<String> = literals.iter().map(ToString::to_string).collect();
+        let mut listed = HashSet::new();
+        let repeated = texts.iter().find(|text| !listed.insert(text.as_str()));
+        if let Some(text) = repeated.filter(|_| is_literal) {
+            let message = format!("the value list of `{}` contains \"{text}\" twice", c.name);
+            self.add_warning(path, &message, "remove one of them");
+        }
+        if is_literal && texts.iter().any(|text| text.trim().is_empty()) {
+            let message = format!("the value list of `{}` contains an empty text", c.name);
+            self.add_error(path, &message, "a cell without a value is NULL", "remove it");
+        }
         let values: Vec<String> = literals
             .iter()
             .filter_map(|v| v.to_text().map(std::borrow::Cow::into_owned))
@@ -538,4 +558,12 @@ fn build_binding_probe(e: &ExpansionTable, c: &ColumnTable, sql: &str) -> String
         expression = expression.replace(slot, "(NULL)");
     }
     format!("SELECT ({expression}) FROM (SELECT {}) AS answers", row.join(", "))
+}
+
+/// Returns the line of a CSV file that contains an alias.
+fn find_alias_line(path: &Path, alias: &str) -> u64 {
+    let records = csv::Reader::from_path(path).map(csv::Reader::into_records);
+    let mut found = records.into_iter().flatten().flatten();
+    let found = found.find(|record| record.get(0) == Some(alias));
+    found.and_then(|record| Some(record.position()?.line())).unwrap_or(1)
 }

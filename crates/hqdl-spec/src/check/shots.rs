@@ -8,6 +8,7 @@ use crate::file::{ExpansionTable, ShotCell, ShotsField, ShotsTable};
 use crate::literal::Literal;
 use crate::schema_check::Step;
 use crate::{Column, Shot};
+use hqdl_values::Type;
 use hqdl_values::cell::{CellValue, State};
 use hqdl_values::value::Value;
 
@@ -85,6 +86,18 @@ impl SpecCheck<'_> {
                 return Vec::new();
             }
         };
+        let is_selected = |column: &Column| {
+            let many = column.many.as_ref().map(|many| &many.column);
+            names.iter().any(|name| {
+                name.eq_ignore_ascii_case(&column.name)
+                    || many.is_some_and(|many| name.eq_ignore_ascii_case(many))
+            })
+        };
+        if let Some(first) = columns.first().filter(|_| !columns.iter().any(is_selected)) {
+            let help = format!("also return a column to fill, such as `{}`", first.name);
+            self.add_warning(path, "the SELECT of the shots returns no column to fill", &help);
+            return Vec::new();
+        }
         match self.catalog.select_rows(sql, limit) {
             Err(message) => {
                 self.add_error(
@@ -190,21 +203,37 @@ impl SpecCheck<'_> {
                     if answer.state == State::NotInList {
                         "not in the value list"
                     } else {
-                        "not a valid answer"
+                        describe_expected_value(column.kind)
                     },
                     "shots must be valid answers, because the model imitates them",
                 );
                 cells.push(CellValue::Nothing);
             }
         }
-        if !has_cell {
-            self.add_warning(path, "a shot shows no column", "add the values of some columns");
+        // The rows of a SELECT have the same position.
+        if !has_cell && self.problems.last().is_none_or(|last| last.message != NO_SHOWN_COLUMN) {
+            self.add_warning(path, NO_SHOWN_COLUMN, "add the values of some columns");
         }
         Some(Shot {
             key: e.key.iter().map(find_scalar).collect(),
             context: e.context.iter().map(find_scalar).collect(),
             cells,
         })
+    }
+}
+
+/// Warning about a shot without a value.
+const NO_SHOWN_COLUMN: &str = "a shot shows no column";
+
+/// Returns the label of a value that is not a valid answer of a column of this type.
+fn describe_expected_value(kind: Type) -> &'static str {
+    match kind {
+        Type::Integer => "expected a whole number",
+        Type::Real => "expected a number",
+        Type::Boolean => "expected true or false",
+        Type::Date => "expected a date, such as \"1999-12-31\"",
+        Type::Url => "expected an absolute URL",
+        Type::Text => "not a valid answer",
     }
 }
 

@@ -238,6 +238,16 @@ pub fn has_value_after_column(spec: &Spec, table: &str, words: &[String]) -> boo
     words.len() == key_parts + 2 && expansion.find_column(&words[key_parts]).is_some()
 }
 
+/// Returns true if `words` consists of a key and a column of a table, without a value.
+#[must_use]
+pub fn lacks_value(spec: &Spec, table: &str, words: &[String]) -> bool {
+    let Some(expansion) = spec.expansions.iter().find(|e| creates_table(e, table)) else {
+        return false;
+    };
+    let key_parts = expansion.key.names().len();
+    words.len() == key_parts + 1 && expansion.find_column(&words[key_parts]).is_some()
+}
+
 /// Checks a new value of a column. Returns the reason if the column does not allow it.
 fn check_value(column: &Column, value: &str) -> Option<OverrideEditError> {
     let checker = Checker::new(column);

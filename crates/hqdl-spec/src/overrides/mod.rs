@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 use self::edit::identify_cell;
 pub use self::edit::{
     OverrideEditError, check_no_value, find_override_errors, has_value_after_column, is_same_cell,
-    remove_override, set_override,
+    lacks_value, remove_override, set_override,
 };
 use crate::checker::Checker;
 use crate::{Expansion, Spec};
