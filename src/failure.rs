@@ -258,9 +258,12 @@ pub fn describe_stop(why: &StopReason) -> (String, String, u8) {
         }
         StopReason::Endpoint(ModelError::Refused { status, message, .. }) => {
             let hint = match status {
+                401 | 403 if message.contains("(embeddings of `") => "name the variable of a key for this endpoint in `api_key_env` of [embeddings]; all answers are kept",
+                _ if message.contains("(embeddings of `") => "check `model` and `base_url` in [embeddings]; all answers are kept",
                 403 => "check that this account and key may use the model from here (permissions, region); a key comes from the variable in --api-key-env (`api_key_env` in [model]); all answers are kept",
                 401 if message.contains("neither --api-key-env") => "export a key of this endpoint in an environment variable, and name the variable with --api-key-env (`api_key_env` in [model]); all answers are kept",
                 401 if message.contains("hqdl sent no key") => "export that variable with a key of this endpoint; all answers are kept",
+                401 if !message.contains("hqdl sent the key") => "name the environment variable of a key for this endpoint with --api-key-env (`api_key_env` in [model]); all answers are kept",
                 401 => "set that variable to a key of this endpoint, or name another variable with --api-key-env (`api_key_env` in [model]); all answers are kept",
                 404 => "check `base_url`, which often ends in /v1, and the model's `name`, and with --batch that the endpoint has a Batch API; all answers are kept",
                 405 | 410 | 501 => "check that `base_url` is the address of the API, which often ends in /v1, and that `provider` names the API; all answers are kept",
@@ -308,6 +311,8 @@ pub fn describe_stop(why: &StopReason) -> (String, String, u8) {
                 "the endpoint has a problem: retry later"
             } else if text.contains(" sent a reply that ends too early") {
                 "retry; if it happens again, check the server, or a proxy between"
+            } else if text.contains(" sent a") && text.contains("(embeddings of `") {
+                "check `model` and `base_url` in [embeddings]"
             } else if text.contains(" sent a") {
                 "check that `base_url` is the address of the API, which often ends in /v1, and that `provider` names the API"
             } else {
@@ -480,10 +485,9 @@ impl From<MaterializeError> for Failure {
                     nearest.as_ref().map_or(list, |nearest| format!("did you mean `{nearest}`?"));
                 Self::wrong_input(error.to_string(), hint)
             }
-            MaterializeError::InvalidWhere(_) => Self::wrong_input(
-                error.to_string(),
-                "write an SQL condition on columns of the source, such as \"height_cm > 200\"",
-            ),
+            MaterializeError::InvalidWhere { ref hint, .. } => {
+                Self::wrong_input(error.to_string(), hint.as_str())
+            }
             MaterializeError::NoEvidence => {
                 Self::wrong_input(error.to_string(), "leave the flag out")
             }

@@ -96,6 +96,12 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
     // If no other step is requested, naming a model implies `--ask-model`.
     let has_step = options.ask_me || options.report || options.apply || options.truth.is_some();
     let asks_model = options.ask_model || !has_step && options.flags.model.is_some();
+    if options.budget.is_some() && !asks_model {
+        return Err(Failure::wrong_input(
+            "--budget has no effect without --ask-model",
+            "remove --budget, or pass --ask-model --model NAME",
+        ));
+    }
     let is_fill =
         options.ask_me || asks_model || options.report || options.apply || options.truth.is_some();
     if !is_fill {
@@ -119,7 +125,7 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
             );
         }
     } else if asks_model {
-        let filled = ask_other_model(options, n, &mut audit, output_options)?;
+        let filled = ask_other_model(options, &session, n, &mut audit, output_options)?;
         let file = sheet_path(&session.spec, expansion);
         let what = format!("filled {}", format_count(filled, "cell"));
         report_step(output_options, "filled", &what, filled, &file);
@@ -128,6 +134,12 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
         let file = session.spec.overrides_path();
         let what = format!("wrote {}", format_count(applied, "override"));
         report_step(output_options, "applied", &what, applied, &file);
+        if applied == 0 && !output_options.quiet {
+            anstream::eprintln!(
+                "note: no truth in {} differs from its answer: fill in `truth` first",
+                sheet_path(&session.spec, expansion).display()
+            );
+        }
     } else {
         ask_person(&session, expansion, &mut audit)?;
     }
@@ -148,6 +160,7 @@ fn open_session(options: &Options) -> Result<Session, Failure> {
 /// Asks another model about the sampled rows, and writes its answers into the sheet.
 fn ask_other_model(
     options: &Options,
+    audited: &Session,
     expansion: usize,
     audit: &mut Audit,
     output_options: OutputOptions,
@@ -166,13 +179,14 @@ fn ask_other_model(
     })?;
     let flags =
         ModelFlags { output: Some(directory.join("expanded.sqlite")), ..options.flags.clone() };
-    let filled = fill_from_model(options, &flags, expansion, audit, output_options);
+    let filled = fill_from_model(options, audited, &flags, expansion, audit, output_options);
     let _ = std::fs::remove_dir_all(&directory);
     filled
 }
 
 fn fill_from_model(
     options: &Options,
+    audited: &Session,
     flags: &ModelFlags,
     expansion: usize,
     audit: &mut Audit,
@@ -193,6 +207,19 @@ fn fill_from_model(
     let materializer =
         session.new_materializer(session.connect_model()?, &selection, RunMode::Live)?;
     let name = materializer.model_name().to_owned();
+    if audit.is_answered_by(&open_published_database(audited)?, &expansion, &name)? {
+        return Err(Failure::wrong_input(
+            format!(
+                "{} gave the audited answers",
+                options
+                    .flags
+                    .model
+                    .as_ref()
+                    .map_or_else(|| "this model".to_owned(), |model| format!("--model {model}"))
+            ),
+            "name another model",
+        ));
+    }
     let mut report = materializer.materialize(&command, &listener, &interrupt)?;
     drop(materializer);
     progress.finish();
@@ -230,22 +257,21 @@ fn find_expansion<'s>(
     if found.iter().filter(|e| has_audit(e)).count() == 1 && columns.is_empty() {
         found.retain(has_audit);
     }
+    let all: Vec<&str> =
+        expansions.iter().flat_map(|e| &e.columns).map(|c| c.name.as_str()).collect();
+    let unknown = columns.iter().find(|c| !all.iter().any(|a| a.eq_ignore_ascii_case(c)));
     match found.as_slice() {
         [only] => Ok(**only),
         [] => Err(Failure::wrong_input(
-            match columns {
-                [column] => format!("--columns: no expansion has a column `{column}`"),
-                _ => format!("--columns: no expansion has the columns {}", columns.join(", ")),
-            },
-            {
-                let all = expansions.iter().flat_map(|e| &e.columns).map(|c| c.name.as_str());
-                let all: Vec<&str> = all.collect();
-                let unknown =
-                    columns.iter().find(|c| !all.iter().any(|a| a.eq_ignore_ascii_case(c)));
-                match unknown.and_then(|name| find_nearest(name, all.iter().copied())) {
-                    Some(nearest) => format!("did you mean `{nearest}`?"),
-                    None => format!("name columns of one expansion: {}", all.join(", ")),
+            match unknown {
+                Some(name) => format!("--columns: no expansion has a column `{name}`"),
+                None => {
+                    format!("--columns: no single expansion has the columns {}", columns.join(", "))
                 }
+            },
+            match unknown.and_then(|name| find_nearest(name, all.iter().copied())) {
+                Some(nearest) => format!("did you mean `{nearest}`?"),
+                None => format!("name columns of one expansion: {}", all.join(", ")),
             },
         )),
         _ => Err(Failure::wrong_input(

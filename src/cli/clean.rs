@@ -43,6 +43,8 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
         );
     } else if output_options.quiet {
         // Print nothing.
+    } else if !is_server(&cleaned.path) && !cleaned.path.exists() && !cleaned.removed_file {
+        anstream::println!("{path} does not exist: nothing to remove");
     } else if cleaned.removed_file {
         anstream::println!("removed {path}, the copy that hqdl made");
     } else if cleaned.objects.is_empty() {

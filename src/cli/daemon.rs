@@ -101,7 +101,7 @@ struct ClientFlags {
     client_requests: u32,
     /// Maximum number of requests that one client may send at once, even if they exceed
     /// --client-requests.
-    #[arg(long, value_name = "N", default_value_t = 100, allow_hyphen_values = true, value_parser = super::parse_whole_number::<u32>)]
+    #[arg(long, value_name = "N", default_value_t = 100, allow_hyphen_values = true, value_parser = super::parse_count::<u32>)]
     client_burst: u32,
     /// Maximum number of event streams and POST requests (queries, plans, runs) that one client may
     /// have open at once. 0 means no limit.

@@ -14,7 +14,7 @@ use crate::format::{format_cost, format_count, format_thousands, format_usd_boun
 use crate::generate::Event;
 use crate::materialize::{ExportResult, Report, RunMode, Selection, UnansweredFile};
 use crate::model;
-use crate::spec::{ModelSettings, Provider, Spec};
+use crate::spec::{ModelSettings, Provider, Spec, is_server};
 
 /// Maximum number of restarts of a run whose database is replaced while it runs.
 const MAX_RESTARTS: usize = 3;
@@ -328,8 +328,13 @@ fn print_summary(report: &Report, spec: &Spec, flags: &[String], seconds: f64) {
             std::iter::once(e.name.as_str()).chain(many)
         })
         .collect();
-    let verb = if report.published { "published" } else { "unchanged" };
-    anstream::println!("{verb}  {} in {}", tables.join(", "), report.target.display());
+    let is_there = is_server(&report.target) || report.target.exists();
+    let verb = match report.published {
+        true => "published ",
+        false if is_there => "unchanged ",
+        false => "not published:",
+    };
+    anstream::println!("{verb} {} in {}", tables.join(", "), report.target.display());
     let mut states: Vec<String> = State::ALL
         .iter()
         .filter(|s| report.cells.get(**s) > 0)

@@ -69,6 +69,12 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
                 }
             };
             let Session { spec, database, .. } = open_spec(spec)?;
+            if !*unknown && overrides::lacks_value(&spec, table, words) {
+                return Err(Failure::wrong_input(
+                    format!("the value of `{value}` is missing"),
+                    "write KEY… COLUMN VALUE, or KEY… COLUMN --unknown",
+                ));
+            }
             if *unknown {
                 if overrides::has_value_after_column(&spec, table, words) {
                     let value = words.last().map_or("", String::as_str);
@@ -91,7 +97,7 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
             };
             let spec = &open_spec(spec)?.spec;
             overrides::remove_override(spec, table, key, column)?;
-            Ok(report_change(output_options, "unset", "taken back", &spec.overrides_path()))
+            Ok(report_change(output_options, "unset", "removed from", &spec.overrides_path()))
         }
         Command::List { spec } => {
             let path = UncheckedSpec::read(spec)?.path().with_extension("overrides.csv");
@@ -127,10 +133,7 @@ fn report_change(
     if output_options.json {
         anstream::println!("{}", json!({ "event": event, "file": path.display().to_string() }));
     } else if !output_options.quiet {
-        anstream::eprintln!(
-            "{what} in {}; the next `hqdl materialize` publishes it",
-            path.display()
-        );
+        anstream::eprintln!("{what} {}; the next `hqdl materialize` publishes it", path.display());
     }
     ExitCode::SUCCESS
 }

@@ -51,6 +51,14 @@ impl PrintedFailures {
     }
 }
 
+/// Adds advice to the message about a prompt that is too long for the model.
+fn add_length_advice(message: &str, advice: &str) -> String {
+    match message.starts_with("the prompt is too long") {
+        true => format!("{message} ({advice}, or use another model)"),
+        false => message.to_owned(),
+    }
+}
+
 impl Progress {
     /// Returns a progress display and the listener that updates it.
     pub fn new(output_options: OutputOptions) -> (Self, Listener) {
@@ -116,7 +124,8 @@ impl Progress {
                         .unwrap_or_else(PoisonError::into_inner)
                         .record_if_new(message) =>
             {
-                anstream::eprintln!("failed: {message}");
+                let advice = "select fewer rows, or lower `context_tokens` in [limits]";
+                anstream::eprintln!("failed: {}", add_length_advice(message, advice));
             }
             Event::Warning(message) if !output_options.quiet => {
                 anstream::eprintln!("note: {message}");
@@ -230,6 +239,8 @@ fn show_event(
             if output_options.json {
                 anstream::println!("{}", event.to_json());
             } else if !output_options.quiet && is_new {
+                let advice = "show it fewer columns, less `context` or less `evidence`";
+                let message = add_length_advice(message, advice);
                 bar.suspend(|| anstream::eprintln!("failed: {message}"));
             }
         }

@@ -75,6 +75,19 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
             "note: ignored columns that belong to no expansion of this file: {names}"
         );
     }
+    let absent: u64 = scores
+        .iter()
+        .filter_map(|score| score.states.get(truth::ABSENT))
+        .map(|share| share.total)
+        .max()
+        .unwrap_or_default();
+    if absent > 0 && !output_options.quiet {
+        anstream::eprintln!(
+            "note: no row is published for {} of {}, so their cells count as wrong: check the keys",
+            crate::format::format_count(absent, "line"),
+            options.truth.display()
+        );
+    }
     anstream::println!("{}", build_summary_table(&scores));
     for score in &scores {
         print_column(score, options.differences);

@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use super::failure::Failure;
 use super::{CacheFlags, ModelFlags, OutputOptions};
-use crate::database::{Database, StoreError};
+use crate::database::{Database, StoreError, find_write_only_output};
 use crate::facts::{Facts, FactsError, StatusCallback, is_cache_server};
 use crate::problem::Problems;
 use crate::session::{Cache, Session, SpecOverrides, user_cache_dir};
-use crate::spec::{Provider, UncheckedSpec};
+use crate::spec::{Provider, UncheckedSpec, is_sqlite_file};
 
 /// Reads a spec, applies the flags and checks it.
 pub fn open_spec(
@@ -82,6 +82,16 @@ pub fn open_unchecked_spec(
         return Err(Failure::wrong_input(
             format!("--recordings: the recording {} does not exist", missing.display()),
             "name files with recordings: JSON lines, plain or compressed (.gz)",
+        ));
+    }
+    if let Some(output) = flags.output.as_deref().filter(|path| path.is_file())
+        && !is_sqlite_file(output)
+        && find_write_only_output(output).is_none()
+        && std::fs::metadata(output).is_ok_and(|file| file.len() > 0)
+    {
+        return Err(Failure::wrong_input(
+            format!("--output: {} exists and is not a SQLite database", output.display()),
+            "choose another path",
         ));
     }
     if let Some(database) = flags.db.as_deref().filter(|db| !crate::spec::is_server(db)) {

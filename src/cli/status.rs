@@ -61,7 +61,7 @@ fn print_status(status: &Json) {
     }
     let all = |name: &str| status[name].as_array().cloned().unwrap_or_default();
     anstream::println!();
-    print_specs(&all("specs"));
+    print_specs(&all("specs"), &text(&status["url"]));
     let runs = all("runs");
     if !runs.is_empty() {
         anstream::println!();
@@ -69,7 +69,7 @@ fn print_status(status: &Json) {
     }
 }
 
-fn print_specs(specs: &[Json]) {
+fn print_specs(specs: &[Json], url: &str) {
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
     table.set_header(["spec", "state", "cells", "with a value", "missing"]);
@@ -93,7 +93,7 @@ fn print_specs(specs: &[Json]) {
             format_thousands(unasked),
         ]);
         if let Some(held) = spec["held"].as_str() {
-            notes.push(format!("{name} is waiting for approval: {held}"));
+            notes.push(format!("{name} is waiting for approval: {held}; start a run at {url}"));
         }
         if let Some(usd) = spec["plan"]["totals"]["cost_usd"]["likely"].as_f64() {
             notes.push(format!("{name}: the missing cells cost about {}", format_cost(usd)));

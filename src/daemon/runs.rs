@@ -17,6 +17,9 @@ use super::status::{Cause, RunState, RunStatus};
 const MAX_CONCURRENT: usize = 4;
 /// Maximum number of ended runs to keep.
 const MAX_REMEMBERED: usize = 200;
+/// Reason why a run that may send no requests is incomplete.
+const HELD: &str =
+    ": its missing cells wait for approval; start a run on the page or with POST /v1/runs";
 
 #[derive(Default)]
 pub(super) struct DaemonRuns {
@@ -134,6 +137,8 @@ impl DaemonRuns {
         });
         let line = is_listed.then(|| {
             let why = status.failure.as_ref().map(|f| format!(": {}", f.message()));
+            let held = ended.plan.is_some() && status.state == RunState::Incomplete;
+            let why = why.or_else(|| held.then(|| HELD.to_owned()));
             format!(
                 "{}: run {} ({}) {}, {} of {} cells, {}, {}{}",
                 status.spec,

@@ -49,12 +49,20 @@ fn a_plan_reports_an_insufficient_budget_and_how_many_cells_fit() {
     assert!(fit <= 20, "{fit}");
     let said =
         project.run_hqdl(&["plan", "specs/x.toml", "--budget", &half]).expect_exit_code(0).stdout;
-    assert!(said.contains("will likely be reached") && said.contains("of 40 cells fit"), "{said}");
+    let small = format!(
+        "too small for the first request: {} left, and the run likely costs {}",
+        format_usd(likely / 2.0),
+        format_usd(likely)
+    );
+    assert!(said.contains(&small), "{said}");
     let said = project
         .run_hqdl(&["plan", "specs/x.toml", "--budget", "0.00001"])
         .expect_exit_code(0)
         .stdout;
-    assert!(said.contains("0 of 40 cells fit: one request can cost $0."), "{said}");
+    assert!(
+        said.contains("the budget is too small for the first request: $0.000010 left"),
+        "{said}"
+    );
     let between = format!("{}", f64::midpoint(likely, most));
     let said = project
         .run_hqdl(&["plan", "specs/x.toml", "--budget", &between])
@@ -426,7 +434,7 @@ fn a_daily_budget_is_described_with_the_spending_of_the_day() {
     let budget = spent + 0.00001;
     project.edit_spec("budget_usd_per_day = 0.5", &format!("budget_usd_per_day = {budget}"));
     let plan = project.run_hqdl(&["plan", "specs/x.toml"]).expect_exit_code(0).stdout;
-    assert!(plan.contains("the budget of the day will likely be reached"), "{plan}");
+    assert!(plan.contains("the budget of the day is too small for the first request"), "{plan}");
     let ended = project.run_hqdl(&["materialize", "specs/x.toml"]).expect_exit_code(3);
     let of_day = format!(
         "the budget of the day is reached: {} of {} is spent today",

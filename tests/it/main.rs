@@ -52,6 +52,7 @@ mod generation;
 mod guides;
 mod images;
 mod increments;
+mod input_messages;
 mod ingredients;
 mod init_kinds;
 mod join_pairs;

@@ -101,6 +101,8 @@ pub struct Context {
     pub usage_warned: AtomicBool,
     /// Whether the user was warned that the endpoint sends no finish reason.
     pub finish_reason_warned: AtomicBool,
+    /// Whether the user has been warned that the endpoint cuts off the answers.
+    pub truncation_warned: AtomicBool,
     /// Whether to skip cells that open batch jobs request.
     pub skip_batched: bool,
     /// All keys of the expansion, if known. In a reply about a single row, a misspelled key is then
@@ -336,6 +338,7 @@ async fn send_request(
             .retry_or_store_failure(pending, completion, ModelError::NoAnswer(reason), since)
             .await;
     }
+    context.run.warn_about_token_limit(&prompt);
     let unlimited = Budget::default();
     let request = RetryingRequest {
         model: context.endpoint(),
@@ -435,6 +438,7 @@ impl Context {
             choice,
             usage_warned: false.into(),
             finish_reason_warned: false.into(),
+            truncation_warned: false.into(),
             skip_batched: false,
             known_keys: None,
             tokenizer: OnceLock::new(),
@@ -562,6 +566,11 @@ impl Context {
         }
         let ParsedReply { facts, to_retry, evidence } =
             self.parse_reply(row_batch, frame, prompt, &reply, is_last_attempt);
+        let has_value =
+            facts.iter().any(|(_, facts)| facts.iter().any(|fact| fact.answer.state.has_value()));
+        if reply.truncated && !was_cut_short && !reply.cut_off && !has_value {
+            self.warn_about_truncation();
+        }
         let ask_again: usize = to_retry.values().map(Vec::len).sum();
         debug!(entities = facts.len(), ask_again, "read");
         let messages: BTreeSet<String> =
@@ -624,6 +633,17 @@ impl Context {
         if frame.format == Format::Csv && !self.finish_reason_warned.swap(true, Ordering::Relaxed) {
             let warning = "the endpoint sends no finish_reason, so the last line of an answer may be incomplete; hqdl asks again for a line without a line break (`format = \"json\"` avoids that)";
             (self.run.events.listener)(&Event::Warning(warning.to_owned()));
+        }
+    }
+
+    /// Warns once that the endpoint cuts off the answers.
+    fn warn_about_truncation(&self) {
+        if !self.truncation_warned.swap(true, Ordering::Relaxed) {
+            (self.run.events.listener)(&Event::Warning(format!(
+                "the endpoint cut off a reply before its first answer: raise `max_output_tokens` \
+                 ({}) in [model], or use a model with a larger context",
+                self.choice.max_output
+            )));
         }
     }
 

@@ -102,9 +102,7 @@ pub enum ModelError {
     #[error(transparent)]
     Budget(#[from] BudgetExhausted),
     /// The prompt is longer than the model's context.
-    #[error(
-        "the prompt is too long for the model (use another model, or show it less: fewer columns, less `context` or `evidence`): {0}"
-    )]
+    #[error("the prompt is too long for the model: {0}")]
     TooLong(String),
     /// The endpoint rejects the content of the request, but answers other requests.
     #[error("the endpoint's content filter rejected the request: {0}")]
@@ -488,7 +486,7 @@ impl RetryingRequest<'_> {
                 if let ModelError::Temporary { wait: Some(wait), .. } = &error
                     && *wait > REPORTED_WAIT
                 {
-                    (self.report_wait)(RemainingWait::Pause((*wait).min(MAX_PAUSE)));
+                    (self.report_wait)(RemainingWait::Pause(*wait));
                 }
                 if in_doubt {
                     reservation.settle_in_doubt();

@@ -12,6 +12,7 @@
 use std::borrow::Cow;
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use foldhash::HashMap;
 use serde::{Deserialize, Serialize};
@@ -20,17 +21,22 @@ use serde_json::{Map, Value as Json};
 use super::reply::ReportedUsage;
 use super::{Model, ModelError, Reply, ReplyFuture, SetupError, parse_completion};
 use hqdl_prompt::{AskedColumn, AskedRow, Prompt, Question};
-use hqdl_spec::Format;
-use hqdl_values::format::describe_json_error;
+use hqdl_spec::{Format, is_sqlite_file};
+use hqdl_values::format::{describe_io_error, describe_json_error};
 use hqdl_values::tokens::Tokenizer;
 use hqdl_values::value::Value;
 
-const NOT_RECORDED_MESSAGE: &str = "the recordings do not answer this; to ask a model, name one with \
-                            --provider openai --model NAME (and --base-url URL)";
+/// Advice for requests that the recordings do not answer.
+const OTHER_MODEL: &str =
+    "to ask a model, name one with --provider openai --model NAME (and --base-url URL)";
 
 /// Recorded completions.
 pub struct Recordings {
     name: String,
+    /// Names of the files, for messages.
+    files: String,
+    /// First request without an answer. Messages name only this one, so that they do not differ.
+    first_unanswered: OnceLock<String>,
     /// Row completions by canonical key.
     rows: HashMap<String, Reply>,
     /// Facts by question and value, both normalized.
@@ -49,6 +55,12 @@ impl Recordings {
     pub fn open(name: &str, paths: &[PathBuf]) -> Result<Self, SetupError> {
         let mut recordings = Self {
             name: String::new(),
+            files: paths
+                .iter()
+                .map(|path| path.display().to_string())
+                .collect::<Vec<_>>()
+                .join(", "),
+            first_unanswered: OnceLock::new(),
             rows: HashMap::default(),
             facts: HashMap::default(),
             prompts: HashMap::default(),
@@ -89,13 +101,16 @@ impl Recordings {
             message,
         };
         let file = std::fs::File::open(path).map_err(|e| recording_error(0, e.to_string()))?;
+        if is_sqlite_file(path) {
+            return Err(recording_error(0, "it is a SQLite database, not a recording".to_owned()));
+        }
         let reader: Box<dyn Read> = if path.extension().is_some_and(|e| e == "gz") {
             Box::new(flate2::read::MultiGzDecoder::new(file))
         } else {
             Box::new(file)
         };
         for (n, line) in BufReader::new(reader).lines().enumerate() {
-            let line = line.map_err(|e| recording_error(n + 1, e.to_string()))?;
+            let line = line.map_err(|e| recording_error(n + 1, describe_io_error(&e)))?;
             hasher.update(line.as_bytes());
             if line.trim().is_empty() {
                 continue;
@@ -156,6 +171,19 @@ impl Recordings {
         Ok(())
     }
 
+    /// Returns the message for a request that the recordings do not answer.
+    fn describe_missing_answer(&self, question: &Question) -> String {
+        let files = &self.files;
+        if self.rows.is_empty() && self.facts.is_empty() && self.prompts.is_empty() {
+            return format!("{files} contains no recording; {OTHER_MODEL}");
+        }
+        let unanswered = self.first_unanswered.get_or_init(|| {
+            let key = question.rows.first().map(|row| row.key.as_slice()).unwrap_or_default();
+            Json::from(key.to_vec()).to_string()
+        });
+        format!("{files} has no answer for {unanswered}; {OTHER_MODEL}")
+    }
+
     fn find_reply(&self, prompt: &Prompt) -> Result<Reply, ModelError> {
         if !self.prompts.is_empty() {
             let hashes = [Some(prompt.provenance_hash()), prompt.full_key_hash.clone()];
@@ -190,7 +218,7 @@ impl Recordings {
             }
         }
         if rows.is_empty() {
-            return Err(ModelError::NoAnswer(NOT_RECORDED_MESSAGE.to_owned()));
+            return Err(ModelError::NoAnswer(self.describe_missing_answer(&question)));
         }
         let content = serde_json::to_string(&RecordedRows { rows })
             .map_err(|e| ModelError::NoAnswer(e.to_string()))?;

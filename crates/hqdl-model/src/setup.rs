@@ -20,7 +20,14 @@ pub enum SetupError {
     #[error("`{}` is not the URL of an endpoint", hqdl_values::format::hide_secrets(.0))]
     NoUrl(String),
     /// A recording cannot be read.
-    #[error("recording {path}, line {line}: {message}")]
+    #[error(
+        "{}",
+        hqdl_values::format::format_file_error(
+            &format!("recording {path}"),
+            u64::try_from(*line).ok().filter(|line| *line > 0),
+            message,
+        )
+    )]
     Recording {
         /// Path of the recording.
         path: String,

@@ -257,10 +257,16 @@ fn to_connection_error(error: &reqwest::Error) -> Option<ModelError> {
         // The outer message repeats the URL, so omit it.
         chain.split_once("(Connect): ").map_or(&*chain, |(_, why)| why)
     };
-    let message = format!("no connection{target}: {why}");
+    let proxy = find_proxy(error);
+    let message = match &proxy {
+        Some((variable, address)) if is_refused => {
+            format!("no connection to the proxy {address} ({variable}): {why}")
+        }
+        _ => format!("no connection{target}: {why}"),
+    };
     let hint = if is_unresolved {
         "check the spelling of `base_url` and that this machine is online".to_owned()
-    } else if let Some(variable) = find_proxy_variable(error) {
+    } else if let Some((variable, _)) = proxy {
         format!("check that the proxy in {variable} and the endpoint of `base_url` are running")
     } else {
         "check that the endpoint of `base_url` is running".to_owned()
@@ -270,12 +276,19 @@ fn to_connection_error(error: &reqwest::Error) -> Option<ModelError> {
     Some(ModelError::NoConnection { message, hint, is_permanent: lasting })
 }
 
-/// Returns the environment variable that sets the proxy for requests to other machines.
-fn find_proxy_variable(error: &reqwest::Error) -> Option<&'static str> {
-    let is_other = !error.url().is_some_and(super::providers::is_loopback);
-    let variables = ["HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy"];
-    let is_set = |name: &&str| std::env::var(name).is_ok_and(|value| !value.is_empty());
-    variables.into_iter().find(is_set).filter(|_| is_other)
+/// Returns the environment variable that sets the proxy for requests to another machine, and the
+/// proxy's host and port.
+fn find_proxy(error: &reqwest::Error) -> Option<(&'static str, String)> {
+    let url = error.url().filter(|url| !super::providers::is_loopback(url))?;
+    let variables = match url.scheme() {
+        "https" => ["HTTPS_PROXY", "https_proxy"],
+        _ => ["HTTP_PROXY", "http_proxy"],
+    };
+    let set = |name| std::env::var(name).ok().filter(|value| !value.is_empty()).map(|v| (name, v));
+    let (name, value) = variables.into_iter().find_map(set)?;
+    let address = value.split_once("://").map_or(&*value, |(_, address)| address);
+    let address = address.rsplit('@').next().unwrap_or_default().trim_end_matches('/');
+    Some((name, address.to_owned()))
 }
 
 /// Returns the description of a TLS failure and advice for the user.

@@ -173,10 +173,8 @@ pub fn read_questions(path: &Path, database: &str) -> Result<Vec<BenchmarkQuesti
     Ok(questions)
 }
 
-const LAYOUTS: &str = "SWAN's own files are read as they are (database, question, evidence, gold \
-                     SQL, difficulty, query); in others, a header names qid, question, gold_sql, \
-                     hqdl_sql and blendsql; without one, the columns are qid, question, evidence, \
-                     difficulty, gold SQL, HQDL's SQL and, where there is one, BlendSQL's";
+const LAYOUTS: &str = "pass a CSV file of SWAN, or one with the header qid, question, gold_sql, \
+                     hqdl_sql, blendsql; docs/guides/swan.md describes both";
 
 /// Returns the columns that a header names.
 fn match_header(header: &csv::StringRecord, path: &Path) -> Result<QuestionColumns, SwanError> {

@@ -44,7 +44,7 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
         let message = format!("{} is not a directory", options.bird.display());
         return Err(Failure::wrong_input(message, "pass BIRD's directory dev_databases"));
     }
-    let (mut prepared, mut absent) = (Vec::new(), false);
+    let (mut prepared, mut absent) = (Vec::new(), Vec::new());
     for benchmark in ALL {
         let named = options.only.iter().any(|n| n == benchmark.name);
         if !options.only.is_empty() && !named {
@@ -57,18 +57,15 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
                 prepared.push(done);
             }
             None if named => return Err(missing_database_failure(options, benchmark.name)),
-            None if !output_options.quiet => {
-                anstream::eprintln!("note: no {} in {}", benchmark.name, options.bird.display());
-                absent = true;
-            }
-            None => {}
+            None => absent.push(benchmark.name),
         }
     }
     if prepared.is_empty() {
         return Err(missing_database_failure(options, &names()));
     }
-    if absent {
-        anstream::eprintln!("note: {BIRD}");
+    if !absent.is_empty() && !output_options.quiet {
+        let (absent, folder) = (absent.join(", "), options.bird.display());
+        anstream::eprintln!("note: no {absent} in {folder}; {BIRD}");
     }
     if !output_options.quiet && !output_options.json {
         anstream::eprintln!("next: `hqdl swan run --db … --questions CSV`; {SWAN}");
@@ -79,9 +76,7 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
 fn missing_database_failure(options: &Options, names: &str) -> Failure {
     Failure::wrong_input(
         format!("{} contains no BIRD database: {names}", options.bird.display()),
-        format!(
-            "pass BIRD's directory dev_databases, which has each database at <name>/<name>.sqlite: {BIRD}; {SWAN}"
-        ),
+        "pass BIRD's directory dev_databases, with databases at <name>/<name>.sqlite; docs/guides/swan.md says where to get it",
     )
 }
 

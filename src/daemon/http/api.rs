@@ -351,7 +351,10 @@ fn read_cell(
     if cells.is_empty() {
         return Err(Failure::wrong_input(
             format!("`{}` has no row with the key {}", expansion.expansion, key.join(", ")),
-            format!("its key is: {}", expansion.key.join(", ")),
+            format!(
+                "its key is {}; if the row is new, start a run first",
+                expansion.key.join(", ")
+            ),
         ));
     }
     Ok(cells)

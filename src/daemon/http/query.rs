@@ -292,7 +292,11 @@ impl HttpState {
                     Failure::wrong_input("the request names no spec", hint)
                 }
             };
-            return Err(HttpError { status: axum::http::StatusCode::NOT_FOUND, failure });
+            let status = match name {
+                Some(_) => axum::http::StatusCode::NOT_FOUND,
+                None => axum::http::StatusCode::BAD_REQUEST,
+            };
+            return Err(HttpError { status, failure });
         };
         match (&spec.active_spec, &spec.problem) {
             (Some(active_spec), _) => Ok((spec.name.clone(), Arc::clone(active_spec))),

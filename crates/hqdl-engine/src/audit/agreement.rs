@@ -13,7 +13,33 @@ use hqdl_values::key::Entity;
 use hqdl_values::sql;
 use hqdl_values::value::Value;
 
+/// Number of sampled rows whose model [`Audit::is_answered_by`] compares.
+const CHECKED_ROWS: usize = 3;
+
 impl Audit {
+    /// Returns whether a model gave the answers of the first sampled rows.
+    ///
+    /// # Errors
+    /// [`AuditError`] if the published cells cannot be read.
+    pub fn is_answered_by(
+        &self,
+        published: &Database,
+        expansion: &Expansion,
+        model: &str,
+    ) -> Result<bool, AuditError> {
+        for row in self.draw.sample().iter().take(CHECKED_ROWS) {
+            let key = &self.draw.frame[*row].key;
+            let key: Vec<String> = key.iter().map(ToString::to_string).collect();
+            for column in &self.draw.columns {
+                let cells = published.find_cells(&expansion.name, &key, column)?;
+                if cells.iter().any(|cell| cell.model.as_deref() == Some(model)) {
+                    return Ok(true);
+                }
+            }
+        }
+        Ok(false)
+    }
+
     /// Returns the SQL condition that selects the sampled rows in a source.
     #[must_use]
     pub fn build_sample_condition(&self, expansion: &Expansion) -> String {

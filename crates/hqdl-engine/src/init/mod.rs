@@ -333,6 +333,16 @@ impl Inventory {
             .collect()
     }
 
+    /// Returns whether the database contains no table.
+    fn has_no_table(&self) -> bool {
+        self.entities.is_empty()
+            && self.lookup_tables.is_empty()
+            && self.persons.is_empty()
+            && self.link_tables.is_empty()
+            && [&self.events, &self.framework, &self.empty].iter().all(|names| names.is_empty())
+            && self.unreadable.is_empty()
+    }
+
     fn build_notes(&self) -> Vec<String> {
         let mut notes = Vec::new();
         let (chosen, unchosen) = self.split_chosen_tables();
@@ -344,7 +354,10 @@ impl Inventory {
                 entity.describe_key_sample(),
             ));
         }
-        if chosen.is_empty() && !self.lookup_tables.is_empty() {
+        if chosen.is_empty() && self.has_no_table() {
+            notes
+                .push("the database has no tables: fill it, then run `hqdl init` again".to_owned());
+        } else if chosen.is_empty() && !self.lookup_tables.is_empty() {
             notes.push(
                 "found no table to expand, only lists of names; the spec ends with an example about \
                  the longest list"

@@ -14,10 +14,11 @@ use hqdl_facts::{CellLookup, FactsError, Reason, Record};
 use hqdl_model::ExpansionModels;
 use hqdl_model::generate::ExpansionKeys;
 use hqdl_model::plan::{ColumnPlan, ExpansionPlan};
-use hqdl_spec::Expansion;
 use hqdl_spec::overrides::Override;
+use hqdl_spec::{Catalog, Expansion};
 use hqdl_values::cell::{Answer, CellValue, State, Tally};
 use hqdl_values::key::Entity;
+use hqdl_values::problem::find_nearest;
 
 /// Number of keys whose facts are fetched in one call. If the facts are on a server, each call is a
 /// round trip.
@@ -80,6 +81,8 @@ pub(super) struct CoverageReport<'db> {
     /// Answers that are not in their column's value list and that no run has asked the model to
     /// unify yet.
     pub(super) unlisted_values: UnlistedValues,
+    /// Number of keys that `--where` selects.
+    pub(super) selected_keys: u64,
 }
 
 /// Differences between the published tables and a coverage report.
@@ -183,24 +186,58 @@ impl<'w> Materializer<'w> {
             .collect();
         match inapplicable.first() {
             Some((_, error)) if inapplicable.len() == coverages.len() => {
-                // hqdl puts the condition in parentheses, so an incomplete condition fails at
-                // hqdl's own `)`.
-                let filter = self.selection.filter.as_deref().unwrap_or_default();
-                let (is_empty, has_own) = (filter.trim().is_empty(), filter.contains(')'));
-                let error = match *error {
-                    "near \")\": syntax error" if is_empty => "the condition is empty",
-                    "near \")\": syntax error" if !has_own => "the condition ends too early",
-                    error => error,
-                };
-                Err(MaterializeError::InvalidWhere(error.to_owned()))
+                Err(self.explain_filter_error(error))
             }
-            _ => Ok(inapplicable
-                .into_iter()
-                .map(|(name, error)| {
+            _ => {
+                let skipped = inapplicable.into_iter().map(|(name, error)| {
                     format!("{name}: skipped, because --where does not apply to it ({error})")
-                })
-                .collect()),
+                });
+                let selects_none = self.selection.filter.is_some()
+                    && coverages.iter().all(|c| c.selected_keys == 0 && c.unvisited.is_none());
+                let nothing = selects_none.then(|| "--where selects no row".to_owned());
+                Ok(skipped.chain(nothing).collect())
+            }
         }
+    }
+
+    /// Returns the error for a condition that the database rejects.
+    fn explain_filter_error(&self, error: &str) -> MaterializeError {
+        let filter = self.selection.filter.as_deref().unwrap_or_default();
+        let example =
+            "write an SQL condition on columns of the source, such as \"height_cm > 200\"";
+        let to_error = |message: &str, hint: String| MaterializeError::InvalidWhere {
+            message: message.to_owned(),
+            hint,
+        };
+        if filter.contains("{{") {
+            let hint = "use columns of the source; `hqdl query` accepts calls in WHERE".to_owned();
+            return to_error("the condition cannot contain calls", hint);
+        }
+        let quoted = error.strip_prefix("column ").and_then(|rest| rest.split('"').nth(1));
+        let name = error.strip_prefix("no such column: ").or(quoted);
+        if let Some(name) = name {
+            let tables = self.database.table_names();
+            let columns = tables.iter().filter_map(|table| self.database.table_columns(table));
+            let columns: Vec<String> = columns.flatten().map(|(column, _)| column).collect();
+            let last = name.rsplit('.').next().unwrap_or(name);
+            return match find_nearest(last, columns.iter().map(String::as_str)) {
+                Some(nearest) => to_error(error, format!("did you mean `{nearest}`?")),
+                None => to_error(
+                    &format!("no source column `{name}`"),
+                    format!("if it is a text, write '{name}'"),
+                ),
+            };
+        }
+        // hqdl puts the condition in parentheses, so an incomplete condition fails at hqdl's own
+        // `)`.
+        let fails_at_end =
+            ["near \")\": syntax error", "syntax error at or near \")\""].contains(&error);
+        let message = match error {
+            _ if fails_at_end && filter.trim().is_empty() => "the condition is empty",
+            _ if fails_at_end && !filter.contains(')') => "the condition ends too early",
+            error => error,
+        };
+        to_error(message, example.to_owned())
     }
 
     /// Calls `visit` for every key, with its entity's facts.

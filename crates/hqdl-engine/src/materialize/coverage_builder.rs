@@ -60,6 +60,7 @@ pub(super) struct CoverageBuilder<'b, 'w> {
     possible_cells: Vec<u64>,
     cells: Vec<Tally>,
     known: u64,
+    selected_keys: u64,
     unasked: Vec<u64>,
     unasked_refreshes: Vec<u64>,
     in_flight: Vec<u64>,
@@ -128,6 +129,7 @@ impl<'b, 'w> CoverageBuilder<'b, 'w> {
             possible_cells: vec![0; models.choices().len()],
             cells: vec![Tally::default(); columns],
             known: 0,
+            selected_keys: 0,
             unasked: vec![0; columns],
             unasked_refreshes: vec![0; columns],
             in_flight: vec![0; columns],
@@ -177,6 +179,7 @@ impl<'b, 'w> CoverageBuilder<'b, 'w> {
             return Ok(());
         }
         self.plan.keys += 1;
+        self.selected_keys += u64::from(key.is_selected);
         if let Some(hashes) = &mut self.key_hashes {
             hashes.insert(&key.row.key);
         }
@@ -350,6 +353,7 @@ impl<'b, 'w> CoverageBuilder<'b, 'w> {
             expansion_keys: Arc::new(expansion_keys),
             unlisted_values: self.unlisted_values,
             filter_error: None,
+            selected_keys: self.selected_keys,
         })
     }
 }

@@ -99,8 +99,13 @@ pub enum MaterializeError {
         nearest: Option<String>,
     },
     /// The condition of `--where` is invalid for every expansion.
-    #[error("--where: {0}")]
-    InvalidWhere(String),
+    #[error("--where: {message}")]
+    InvalidWhere {
+        /// Reason why the condition is invalid.
+        message: String,
+        /// Suggestion for the user.
+        hint: String,
+    },
     /// The evidence is to be refreshed, but no expansion has any.
     #[error("--refresh-evidence: no expansion has [expansion.evidence]")]
     NoEvidence,
@@ -674,14 +679,14 @@ impl<'w> Materializer<'w> {
         }
         if is_all(&report.requested, State::Refused) {
             return Some(
-                "the model refused to answer, or the endpoint's content filter did; look at one with `hqdl why`, and try another model or another `about`, then pass --retry-failed"
+                "the model or the endpoint's content filter refused all answers: `hqdl why` shows the reply for a cell. Try another model or another `about`, then pass --retry-failed"
                     .to_owned(),
             );
         }
         let mut columns = report.columns.iter().flatten();
         let column = columns.find(|c| is_all(&c.requested, State::NotInList))?;
         Some(format!(
-            "no answer for `{}` is in its value list; look at one with `hqdl why`, and add the answers to `values` or `aliases`, or set `open = true`",
+            "no answer for `{}` is in its value list: `hqdl why` shows the reply for a cell. Add the answers to `values` or `aliases`, or set `open = true`",
             column.column
         ))
     }
@@ -692,9 +697,9 @@ impl<'w> Materializer<'w> {
         let advice = if is_csv {
             "small models often answer in JSON only: set `format = \"json\"` in the expansion"
         } else {
-            "look at one with `hqdl why`, and try `rows_per_request = 1` or another model"
+            "`hqdl why` shows the reply for a cell. Try `rows_per_request = 1` or another model"
         };
-        format!("hqdl could not read any answer of this run; {advice}, then pass --retry-failed")
+        format!("hqdl could not read any answer of this run: {advice}, then pass --retry-failed")
     }
 
     /// Returns true if the database contains published tables of all expansions.

@@ -59,7 +59,7 @@ impl TruthError {
             Some(_) => {
                 "the first line names the key columns and columns of the spec; each other line has one key"
             }
-            None => "check the path and the content of this file",
+            None => "name a CSV file with the key columns and at least one column of the spec",
         }
     }
 }

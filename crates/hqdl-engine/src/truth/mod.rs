@@ -63,7 +63,7 @@ pub(crate) struct ScoredCell {
 }
 
 /// State of a cell whose row was never published.
-const ABSENT: &str = "absent";
+pub const ABSENT: &str = "absent";
 
 /// Compares published cells with reference values. Returns a score for each column of the
 /// reference, in the spec's order.

@@ -1,7 +1,7 @@
 //! A model run: sends requests to fill tables, answer queries or create batch jobs. Its state for
 //! one expansion is a [`super::Context`].
 
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,9 @@ use super::{CircuitBreaker, Event, Listener};
 use crate::Model;
 use crate::budget::Budget;
 use crate::plan::estimate_reasoning_tokens;
+use hqdl_facts::limits::MAX_PAUSE;
 use hqdl_facts::{Facts, FactsError, RemainingWait, RunId};
+use hqdl_prompt::Prompt;
 use hqdl_spec::Spec;
 use hqdl_values::usage::Usage;
 
@@ -41,6 +43,10 @@ pub struct ModelRun {
     pub interrupt: watch::Receiver<bool>,
     /// Whether tokens must be counted before a request is sent, because of a limit or a budget.
     pub counts_tokens: bool,
+    /// The spec's limit of tokens per minute.
+    pub tokens_per_minute: Option<u32>,
+    /// Whether the user has been warned that a request exceeds this limit.
+    pub token_limit_warned: AtomicBool,
     /// Maximum number of requests in flight.
     pub concurrency: usize,
     /// Number of cells that this run found missing but another run answered first.
@@ -110,6 +116,7 @@ impl ModelRun {
         let budget = Arc::new(Budget::for_run(facts.history(), spec, id)?);
         Ok(Self {
             counts_tokens: budget.is_capped() || spec.limits.tokens_per_minute.is_some(),
+            tokens_per_minute: spec.limits.tokens_per_minute,
             budget,
             concurrency: spec.limits.concurrency as usize,
             interrupt,
@@ -134,6 +141,8 @@ impl ModelRun {
             interrupt: watch::channel(false).1,
             // Another run may have a budget even if this one has none.
             counts_tokens: true,
+            tokens_per_minute: None,
+            token_limit_warned: false.into(),
             concurrency: 1,
             answered_by_others: AtomicU64::default(),
             circuit_breaker: CircuitBreaker::default(),
@@ -146,10 +155,19 @@ impl ModelRun {
         let (wait, reason, is_new) = {
             let mut reported = self.lock_reported_waits();
             match wait {
-                RemainingWait::Pause(wait) => {
+                RemainingWait::Pause(asked) => {
+                    let wait = asked.min(MAX_PAUSE);
                     let until = Instant::now() + wait;
                     let is_new = record_new_wait(&mut reported.pause, until, SAME_PAUSE);
-                    (wait, "as the endpoint requested (Retry-After)", is_new)
+                    let reason = if asked > MAX_PAUSE {
+                        format!(
+                            "hqdl's longest pause (the endpoint asked for {} s in Retry-After)",
+                            asked.as_secs()
+                        )
+                    } else {
+                        "as the endpoint requested (Retry-After)".to_owned()
+                    };
+                    (wait, reason, is_new)
                 }
                 RemainingWait::MinuteLimit(wait) => {
                     let until = Instant::now() + wait;
@@ -157,7 +175,7 @@ impl ModelRun {
                         && record_new_wait(&mut reported.minute_limit, until, LIMIT_INTERVAL);
                     let reason = "because the limit of requests or tokens per minute is used up \
                                   (the endpoint's, or `[limits]` of a spec)";
-                    (wait, reason, is_new)
+                    (wait, reason.to_owned(), is_new)
                 }
             }
         };
@@ -179,6 +197,20 @@ impl ModelRun {
             self.warn(format!(
                 "{expansion} waits for cells that another run is already asking for, until that \
                  run stores them or its process ends"
+            ));
+        }
+    }
+
+    /// Warns once if a request needs more tokens than the spec allows per minute.
+    pub fn warn_about_token_limit(&self, prompt: &Prompt) {
+        let Some(limit) = self.tokens_per_minute else { return };
+        if prompt.input_tokens + prompt.max_output / 4 > u64::from(limit)
+            && !self.token_limit_warned.swap(true, Ordering::Relaxed)
+        {
+            self.warn(format!(
+                "`tokens_per_minute` is {limit}, but one request can take {} tokens: raise it in \
+                 [limits]",
+                prompt.input_tokens + prompt.max_output
             ));
         }
     }

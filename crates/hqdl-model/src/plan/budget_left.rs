@@ -3,6 +3,7 @@
 use serde_json::{Value as Json, json};
 
 use super::Plan;
+use hqdl_values::format::format_usd;
 use hqdl_values::usage::SpentAmount;
 
 /// The remaining budget; `None` is unlimited.
@@ -61,8 +62,8 @@ impl Plan {
         let by_usd = shortfall.max_usd > 0.0
             || shortfall.next.zip(self.budget_left.usd).is_some_and(|(next, left)| next.usd > left);
         let left = match (self.budget_left.usd, self.budget_left.tokens) {
-            (Some(usd), None) => format!("${usd:.4}"),
-            (Some(usd), Some(_)) if by_usd => format!("${usd:.4}"),
+            (Some(usd), None) => format_usd(usd),
+            (Some(usd), Some(_)) if by_usd => format_usd(usd),
             (_, Some(tokens)) => format!("{tokens} tokens"),
             (None, None) => return None,
         };
@@ -70,22 +71,28 @@ impl Plan {
             if self.budget_left.is_daily && left.starts_with('$') { " of the day" } else { "" };
         let fit = match shortfall.next {
             None => String::new(),
-            Some(next) if shortfall.cells_that_fit == 0 => {
-                let cost = if self.budget_left.usd.is_some() {
-                    format!("cost ${:.4}", next.usd)
+            Some(_) if shortfall.cells_that_fit == 0 => {
+                let likely = if left.starts_with('$') {
+                    format_usd(self.cost_usd.likely)
                 } else {
-                    format!("take {} tokens", next.tokens)
+                    format!(
+                        "{:.0} tokens",
+                        self.input_tokens() as f64 + self.output_tokens().likely
+                    )
                 };
-                format!("; 0 of {} cells fit: one request can {cost}", self.cell_count())
+                return Some(format!(
+                    "the budget{of_day} is too small for the first request: {left} left, and the \
+                     run likely costs {likely}"
+                ));
             }
             Some(_) => {
                 format!("; about {} of {} cells fit", shortfall.cells_that_fit, self.cell_count())
             }
         };
         let lacking = |usd: f64, tokens: f64| match (usd > 0.0, tokens > 0.0) {
-            (true, false) => Some(format!("${usd:.4}")),
+            (true, false) => Some(format_usd(usd)),
             (false, true) => Some(format!("{tokens:.0} tokens")),
-            (true, true) => Some(format!("${usd:.4} and {tokens:.0} tokens")),
+            (true, true) => Some(format!("{} and {tokens:.0} tokens", format_usd(usd))),
             (false, false) => None,
         };
         if let Some(lacking) = lacking(shortfall.likely_usd, shortfall.likely_tokens) {

@@ -257,7 +257,11 @@ pub(super) fn parse_narrow(sql: &str, tokens: &[Token]) -> Result<Option<u32>, S
     let digits = sql.get(token_span(tokens)).unwrap_or_default();
     match digits.parse() {
         Ok(0) | Err(_) => {
-            Err(SqlError::new(token_span(tokens), "`narrow` is not a number", "expected 1 or more").with_help(
+            let message = match digits {
+                "0" => "`narrow` is 0",
+                _ => "`narrow` is not a whole number",
+            };
+            Err(SqlError::new(token_span(tokens), message, "expected 1 or more").with_help(
                 "the model sees this many of the right column's values, the most similar ones; without `narrow` it sees all",
             ))
         }

@@ -96,9 +96,7 @@ impl NoEmbeddings {
         };
         match error {
             ModelError::Refused { endpoint, status, message } => {
-                let message = format!(
-                    "{message} (a request for embeddings of `{model}`: check `model` and `base_url` in [embeddings])"
-                );
+                let message = format!("{message} (embeddings of `{model}`)");
                 StopReason::Endpoint(ModelError::Refused { endpoint, status, message }).into()
             }
             ModelError::Temporary { message, .. } | ModelError::Unfinished(message) => {

@@ -268,6 +268,10 @@ impl QueryParser<'_> {
     pub fn unexpected_error(&self) -> SqlError {
         let Some(token) = self.peek() else {
             let span = self.text_end..(self.text_end + 1).min(self.sql.len()).max(self.text_end);
+            if self.text_end < self.sql.trim_end().len() {
+                return SqlError::new(span, "this expression ends too early", "here")
+                    .with_help("complete it before this place, or remove its last operator");
+            }
             return SqlError::new(span, "incomplete SQL statement", "here")
                 .with_help("the query ends too early: complete it, as in SELECT name FROM city");
         };
