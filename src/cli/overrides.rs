@@ -8,8 +8,9 @@ use serde_json::json;
 use super::OutputOptions;
 use super::failure::Failure;
 use crate::overrides::{self, NO_VALUE, read_lines};
+use crate::problem::find_nearest;
 use crate::session::{Cache, Session, SpecOverrides, override_cell};
-use crate::spec::UncheckedSpec;
+use crate::spec::{Spec, UncheckedSpec};
 
 #[derive(Debug, clap::Args)]
 pub struct Options {
@@ -87,9 +88,16 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
             }
             let cell = (table.as_str(), key, column.as_str(), value);
             let stored = override_cell(&spec, &database, cell, note, *force)?;
-            let what =
-                if stored == value { "set".to_owned() } else { format!("set to `{stored}`") };
-            Ok(report_change(output_options, "set", &what, &spec.overrides_path()))
+            if let Some(nearest) = find_similar_value(&spec, column, value)
+                && !*unknown
+                && !output_options.quiet
+            {
+                anstream::eprintln!(
+                    "note: \"{value}\" is not in the value list of `{column}`; did you mean \"{nearest}\"?"
+                );
+            }
+            let what = if stored == value { "set in" } else { &*format!("set to `{stored}` in") };
+            Ok(report_change(output_options, "set", what, &spec.overrides_path()))
         }
         Command::Unset { spec, table, words } => {
             let [key @ .., column] = words.as_slice() else {
@@ -121,6 +129,15 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
             Ok(ExitCode::SUCCESS)
         }
     }
+}
+
+/// Returns the value of a column's open list that an unlisted value may misspell.
+fn find_similar_value<'s>(spec: &'s Spec, column: &str, value: &str) -> Option<&'s str> {
+    let mut columns = spec.expansions.iter().flat_map(|expansion| &expansion.columns);
+    let column = columns.find(|c| c.name.eq_ignore_ascii_case(column))?;
+    let list = column.values.as_ref()?;
+    let is_listed = list.values.iter().any(|listed| listed.eq_ignore_ascii_case(value));
+    find_nearest(value, list.values.iter().map(String::as_str)).filter(|_| !is_listed)
 }
 
 /// Prints the name of the changed file: as an event on stdout with --json, otherwise on stderr.
