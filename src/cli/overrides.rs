@@ -88,12 +88,12 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
             }
             let cell = (table.as_str(), key, column.as_str(), value);
             let stored = override_cell(&spec, &database, cell, note, *force)?;
-            if let Some(nearest) = find_similar_value(&spec, column, value)
+            if let Some(nearest) = find_similar_value(&spec, column, &stored)
                 && !*unknown
                 && !output_options.quiet
             {
                 anstream::eprintln!(
-                    "note: \"{value}\" is not in the value list of `{column}`; did you mean \"{nearest}\"?"
+                    "note: \"{stored}\" is not in the value list of `{column}`; did you mean \"{nearest}\"?"
                 );
             }
             let what = if stored == value { "set in" } else { &*format!("set to `{stored}` in") };

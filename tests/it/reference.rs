@@ -206,8 +206,14 @@ const VARIABLES: [(&str, &str); 14] = [
 ];
 
 /// Variables of the tests and of the build.
-const INTERNAL: [&str; 5] =
-    ["HQDL_POSTGRES", "HQDL_SHARED", "HQDL_TESTS_ON_SERVER", "HQDL_TEST_KEY", "HQDL_VERSION"];
+const INTERNAL: [&str; 6] = [
+    "HQDL_POSTGRES",
+    "HQDL_SHARED",
+    "HQDL_TESTS_ON_SERVER",
+    "HQDL_TEST_KEY",
+    "HQDL_TEST_SEEDS",
+    "HQDL_VERSION",
+];
 
 #[test]
 fn every_variable_is_on_the_page() {
