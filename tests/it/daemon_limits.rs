@@ -279,6 +279,34 @@ fn the_streams_of_each_client_are_limited() {
     wait_until("a stream is free", || open("10.0.0.1").1 == "200");
 }
 
+/// Pages that run a query or read a whole table count as streams.
+#[test]
+fn downloads_and_queries_of_the_page_are_streams() {
+    let flags = ["--client-requests", "0", "--client-streams", "2"];
+    let (_endpoint, project, daemon) = waiting(&flags);
+    project.execute_sql(
+        "CREATE VIEW endless AS WITH RECURSIVE i (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM i)
+           SELECT n FROM i",
+    );
+    let open = || {
+        use std::io::{Read, Write};
+        let mut stream = std::net::TcpStream::connect(&daemon.address).unwrap();
+        let path = "/specs/x/tables/endless/export?format=csv";
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: {}\r\n\r\n", daemon.address).unwrap();
+        let mut status = [0; 12];
+        stream.read_exact(&mut status).unwrap();
+        (stream, String::from_utf8_lossy(&status[9..]).into_owned())
+    };
+    let streams: Vec<_> = (0..3).map(|_| open()).collect();
+    let statuses: Vec<&str> = streams.iter().map(|(_, status)| status.as_str()).collect();
+    assert_eq!(statuses, ["200", "200", "429"]);
+    daemon.get("/query?spec=x&sql=SELECT+1").expect_status(429);
+    daemon.get("/query?spec=x").expect_status(200);
+    daemon.get("/specs/x/tables/hero").expect_status(200);
+    drop(streams);
+    wait_until("a stream is free", || daemon.get("/query?spec=x&sql=SELECT+1").status == 200);
+}
+
 #[test]
 fn a_client_beyond_its_bytes_waits_after_its_stream_has_ended() {
     let flags =

@@ -35,8 +35,11 @@ pub(super) async fn check_request(
     // password again for each of them.
     let is_public = ["/healthz", "/page.css", "/page.js"].contains(&path);
     let route = super::openapi::find_route_name(path);
-    let is_stream =
-        request.method() == Method::POST || route == "/v1/runs/events" || is_mcp_route(route);
+    let is_stream = request.method() == Method::POST
+        || route == "/v1/runs/events"
+        || is_mcp_route(route)
+        || path.ends_with("/export")
+        || path == "/query" && has_query_sql(&request);
     let client = find_client(&state, &request);
     request.extensions_mut().insert(client);
     let response = match state.shares.admit_request(client, is_stream) {
@@ -53,6 +56,12 @@ pub(super) async fn check_request(
     };
     state.context.metrics.record_request(route, response.status().as_u16(), began.elapsed());
     response
+}
+
+/// Returns true if the address contains a query, which the page runs.
+fn has_query_sql(request: &Request) -> bool {
+    let query = request.uri().query().unwrap_or_default();
+    query.split('&').any(|pair| pair.starts_with("sql="))
 }
 
 /// Returns true if a route belongs to MCP. Every request to such a route can become a stream.
