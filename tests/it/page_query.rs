@@ -20,6 +20,11 @@ fn query_path(sql: &str) -> String {
     format!("/query?spec=x&sql={}", percent_encode(sql))
 }
 
+/// Opens an address as a browser does if the user enters it.
+fn open_link(daemon: &Daemon, path: &str) -> String {
+    daemon.send_request("GET", path, "Sec-Fetch-Site: none\r\n", "").expect_status(200).body
+}
+
 fn start_browser(home: &Path) -> Browser {
     let program = find_chromium().expect("Chromium, which was there when this was built");
     Browser::start(&program, home)
@@ -43,39 +48,41 @@ fn a_link_shows_the_rows_of_a_free_query_and_never_spends() {
     daemon.wait_until_idle("complete");
     let requests = endpoint.request_count();
     let groups = "SELECT eye_color, count(*) AS n FROM llm GROUP BY 1";
-    let rows = daemon.get(&query_path(groups)).expect_status(200).body;
+    let rows = open_link(&daemon, &query_path(groups));
     assert!(rows.contains("id=\"result\"") && rows.contains("0 values asked"), "{rows}");
     // The link beside the rows leads to the same rows, with the chart.
     let form = format!("{}&do=run&chart=bar&y=n", query_path(groups).trim_start_matches("/query?"));
     let ran = daemon.submit_form("/query", &form).expect_status(200).body;
     let link = find_link(&ran, "Link to this query");
     assert!(link.contains("chart=bar") && link.contains("y=n"), "{link}");
-    let linked = daemon.get(&link).expect_status(200).body;
+    let linked = open_link(&daemon, &link);
     let table = |page: &str| page.split("<tbody>").nth(1).map(str::to_owned).unwrap();
     assert_eq!(table(&linked).split("</tbody>").next(), table(&ran).split("</tbody>").next());
     // A query that costs something shows its price, although the daemon may spend.
-    let priced = daemon.get(&query_path(LIVE)).expect_status(200).body;
+    let priced = open_link(&daemon, &query_path(LIVE));
     assert!(priced.contains("Run, for at most $") && !priced.contains("id=\"result\""), "{priced}");
     for action in ["&do=spend", "&do=run", "&do=csv", "&do=save&title=x"] {
-        daemon.get(&format!("{}{action}", query_path(LIVE))).expect_status(200);
+        open_link(&daemon, &format!("{}{action}", query_path(LIVE)));
     }
     assert_eq!(endpoint.request_count(), requests);
     // Parameters are a part of the address, and a query without their values is not run.
     let height = "SELECT count(*) AS n FROM hero WHERE height > :height";
-    let asks = daemon.get(&query_path(height)).expect_status(200).body;
+    let asks = open_link(&daemon, &query_path(height));
     assert!(asks.contains("param:height") && !asks.contains("id=\"result\""), "{asks}");
-    let known = daemon.get(&format!("{}&param:height=200", query_path(height))).expect_status(200);
-    assert!(known.body.contains("<td class=\"n\">1</td>"), "{}", known.body);
-    assert!(find_link(&known.body, "Link to this query").contains("param%3Aheight=200"));
-    let wrong = daemon.get(&query_path("SELECT nope FROM hero")).expect_status(200).body;
+    let known = open_link(&daemon, &format!("{}&param:height=200", query_path(height)));
+    assert!(known.contains("<td class=\"n\">1</td>"), "{known}");
+    assert!(find_link(&known, "Link to this query").contains("param%3Aheight=200"));
+    let wrong = open_link(&daemon, &query_path("SELECT nope FROM hero"));
     assert!(wrong.contains("no such column") && wrong.contains("SELECT nope FROM hero"), "{wrong}");
-    // Another site cannot run a query by embedding its address.
-    let embed = |dest: &str| {
-        let head = format!("Sec-Fetch-Site: cross-site\r\nSec-Fetch-Dest: {dest}\r\n");
-        let page = daemon.send_request("GET", &query_path(groups), &head, "").expect_status(200);
+    // Another site cannot run a query, neither with a link nor by embedding its address.
+    let runs = |head: &str| {
+        let page = daemon.send_request("GET", &query_path(groups), head, "").expect_status(200);
+        assert!(page.body.contains("GROUP BY 1") && page.body.contains("value=\"run\""));
         page.body.contains("id=\"result\"")
     };
-    assert!(!embed("image") && !embed("iframe") && embed("document"));
+    assert!(!runs("Sec-Fetch-Site: cross-site\r\nSec-Fetch-Dest: document\r\n"));
+    assert!(!runs("Sec-Fetch-Site: same-site\r\nSec-Fetch-Dest: iframe\r\n"));
+    assert!(!runs("") && runs("Sec-Fetch-Site: same-origin\r\n"));
 }
 
 #[test]
@@ -160,20 +167,29 @@ fn a_result_gets_the_focus_and_is_announced() {
     };
     run(&mut browser, "SELECT name FROM llm");
     wait_for(&mut browser, "document.activeElement.id === 'result'");
-    assert_eq!(browser.eval_script("heard.at(-1)"), "10 rows");
+    assert_eq!(browser.eval_script("heard"), json!(["Running for 0 s", "10 rows"]));
     run(&mut browser, "SELECT nope FROM llm");
     wait_for(&mut browser, "document.activeElement.matches('.problem')");
-    let heard = browser.eval_script("heard.at(-1)");
-    assert!(heard.as_str().unwrap().contains("no such column"), "{heard}");
+    // The message is spoken once: it is no alert, and its price is not computed again.
+    std::thread::sleep(Duration::from_millis(800));
+    let heard = browser.eval_script("heard");
+    assert!(heard[1].as_str().unwrap().contains("no such column"), "{heard}");
+    assert_eq!((&heard[0], heard.as_array().unwrap().len()), (&json!("Running for 0 s"), 2));
+    let role = "[document.activeElement.role, document.activeElement.ariaLabel, document.querySelectorAll('[role=alert]').length]";
+    assert_eq!(browser.eval_script(role), json!(["group", "Error", 0]));
     // The history has links.
     let link =
         browser.eval_script("document.querySelectorAll('#history a')[1].getAttribute('href')");
-    let linked = daemon.get(link.as_str().unwrap()).expect_status(200).body;
+    let linked = open_link(&daemon, link.as_str().unwrap());
     assert!(linked.contains("10 rows"), "{linked}");
     // While a query runs, its time is not spoken every second.
     endpoint.add_fault(Fault::Latency(Duration::from_secs(3600)), Frequency::Always);
     run(&mut browser, LIVE);
     wait_for(&mut browser, "document.activeElement.id === 'explanation'");
+    assert_eq!(browser.eval_script("document.activeElement.ariaLabel"), "Price of the query");
+    let heard = browser.eval_script("heard");
+    let price = "At most 9 values to ask (0 known) in 3 requests: at most $0.0078 (test-model: cache writes assumed at 1.25 × input).";
+    assert_eq!(heard, json!(["Running for 0 s", price]));
     browser.eval_script("heard.length = 0; document.querySelector('button[value=spend]').click()");
     wait_for(
         &mut browser,

@@ -99,6 +99,8 @@ pub(super) struct PreparedQuery {
     timeout: Duration,
     command: String,
     interval: Option<IntervalRequest>,
+    /// Whether the query was opened by its address: it reads only stored answers.
+    is_link: bool,
     /// Receives the events of the query's requests.
     progress: Option<Listener>,
 }
@@ -177,7 +179,7 @@ pub(super) async fn explain_request(
 /// Whether a query of the page may send requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum QuerySpending {
-    /// The query reads only stored answers.
+    /// The query reads only stored answers, and does not count as a use of the columns.
     Forbidden,
     /// The daemon's settings decide.
     AsConfigured,
@@ -200,7 +202,10 @@ pub(super) async fn collect_rows<S: RowSink + Send + 'static>(
         let mut sink = sink;
         let mut prepared = prepare_query(&state, asked)?;
         match spending {
-            QuerySpending::Forbidden => prepared.is_approved = false,
+            QuerySpending::Forbidden => {
+                prepared.is_approved = false;
+                prepared.is_link = true;
+            }
             QuerySpending::AsConfigured => {}
             QuerySpending::Approved => prepared.is_approved = true,
         }
@@ -372,6 +377,7 @@ fn prepare_query(state: &HttpState, asked: AskedQuery) -> Result<PreparedQuery, 
     };
     Ok(PreparedQuery {
         interval,
+        is_link: false,
         progress: None,
         is_approved: state.context.settings.spend || asked.budget.is_some(),
         params: parse_params(&asked.params)?,
@@ -509,7 +515,9 @@ impl PreparedQuery {
             request.to_plain().run(sink)
         };
         let meta = result.map_err(|error| self.to_failure(error))?;
-        context.uses.count_query(&self.spec_name, &self.sql, &meta);
+        if !self.is_link {
+            context.uses.count_query(&self.spec_name, &self.sql, &meta);
+        }
         Ok(meta)
     }
 
@@ -536,6 +544,9 @@ impl PreparedQuery {
                 text: self.sql.clone(),
                 problems: vec![*problem],
             }),
+            (QueryError::NoModel, _) if self.is_link => {
+                Failure::wrong_input("an answer is no longer stored", "press Run to see the price")
+            }
             (QueryError::NoModel, _) if !self.is_approved => Failure::wrong_input(
                 "the query needs answers that are not stored, and the daemon runs with --no-spend",
                 "approve it with `budget`, its maximum cost in USD; `/v1/explain` returns the cost",

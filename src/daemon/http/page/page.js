@@ -78,24 +78,25 @@ document.addEventListener("keydown", (event) => {
   const byId = (id) => document.getElementById(id);
   const STORE = "hqdl.queries";
   const loadHistory = () => { try { return JSON.parse(localStorage.getItem(STORE)) ?? []; } catch { return []; } };
+  const parameterPrefix = () => byId("parameters").dataset.prefix;
   // A query in the history is the part of its address behind the question mark.
   const saveToHistory = (form) => {
     if (!form.sql.value.trim()) return;
-    const kept = [...new FormData(form)].filter(([name, value]) => value && name !== "do" && name !== "title");
+    const kept = [...new FormData(form)].filter(([name, value]) => (value || name.startsWith(parameterPrefix())) && name !== "do" && name !== "title");
     const query = new URLSearchParams(kept).toString();
     const rest = loadHistory().filter((past) => past.query !== query);
     try { localStorage.setItem(STORE, JSON.stringify([{ query }, ...rest].slice(0, 30))); } catch { /* The browser does not allow storage. */ }
   };
   const createButton = (text, act, className = "") => Object.assign(document.createElement("button"), { type: "button", textContent: text, onclick: act, className });
 
-  // Shows the maximum cost of the current query.
+  // Shows the maximum cost of the current query, or only marks its errors.
   let costRequest = null, timer = null;
   const findRunButton = () => document.querySelector('#query button[name="do"].main');
   const showPrice = (text) => {
     if (byId("price").textContent !== text) announce(text);
     byId("price").textContent = text;
   };
-  const showCost = async () => {
+  const showCost = async (onlyMarks = false) => {
     const form = byId("query");
     if (!form.sql.value.trim()) return;
     costRequest = new AbortController();
@@ -106,6 +107,7 @@ document.addEventListener("keydown", (event) => {
       });
       const found = await response.json();
       underlineProblems(form.sql, found.error?.problems ?? []);
+      if (onlyMarks) return;
       if (!response.ok) { showPrice(found.error.message); return; }
       const cost = `$${found.cost_usd.toFixed(4)}`, run = findRunButton();
       if (found.unbounded?.length) showPrice("The cost is not known before it runs.");
@@ -143,7 +145,7 @@ document.addEventListener("keydown", (event) => {
     return /\d/.test(word) && /^[-+.\deE]+$/.test(word) && !Number.isNaN(Number(word)) ? Number(word) : text;
   };
   const readParameters = () => Object.fromEntries(findParameterFields().map((field) =>
-    [field.name.slice(byId("parameters").dataset.prefix.length), parseLiteral(field.value)]));
+    [field.name.slice(parameterPrefix().length), parseLiteral(field.value)]));
   // Shows a field for each parameter, and keeps the values that have been entered.
   const showParameterFields = () => {
     const box = byId("parameters"), entered = new Map(findParameterFields().map((field) => [field.name, field]));
@@ -198,12 +200,19 @@ document.addEventListener("keydown", (event) => {
   };
 
   // Moves the focus to what a query has led to: its rows, its price, a message or an error.
+  const findOutcome = () => document.querySelector("#result, main .problem, #explanation, main .note[role=status]");
   const showOutcome = () => {
-    const outcome = document.querySelector("#result, main .problem, #explanation, main .note[role=status]");
+    const outcome = findOutcome();
     if (!outcome) return;
+    // The announcement is spoken, so the element itself is no alert.
+    if (outcome.matches(".problem, .note")) {
+      outcome.setAttribute("role", "group");
+      outcome.setAttribute("aria-label", outcome.matches(".problem") ? "Error" : "Message");
+    }
     outcome.tabIndex = -1;
     outcome.focus();
-    announce(outcome.textContent.trim().split("\n")[0]);
+    const text = (outcome.querySelector(":scope > p") ?? outcome).textContent;
+    announce(text.trim().split("\n")[0].replace(/\s+/g, " "));
   };
 
   // Submits the form without leaving the page, so that the user can cancel the query.
@@ -235,6 +244,8 @@ document.addEventListener("keydown", (event) => {
       const isStream = response.headers.get("content-type") === "application/x-ndjson";
       const text = isStream ? await readLines(response, (now) => { progress = now; showTime(); }) : await response.text();
       const fresh = new DOMParser().parseFromString(text, "text/html");
+      // An alert would be spoken in addition to the announcement.
+      for (const alert of fresh.querySelectorAll("main [role=alert]")) alert.removeAttribute("role");
       document.querySelector("main").replaceWith(fresh.querySelector("main"));
       initializeForm();
       showOutcome();
@@ -282,7 +293,8 @@ document.addEventListener("keydown", (event) => {
     }));
     for (const head of document.querySelectorAll("table.sortable thead th"))
       head.replaceChildren(createButton(head.textContent, () => sortRows(head), "plain"));
-    if (!document.querySelector("main table.rows")) showCost();
+    const outcome = findOutcome();
+    if (!outcome || outcome.matches(".problem")) showCost(Boolean(outcome));
   };
   document.addEventListener("submit", submitQuery);
   initializeForm();

@@ -32,7 +32,7 @@ use crate::generate::{Event, Listener};
 use crate::query::result::json as values;
 use crate::query::{Meta, RowSink, params};
 use crate::spec::file::ExampleTable;
-use crate::spec::{Binding, Expansion, SourceRows};
+use crate::spec::{Binding, Expansion, SourceRows, is_server};
 use crate::sql;
 
 /// Maximum number of rows to show.
@@ -188,22 +188,34 @@ pub(super) async fn show_query(
     Query(form): Query<QueryForm>,
 ) -> Response {
     let names_spec = !form.spec.is_empty() || state.context.status.borrow().specs.len() == 1;
-    let outcome = if names_spec && form.is_complete() && is_shown_to_user(&headers) {
+    let is_run = names_spec && form.is_complete() && is_from_user(&headers);
+    let outcome = if is_run && !reads_server(&state, &form.spec) {
         show_free_rows(&state, &form).await.unwrap_or_else(QueryOutcome::Failed)
     } else {
         QueryOutcome::Nothing
     };
-    // The page itself was found, even if its query is wrong.
-    render_query_page(&state, &form, &outcome).into_response()
+    match &outcome {
+        QueryOutcome::Failed(error) if error.status.is_server_error() => {
+            render_query(&state, &form, &outcome)
+        }
+        // The page itself was found, even if its query is wrong.
+        _ => render_query_page(&state, &form, &outcome).into_response(),
+    }
 }
 
-/// Returns false if another site embeds the page, so that a foreign page cannot run queries.
-fn is_shown_to_user(headers: &HeaderMap) -> bool {
-    let is = |name: &str, wanted: &[&str]| {
-        let value = headers.get(name).and_then(|value| value.to_str().ok());
-        value.is_none_or(|value| wanted.contains(&value))
-    };
-    is("sec-fetch-site", &["same-origin", "none"]) || is("sec-fetch-dest", &["document"])
+/// Returns true if the user typed the address or followed a link of the daemon's own page. Another
+/// site must not run queries, neither with a link nor by embedding the page.
+fn is_from_user(headers: &HeaderMap) -> bool {
+    let site = headers.get("sec-fetch-site").and_then(|value| value.to_str().ok());
+    site.is_some_and(|site| ["same-origin", "none"].contains(&site))
+}
+
+/// Returns true if a query of the spec reads a database on a server, where it could change data or
+/// take long.
+fn reads_server(state: &HttpState, spec: &str) -> bool {
+    let name = Some(spec).filter(|name| !name.is_empty());
+    let found = state.find_active_spec(name);
+    found.is_ok_and(|(_, active)| is_server(&active.spec.database))
 }
 
 /// Runs a query from stored answers, or explains it if it needs requests.
@@ -661,7 +673,7 @@ pub(super) fn format_cost_notes(meta: &Meta) -> String {
 
 fn render_explanation_section(meta: &Meta) -> Markup {
     html! {
-        section #explanation .card {
+        section #explanation .card aria-label="Price of the query" {
             p {
                 "At most " (format_count(meta.values_asked, "value")) " to ask (" (meta.values_reused) " known) in "
                 (format_count(meta.requests, "request")) ": at most " strong { (format_usd_bound(meta.cost_usd)) } (format_cost_notes(meta)) "."
