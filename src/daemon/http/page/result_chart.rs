@@ -20,7 +20,7 @@ const BAR_ROW: f64 = 30.0;
 const GROUPED_BAR: f64 = 16.0;
 const BAR_LEFT: f64 = 220.0;
 /// Maximum length of a bar's label, in characters.
-const LABEL_CHARS: usize = 14;
+const LABEL_CHARS: usize = 12;
 /// Approximate number of bars in a histogram.
 const HISTOGRAM_BARS: f64 = 20.0;
 
