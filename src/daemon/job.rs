@@ -346,10 +346,15 @@ fn to_failed_result(failure: Failure, follow_up: FollowUp) -> RunResult {
 
 /// Returns the reason why the guard interrupted the database, if it did.
 pub(super) fn guard_failure(guard: &GuardedConnection) -> Option<Failure> {
+    guard_failure_with_hint(guard, "simplify `where`, which runs for every key, or raise `timeout`")
+}
+
+/// Like [`guard_failure`]; `hint` is the advice after a timeout.
+pub(super) fn guard_failure_with_hint(guard: &GuardedConnection, hint: &str) -> Option<Failure> {
     guard.abort_error().map(|broken| match broken {
         QueryError::Timeout(limit) => Failure::wrong_input(
             format!("the database took longer than {} s", limit.as_secs_f64()),
-            "simplify `where`, which runs for every key, or raise `timeout`",
+            hint,
         ),
         other => other.into(),
     })

@@ -1,6 +1,8 @@
 //! Tests of the daemon's data page over the database's own tables and views, and of its links to the
 //! query page.
 
+use std::time::{Duration, Instant};
+
 use hqdl_testkit::daemon::Daemon;
 use hqdl_testkit::project::{Project, heroes_project, truthful_endpoint};
 use serde_json::{Value as Json, json};
@@ -27,6 +29,10 @@ fn add_tables(project: &Project) {
          CREATE TABLE \"odd \"\"name\"\"?\" (\"a|b\" TEXT PRIMARY KEY, \"<b>\" BLOB) WITHOUT ROWID;
          INSERT INTO \"odd \"\"name\"\"?\" VALUES ('<i>', x'00ff'), ('y''z', '<script>alert(1)</script>'), ('n', NULL);
          CREATE TABLE empty (x);
+         CREATE TABLE \".\" (x);
+         CREATE TABLE \"..\" (x);
+         CREATE VIEW endless AS
+           WITH RECURSIVE i (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM i) SELECT n FROM i;
          CREATE TABLE many (id INTEGER PRIMARY KEY, word TEXT, n INTEGER);
          WITH RECURSIVE i (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM i WHERE n < 120000)
            INSERT INTO many SELECT n, 'word ' || n, n % 7 FROM i;",
@@ -55,6 +61,8 @@ fn every_table_of_the_database_has_a_page() {
         assert!(row.is_some_and(|row| row.contains(words)), "{table}: {list}");
     }
     assert!(!list.contains("hqdl_record") && !list.contains("sqlite_"), "{list}");
+    // Browsers would remove these names from a path.
+    assert!(!list.contains("/tables/.") && list.contains("FROM%20%22..%22%20LIMIT"), "{list}");
     // Every link of the list leads to a page.
     for link in list.split("<a href=\"/specs/x/tables/").skip(1) {
         let table = link.split('"').next().unwrap();
@@ -85,6 +93,20 @@ fn every_table_of_the_database_has_a_page() {
     let odd = read_page(&daemon, "/specs/x/tables/odd%20%22name%22%3F");
     assert!(odd.contains("X&#39;00FF&#39;") || odd.contains("X'00FF'"), "{odd}");
     assert!(odd.contains("&lt;script&gt;alert(1)") && !odd.contains("<i>"), "{odd}");
+    // The links of odd names lead to their rows.
+    let odd = "/specs/x/tables/odd%20%22name%22%3F";
+    let facets = read_page(&daemon, &format!("{odd}?facet=a%7Cb&facet=%3Cb%3E"));
+    assert!(facets.contains("f=a%5C%7Cb%7Cis%7Cn"), "{facets}");
+    for (filter, key) in [
+        ("a%5C%7Cb%7Cis%7Cn", ">n</th>"),
+        ("%3Cb%3E%7Cis%7CX%2700FF%27", "&lt;i&gt;</th>"),
+        ("%3Cb%3E%7Cnull%7C", ">n</th>"),
+    ] {
+        assert!(facets.contains(&format!("f={filter}&amp;")), "{filter}: {facets}");
+        let rows = read_page(&daemon, &format!("{odd}?f={filter}"));
+        assert!(rows.contains(key) && rows.contains("1 row<"), "{filter}: {rows}");
+    }
+    assert!(read_page(&daemon, &format!("{odd}?sort=a%7Cb")).contains("a|b ↑"));
     let tall = read_page(&daemon, "/specs/x/tables/tall?q=zed&facet=name");
     assert!(tall.contains("1 row") && tall.contains(">210</td>"), "{tall}");
     assert!(read_page(&daemon, "/specs/x/tables/empty").contains("The table has no rows."));
@@ -108,6 +130,12 @@ fn pages_of_a_large_table_follow_each_other() {
         assert!(first_of_next.starts_with(&format!("{second}<")), "{sort}: {next}");
         assert_eq!(read_page(&daemon, &find_link(&next, "← Previous")).matches("<tr>").count(), 51);
     }
+    // If the row at the cursor is deleted, the first page is shown.
+    let first = read_page(&daemon, "/specs/x/tables/many?sort=n");
+    let next = find_link(&first, "Next →");
+    project.execute_sql("DELETE FROM many WHERE n = 0 AND id BETWEEN 121 AND 350");
+    let again = read_page(&daemon, &next);
+    assert!(again.contains("no longer exists") && again.matches("<tr>").count() == 51, "{again}");
     // A view has no key, and is read by position.
     project.execute_sql("CREATE VIEW few AS SELECT word FROM many WHERE id <= 120");
     let mut page = read_page(&daemon, "/specs/x/tables/few");
@@ -119,6 +147,43 @@ fn pages_of_a_large_table_follow_each_other() {
     assert_eq!(seen, 120);
     let before = read_page(&daemon, &find_link(&page, "← Previous"));
     assert!(before.contains(">word 51<") && before.contains(">word 100<"), "{before}");
+}
+
+/// Long values, slow counts and unreadable tables do not keep a page from showing its rows.
+#[test]
+fn costly_tables_have_pages() {
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "json");
+    add_tables(&project);
+    project.execute_sql(
+        "CREATE TABLE big (id INTEGER PRIMARY KEY, words TEXT, bytes BLOB);
+         WITH RECURSIVE i (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM i WHERE n < 60)
+           INSERT INTO big SELECT n, 'start ' || n || hex(zeroblob(1000000)), zeroblob(2000000) FROM i;
+         PRAGMA writable_schema = ON;
+         INSERT INTO sqlite_schema VALUES
+           ('table', 'ghost', 'ghost', 0, 'CREATE VIRTUAL TABLE ghost USING missing(x)');",
+    );
+    let daemon = Daemon::start(&project, &["--no-spend"]);
+    daemon.wait_until_idle("waiting");
+    for view in ["", "?facet=words&facet=bytes", "?sort=-words", "?f=bytes%7Cany%7C&facet=words"] {
+        let began = Instant::now();
+        let page = read_page(&daemon, &format!("/specs/x/tables/big{view}"));
+        assert_eq!(page.matches(">start ").count(), 50, "{view}");
+        assert!(page.len() < 200_000, "{view}: {} bytes", page.len());
+        assert!(began.elapsed() < Duration::from_secs(10), "{view}: {:?}", began.elapsed());
+        assert_eq!(page.contains("too many or too long"), view.ends_with("facet=words"), "{view}");
+    }
+    let row = daemon.get("/specs/x/tables/big/export?f=id%7Cis%7C7&format=csv").expect_status(200);
+    assert!(row.body.len() > 6_000_000, "{} bytes", row.body.len());
+    for view in ["", "?f=n%7Cmin%7C7", "?facet=n"] {
+        let began = Instant::now();
+        let page = read_page(&daemon, &format!("/specs/x/tables/endless{view}"));
+        assert!(page.contains("rows not counted") && page.contains(">56<") == view.contains("min"));
+        assert!(began.elapsed() < Duration::from_secs(8), "{view}: {:?}", began.elapsed());
+    }
+    let list = read_page(&daemon, "/specs/x/tables");
+    let ghost = list.split(">ghost<").nth(1).unwrap().split("</tr>").next().unwrap();
+    assert!(ghost.contains("not counted") && list.contains(">hero<"), "{list}");
 }
 
 /// The page of a table reveals nothing that a query does not.
@@ -173,7 +238,9 @@ fn query_and_chart_keeps_the_view() {
         "llm?f=powers%7Cis%7CSpeed&q=e",
         "llm?f=powers%7Cnot%7CSpeed&f=born%7Cmin%7C1920",
         "llm?f=motto%7Chas%7Czed",
-        "llm?f=full_name%7Cis%7CNULL",
+        "llm?f=full_name%7Cnull%7C",
+        "llm?f=powers%7Cnull%7C",
+        "llm?f=powers%7Cany%7C&f=height%7Cany%7C",
         "llm?state=ok&f=motto%7Cstate%7Cok",
         "llm?state=error",
         "hero?f=height%7Cmax%7C176&q=a&sort=height",

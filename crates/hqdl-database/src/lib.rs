@@ -51,6 +51,7 @@ use self::target::PublishTarget;
 pub use self::target::WriteOnlyOutput;
 use hqdl_spec::{Expansion, is_server};
 use hqdl_values::format::hide_secrets;
+use hqdl_values::sql::quote_name;
 
 /// Outputs that hqdl writes but does not read.
 static WRITE_ONLY_OUTPUTS: [&WriteOnlyOutput; 1] = [&PARQUET_FOLDER];
@@ -452,6 +453,23 @@ impl Database {
     #[must_use]
     pub fn server_url(&self) -> Option<&str> {
         self.server().map(DatabaseServer::display_url)
+    }
+
+    /// Returns the views of a database on a server, named as in the catalog; empty for a file.
+    ///
+    /// # Errors
+    /// Returns [`StoreError`] if the server cannot be read.
+    pub fn list_server_views(&self) -> Result<Vec<String>, StoreError> {
+        self.server().map_or_else(|| Ok(Vec::new()), DatabaseServer::list_views)
+    }
+
+    /// Returns a table's name of the catalog as SQL writes it. On a server, the name can include a
+    /// schema.
+    #[must_use]
+    pub fn write_table_name(&self, name: &str) -> String {
+        let server = self.server().filter(|_| name.contains('.'));
+        let qualified = server.and_then(|server| server.find_table(name).ok().flatten());
+        qualified.unwrap_or_else(|| quote_name(name))
     }
 
     /// Returns the connection. If the database is on a server, this is a private local connection.

@@ -16,14 +16,25 @@ impl DatabaseServer {
     /// Returns the user's tables and views, and those that hqdl published. A name includes its
     /// schema if the schema is not in the search path.
     pub(crate) fn list_tables(&self) -> Result<Vec<String>, StoreError> {
-        let sql = "SELECT CASE WHEN pg_catalog.pg_table_is_visible(c.oid) THEN c.relname::text
+        self.list_relations("'r', 'p', 'v', 'm', 'f'")
+    }
+
+    /// Returns the views among [`Self::list_tables`].
+    pub(crate) fn list_views(&self) -> Result<Vec<String>, StoreError> {
+        self.list_relations("'v', 'm'")
+    }
+
+    fn list_relations(&self, kinds: &str) -> Result<Vec<String>, StoreError> {
+        let sql = format!(
+            "SELECT CASE WHEN pg_catalog.pg_table_is_visible(c.oid) THEN c.relname::text
               ELSE n.nspname || '.' || c.relname END
             FROM pg_catalog.pg_class AS c JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
-            WHERE c.relkind IN ('r', 'p', 'v', 'm', 'f') AND NOT c.relispartition
+            WHERE c.relkind IN ({kinds}) AND NOT c.relispartition
               AND n.nspname NOT LIKE 'pg\\_%' AND n.nspname <> 'information_schema'
               AND (n.nspname <> 'hqdl' OR $1 = 'hqdl') AND c.relname NOT LIKE 'hqdl\\_%'
-            ORDER BY 1";
-        let rows = self.query_rows(sql, &[&self.schema])?;
+            ORDER BY 1"
+        );
+        let rows = self.query_rows(&sql, &[&self.schema])?;
         Ok(rows.iter().filter_map(|row| row.try_get(0).ok()).collect())
     }
 

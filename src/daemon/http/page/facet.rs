@@ -13,6 +13,11 @@ use crate::format::format_thousands;
 
 /// Maximum number of values to list.
 const MAX_VALUES: usize = 12;
+/// Maximum number of distinct values to count, and of bytes in their texts.
+const MAX_DISTINCT: usize = 200_000;
+const MAX_BYTES: usize = 16 << 20;
+/// Maximum number of characters of a value that links to its rows.
+const MAX_LINKED_CHARS: usize = 1000;
 /// Approximate number of bars in a distribution.
 const BARS: f64 = 12.0;
 
@@ -20,11 +25,11 @@ const BARS: f64 = 12.0;
 #[derive(Debug, Default)]
 pub(super) struct Facet {
     column: String,
-    /// The most frequent values with their counts.
-    values: Vec<(String, u64)>,
+    /// The most frequent values with their counts; `None` stands for NULL.
+    values: Vec<(Option<String>, u64)>,
     states: Vec<(String, u64)>,
-    /// Number of distinct values.
-    distinct: usize,
+    /// Number of distinct values; `None` if they are too many or too long to be counted.
+    distinct: Option<usize>,
     numbers: Option<Numbers>,
 }
 
@@ -49,6 +54,9 @@ pub(super) struct FacetCollector<'c> {
 struct CollectedColumn<'c> {
     column: &'c ViewColumn,
     values: HashMap<String, u64>,
+    nulls: u64,
+    /// Number of bytes in the texts of the values.
+    bytes: usize,
     states: BTreeMap<String, u64>,
     numbers: Vec<f64>,
     has_text: bool,
@@ -77,10 +85,15 @@ impl<'c> FacetCollector<'c> {
             };
             column.add_value(&cell.value);
             if cell.value == RecordValue::Null && !column.column.is_filled() {
-                column.count_value("NULL");
+                column.nulls += 1;
             }
             column.count_state(&cell.state);
         }
+    }
+
+    /// Returns true if no column can count further values.
+    pub(super) fn is_full(&self) -> bool {
+        self.collected.iter().all(CollectedColumn::is_full)
     }
 
     pub(super) fn into_facets(self) -> Vec<Facet> {
@@ -91,7 +104,11 @@ impl<'c> FacetCollector<'c> {
 impl<'c> CollectedColumn<'c> {
     fn new(column: &'c ViewColumn) -> Self {
         let (values, states) = (HashMap::new(), BTreeMap::new());
-        Self { column, values, states, numbers: Vec::new(), has_text: false }
+        Self { column, values, nulls: 0, bytes: 0, states, numbers: Vec::new(), has_text: false }
+    }
+
+    fn is_full(&self) -> bool {
+        self.values.len() > MAX_DISTINCT || self.bytes > MAX_BYTES
     }
 
     fn add_value(&mut self, value: &RecordValue<'_>) {
@@ -110,9 +127,14 @@ impl<'c> CollectedColumn<'c> {
 
     fn count_value(&mut self, text: &str) {
         // Most values are repeated, so that their text need not be copied.
+        let is_full = self.is_full();
         match self.values.get_mut(text) {
             Some(count) => *count += 1,
-            None => drop(self.values.insert(text.to_owned(), 1)),
+            None if is_full => {}
+            None => {
+                self.bytes += text.len();
+                self.values.insert(text.to_owned(), 1);
+            }
         }
     }
 
@@ -124,19 +146,25 @@ impl<'c> CollectedColumn<'c> {
     }
 
     fn into_facet(self) -> Facet {
-        let distinct = self.values.len();
-        let numbers = (distinct > 1 && !self.numbers.is_empty() && !self.has_text)
+        let is_full = self.is_full();
+        let distinct = self.values.len() + usize::from(self.nulls > 0);
+        let numbers = (!is_full && distinct > 1 && !self.numbers.is_empty() && !self.has_text)
             .then(|| Numbers::of(&self.numbers));
-        let mut values: Vec<(String, u64)> = self.values.into_iter().collect();
-        let order =
-            |a: &(String, u64), b: &(String, u64)| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0));
-        if distinct > MAX_VALUES {
+        let nulls = Some((None, self.nulls)).filter(|_| self.nulls > 0);
+        let found = self.values.into_iter().map(|(text, count)| (Some(text), count));
+        let found = found.filter(|_| !is_full).chain(nulls);
+        let mut values: Vec<(Option<String>, u64)> = found.collect();
+        let order = |a: &(Option<String>, u64), b: &(Option<String>, u64)| {
+            b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0))
+        };
+        if values.len() > MAX_VALUES {
             values.select_nth_unstable_by(MAX_VALUES, order);
             values.truncate(MAX_VALUES);
         }
         values.sort_unstable_by(order);
         let mut states: Vec<(String, u64)> = self.states.into_iter().collect();
         states.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
+        let distinct = (!is_full).then_some(distinct);
         Facet { column: self.column.name.clone(), values, states, distinct, numbers }
     }
 }
@@ -172,19 +200,22 @@ impl Facet {
         let most = self.values.first().map_or(1, |(_, count)| *count).max(1);
         html! {
             section.card.facet {
-                h2 { (self.column) " " span.small.quiet { (format_thousands(self.distinct as u64)) " distinct" } }
+                h2 { (self.column) " " @if let Some(distinct) = self.distinct { span.small.quiet { (format_thousands(distinct as u64)) " distinct" } } }
+                @if self.distinct.is_none() { p.small.quiet { "The values are too many or too long to count." } }
                 @if let Some(numbers) = &self.numbers { (numbers.render_numbers(&self.column)) }
                 ul { @for (value, count) in &self.values {
-                    @let (to, chosen) = toggle(filter(value, "is"));
-                    li { a href=(to) aria-current=[chosen.then_some("true")] {
-                        span.name { @if value.trim().is_empty() { "(empty)" } @else { (super::truncate_text(value, 40)) } }
+                    @let text = value.as_deref().unwrap_or("NULL");
+                    @let link = value.as_ref().map_or_else(|| Some(filter("", "null")), |value| is_linked(value).then(|| filter(value, "is")));
+                    @let (to, chosen) = link.map_or((None, false), |link| { let (to, chosen) = toggle(link); (Some(to), chosen) });
+                    li { a href=[to] aria-current=[chosen.then_some("true")] {
+                        span.name.null[value.is_none()] { @if text.trim().is_empty() { "(empty)" } @else { (super::truncate_text(text, 40)) } }
                         span.quiet { (format_thousands(*count)) }
                         svg viewBox="0 0 100 4" preserveAspectRatio="none" aria-hidden="true" {
                             rect.spent x="0" y="0" height="4" width=(format_coordinate(*count as f64 / most as f64 * 100.0)) {}
                         }
                     } }
                 } }
-                @if self.distinct > self.values.len() { p.small.quiet { "and more" } }
+                @if self.distinct.is_some_and(|distinct| distinct > self.values.len()) { p.small.quiet { "and more" } }
                 @if self.states.iter().any(|(state, _)| state != "ok") {
                     p.small { @for (state, count) in &self.states {
                         @let (to, chosen) = toggle(filter(state, "state"));
@@ -194,6 +225,11 @@ impl Facet {
             }
         }
     }
+}
+
+/// Returns true if the address of a value's rows is short enough.
+fn is_linked(value: &str) -> bool {
+    value.chars().nth(MAX_LINKED_CHARS).is_none()
 }
 
 impl Numbers {

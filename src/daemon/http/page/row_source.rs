@@ -12,6 +12,9 @@ use crate::query::result::json::format_text;
 use crate::spec::{Many, Type};
 use crate::sql::quote_name;
 
+/// Number of characters of a value to show.
+pub(super) const MAX_VALUE_CHARS: usize = 120;
+
 /// Where the values of a column are stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ColumnPlace {
@@ -81,7 +84,26 @@ impl ViewColumn {
     pub(super) fn equals_sql(&self) -> String {
         match self.place {
             ColumnPlace::Cell => format!("cell_is(cells, {}, ?)", self.literal()),
-            _ => format!("coalesce(CAST({} AS TEXT), 'NULL') = ?", self.value_sql()),
+            _ => format!("coalesce({} = ?, FALSE)", self.text_sql()),
+        }
+    }
+
+    /// Returns SQL for the text of the value, as the page shows it, for a column that is not filled.
+    pub(super) fn text_sql(&self) -> String {
+        let value = self.value_sql();
+        match (self.place, self.kind) {
+            (ColumnPlace::Table { .. }, _) => format!(
+                "CASE typeof({value}) WHEN 'blob' THEN 'X''' || hex({value}) || '''' ELSE CAST({value} AS TEXT) END"
+            ),
+            _ => format!("CAST({value} AS TEXT)"),
+        }
+    }
+
+    /// Returns SQL for whether there is no value; for a list, whether it has no item.
+    pub(super) fn null_sql(&self) -> String {
+        match self.list {
+            Some(_) => format!("coalesce({}, '[]') = '[]'", self.value_sql()),
+            None => format!("{} IS NULL", self.value_sql()),
         }
     }
 
@@ -152,6 +174,25 @@ impl RowSource {
         }
     }
 
+    /// Returns true if the rows have no key, so that their position identifies them.
+    pub(super) fn has_positions(&self) -> bool {
+        matches!(self, Self::Table { key, .. } if key.is_empty())
+    }
+
+    /// Returns the SELECT list with everything that a page shows. Long values are shortened to one
+    /// character more than the page shows, so that a page of long values needs little memory.
+    pub(super) fn short_select_list(&self, columns: &[&ViewColumn]) -> String {
+        let Self::Table { key, .. } = self else { return self.select_list(columns) };
+        let shorten = |column: &&ViewColumn| {
+            let (name, chars) = (quote_name(&column.name), MAX_VALUE_CHARS + 1);
+            format!(
+                "CASE WHEN typeof({name}) IN ('text', 'blob') THEN substr({name}, 1, {chars}) ELSE {name} END"
+            )
+        };
+        let names = columns.iter().map(shorten);
+        key.iter().map(|k| quote_name(k)).chain(names).collect::<Vec<_>>().join(", ")
+    }
+
     /// Returns the SELECT list with everything that [`Self::read_cells`] needs.
     pub(super) fn select_list(&self, columns: &[&ViewColumn]) -> String {
         match self {
@@ -215,8 +256,7 @@ impl RowSource {
 
     /// Returns the number of rows before the page; 0 if the rows have a key.
     pub(super) fn page_offset(&self, cursor: Option<&Cursor>, page_rows: usize) -> usize {
-        let is_view = matches!(self, Self::Table { key, .. } if key.is_empty());
-        let Some(cursor) = cursor.filter(|_| is_view) else { return 0 };
+        let Some(cursor) = cursor.filter(|_| self.has_positions()) else { return 0 };
         let position = match self.parse_cursor(cursor).as_deref() {
             Some([SqlValue::Integer(position)]) => usize::try_from(*position).unwrap_or(0),
             _ => 0,
@@ -310,15 +350,17 @@ pub(super) fn find_database_table(
         return Ok(None);
     };
     // The hidden columns of virtual tables are not data.
-    let mut statement = connection
-        .prepare("SELECT name, type, pk FROM pragma_table_xinfo(?1) WHERE hidden <> 1")?;
+    let mut statement = connection.prepare(
+        "SELECT name, type, pk, \"notnull\" FROM pragma_table_xinfo(?1) WHERE hidden <> 1",
+    )?;
     let mut rows = statement.query([&table.name])?;
-    let (mut columns, mut primary) = (Vec::new(), Vec::new());
+    let (mut columns, mut primary, mut has_nullable_key) = (Vec::new(), Vec::new(), false);
     while let Some(row) = rows.next()? {
         let (name, declared, position): (String, String, usize) =
             (row.get(0)?, row.get(1)?, row.get(2)?);
         if position > 0 {
             primary.push((position, name.clone()));
+            has_nullable_key |= !row.get::<_, bool>(3)?;
         }
         columns.push(ViewColumn {
             name,
@@ -334,6 +376,8 @@ pub(super) fn find_database_table(
     let key = match (table.is_view, table.has_rowid, rowid) {
         (true, ..) => Vec::new(),
         (false, true, Some(rowid)) => vec![rowid.to_owned()],
+        // A key with NULL identifies no row and has no order.
+        (false, ..) if has_nullable_key => Vec::new(),
         // Without a primary key, the rows are identified by their position.
         (false, ..) => primary.into_iter().map(|(_, name)| name).collect(),
     };

@@ -2,7 +2,7 @@
 //! published expansion also has the state of every cell.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::extract::{Path, Query, State};
 use axum::response::{IntoResponse, Response};
@@ -18,7 +18,9 @@ use super::export::{ExportFormat, write_rows};
 use super::facet::{Facet, FacetCollector};
 use super::format_value;
 use super::record_cell::register_cell_functions;
-use super::row_source::{ColumnPlace, Cursor, RowSource, ViewColumn, find_database_table};
+use super::row_source::{
+    ColumnPlace, Cursor, MAX_VALUE_CHARS, RowSource, ViewColumn, find_database_table,
+};
 use super::view::{CONDITIONS, TableView};
 use super::view_query::write_view_query;
 use super::{
@@ -26,7 +28,7 @@ use super::{
     render_page, spec_path, text_direction, truncate_text,
 };
 use crate::cell::State as CellState;
-use crate::daemon::job::guard_failure;
+use crate::daemon::job::guard_failure_with_hint;
 use crate::daemon::status::SpecStatus;
 use crate::database::Database;
 use crate::database::provenance::PublishedExpansion;
@@ -37,12 +39,17 @@ use crate::spec::{Column, Expansion, Spec};
 
 /// Number of rows per page.
 const PAGE_ROWS: usize = 50;
-/// Number of characters of a value to show.
-const MAX_VALUE_CHARS: usize = 120;
 /// Maximum number of rows to count.
 pub(super) const MAX_COUNTED: u64 = 100_000;
 /// Maximum number of rows of a view whose facets are shown without a request.
 const MAX_FACETED: u64 = 20_000;
+/// Time limit for counting the rows and the values of a page, whose rows are shown without it.
+pub(super) const COUNT_TIME: Duration = Duration::from_secs(1);
+/// Time limit for counting the values of the columns that the user has chosen.
+const CHOSEN_FACET_TIME: Duration = Duration::from_secs(5);
+/// Advice if the rows of a page take too long.
+pub(super) const SLOW_READ: &str =
+    "remove the order or a condition, or read fewer rows with a query on the Query page";
 /// Number of facets that are shown by default.
 const FACETS: usize = 3;
 
@@ -88,8 +95,11 @@ struct TablePage {
     rows: PageRows,
     /// Whether there are rows before the page, and whether there are rows after it.
     more: (bool, bool),
-    count: RowCount,
+    /// Number of rows; `None` if they were not counted.
+    count: Option<RowCount>,
     facets: Vec<Facet>,
+    /// Whether the row at which the page should begin or end no longer exists.
+    has_lost_cursor: bool,
     /// Model and time of the completions that the cells of the page come from.
     origins: BTreeMap<i64, String>,
 }
@@ -109,8 +119,8 @@ pub(super) async fn show_table(
     let read = move || {
         let spec = &active_spec.spec;
         let guard = open_table(spec, &of, READ_TIMEOUT, interrupt)?;
-        let page = read_page(guard.database(), spec, &of, &wanted);
-        Ok(page.map_err(|failure| guard_failure(&guard).unwrap_or(failure))?)
+        let page = read_page(&guard, spec, &of, &wanted);
+        Ok(page.map_err(|e| guard_failure_with_hint(&guard, SLOW_READ).unwrap_or(e))?)
     };
     let page = run_blocking(permit, client_guard, read).await?;
     let path = format!("{}/tables/{}", spec_path(&name), percent_encode(&table));
@@ -126,6 +136,7 @@ pub(super) async fn show_table(
             (render_filter_form(&path, &view, shown))
             (render_filter_chips(&view, &link))
             (render_progress_note(&status, shown))
+            @if page.has_lost_cursor { p.note { "The row next to this page no longer exists. This is the first page." } }
             div.browse {
                 div {
                     (render_rows_table(&name, &table, &page, &view, &link))
@@ -209,10 +220,10 @@ pub(super) async fn export_table(
             let database = guard.database();
             let written = find_table(database, spec, &table).and_then(|shown| {
                 prepare_source(database, &shown.source)?;
-                let sql = view.page_sql(&shown.source, &shown.columns, usize::MAX >> 1);
+                let sql = view.export_sql(&shown.source, &shown.columns);
                 write_rows(database, &sql, (&shown.source, &shown.columns), format, writer)
             });
-            written.map_err(|failure| guard_failure(&guard).unwrap_or(failure))
+            written.map_err(|e| guard_failure_with_hint(&guard, SLOW_READ).unwrap_or(e))
         };
         let ended = write(&mut writer);
         drop(permit);
@@ -310,36 +321,33 @@ fn find_other_table(database: &Database, table: &str) -> Result<ShownTable, Fail
 }
 
 fn read_page(
-    database: &Database,
+    guard: &GuardedConnection,
     spec: &Spec,
     table: &str,
     view: &TableView,
 ) -> Result<TablePage, Failure> {
+    let database = guard.database();
     let table = find_table(database, spec, table)?;
     if !table.published {
         return Ok(TablePage { table, ..TablePage::default() });
     }
     prepare_source(database, &table.source)?;
     let connection = database.connection();
-    let all: Vec<&ViewColumn> = table.columns.iter().collect();
+    let stored = |e: rusqlite::Error| database.to_store_error(&e);
+    let is_found = view.finds_cursor(connection, &table.source, &table.columns).map_err(stored)?;
+    let first = view.with_change(|_| ());
+    let view = if is_found { view } else { &first };
     let offset = table.source.page_offset(view.cursor.as_ref(), PAGE_ROWS);
-    let read = || -> rusqlite::Result<(PageRows, RowCount, Vec<Facet>)> {
-        let sql = view.page_sql(&table.source, &table.columns, PAGE_ROWS);
-        let mut statement = connection.prepare(&sql.sql)?;
-        let mut found = statement.query(params_from_iter(sql.params))?;
-        let mut rows = Vec::new();
-        while let Some(row) = found.next()? {
-            rows.push(table.source.read_record(row, &all, offset + rows.len() + 1)?);
-        }
-        let (count, facets) = read_counts(connection, view, &table, &rows)?;
-        let json = |text: &str| serde_json::from_str::<Json>(text).unwrap_or_default();
-        let parse = |(key, cells): (String, String)| {
-            let parts = json(&key).as_array().cloned().unwrap_or_default();
-            (key, parts, json(&cells))
-        };
-        Ok((rows.into_iter().map(parse).collect(), count, facets))
+    let found = read_rows(connection, view, &table, offset).map_err(stored)?;
+    let time = if view.facets.is_empty() { COUNT_TIME } else { CHOSEN_FACET_TIME };
+    let counted = guard.with_time_limit(time, || read_counts(guard, view, &table, &found));
+    let (count, facets) = counted.map_err(stored)?.unwrap_or_default();
+    let json = |text: &str| serde_json::from_str::<Json>(text).unwrap_or_default();
+    let parse = |(key, cells): (String, String)| {
+        let parts = json(&key).as_array().cloned().unwrap_or_default();
+        (key, parts, json(&cells))
     };
-    let (mut rows, count, facets) = read().map_err(|e| database.to_store_error(&e))?;
+    let mut rows: PageRows = found.into_iter().map(parse).collect();
     // A database on a server provides completions only for a single cell.
     let origins = match table.source.expansion() {
         Some(expansion) => read_origins(connection, expansion, &rows).unwrap_or_default(),
@@ -347,16 +355,34 @@ fn read_page(
     };
     let has_more = rows.len() > PAGE_ROWS;
     rows.truncate(PAGE_ROWS);
-    let is_view = matches!(&table.source, RowSource::Table { key, .. } if key.is_empty());
     let more = match &view.cursor {
-        _ if is_view => (offset > 0, has_more),
+        _ if table.source.has_positions() => (offset > 0, has_more),
         Some(Cursor { backwards: true, .. }) => {
             rows.reverse();
             (has_more, true)
         }
         cursor => (cursor.is_some(), has_more),
     };
-    Ok(TablePage { table, rows, more, count, facets, origins })
+    let has_lost_cursor = !is_found;
+    Ok(TablePage { table, rows, more, count, facets, has_lost_cursor, origins })
+}
+
+/// Returns the stored keys and cells of a page, and of one row more if there is one.
+fn read_rows(
+    connection: &Connection,
+    view: &TableView,
+    table: &ShownTable,
+    offset: usize,
+) -> rusqlite::Result<Vec<(String, String)>> {
+    let all: Vec<&ViewColumn> = table.columns.iter().collect();
+    let sql = view.page_sql(&table.source, &table.columns, PAGE_ROWS);
+    let mut statement = connection.prepare(&sql.sql)?;
+    let mut found = statement.query(params_from_iter(sql.params))?;
+    let mut rows = Vec::new();
+    while let Some(row) = found.next()? {
+        rows.push(table.source.read_record(row, &all, offset + rows.len() + 1)?);
+    }
+    Ok(rows)
 }
 
 /// Returns the model and the time of the completions that the cells of some rows come from.
@@ -383,50 +409,67 @@ fn read_origins(
 /// Counts the rows of a view, and the values of the columns whose facets are shown. `page` is the
 /// first page or the page at the cursor.
 fn read_counts(
-    connection: &Connection,
+    guard: &GuardedConnection,
     view: &TableView,
     table: &ShownTable,
     page: &[(String, String)],
-) -> rusqlite::Result<(RowCount, Vec<Facet>)> {
+) -> rusqlite::Result<(Option<RowCount>, Vec<Facet>)> {
     let columns = choose_facet_columns(view, &table.columns);
     let mut collector = FacetCollector::new(&columns);
-    if view.cursor.is_none() && page.len() <= PAGE_ROWS {
+    let is_whole = view.cursor.is_none() && page.len() <= PAGE_ROWS;
+    let whole = is_whole.then_some(RowCount { rows: page.len() as u64, is_lower_bound: false });
+    if page.is_empty() && is_whole {
+        return Ok((whole, Vec::new()));
+    }
+    // The values of other tables are shortened on the page.
+    if is_whole && table.source.expansion().is_some() {
         page.iter().for_each(|(key, cells)| collector.add_record(key, cells));
-        let facets = if page.is_empty() { Vec::new() } else { collector.into_facets() };
-        return Ok((RowCount { rows: page.len() as u64, is_lower_bound: false }, facets));
+        return Ok((whole, collector.into_facets()));
     }
     let rows = view.rows_sql(&table.source, &table.columns);
-    let count_rows = || -> rusqlite::Result<RowCount> {
+    let count_rows = || -> rusqlite::Result<Option<RowCount>> {
+        // A row of a view can take long.
+        if whole.is_some() || table.source.has_positions() {
+            return Ok(whole);
+        }
         let sql = format!("SELECT count(*) FROM (SELECT 1 {} LIMIT {})", rows.sql, MAX_COUNTED + 1);
+        let connection = guard.connection();
         let count = connection.query_row(&sql, params_from_iter(&rows.params), |r| r.get(0))?;
-        Ok(RowCount::up_to_limit(count))
+        Ok(Some(RowCount::up_to_limit(count)))
     };
     let is_chosen = !view.facets.is_empty();
     // Without a filter, rows are counted without reading them.
-    let first = if is_chosen || view.is_filtered() { None } else { Some(count_rows()?) };
+    let first = if is_chosen || view.is_filtered() { whole } else { count_rows()? };
     if columns.is_empty()
         || first.is_some_and(|count| count.is_lower_bound || count.rows > MAX_FACETED)
     {
-        return Ok((first.map_or_else(count_rows, Ok)?, Vec::new()));
+        return Ok((if first.is_some() { first } else { count_rows()? }, Vec::new()));
     }
     let limit = if is_chosen { String::new() } else { format!(" LIMIT {}", MAX_COUNTED + 1) };
     let select = table.source.select_list(&columns);
-    let mut statement = connection.prepare(&format!("SELECT {select} {}{limit}", rows.sql))?;
+    let sql = format!("SELECT {select} {}{limit}", rows.sql);
+    let mut statement = guard.connection().prepare(&sql)?;
     let mut found = statement.query(params_from_iter(&rows.params))?;
+    let began = Instant::now();
     let mut count = 0;
     while let Some(row) = found.next()? {
         count += 1;
         if is_chosen || count <= MAX_FACETED {
             collector.add_cells(&table.source.read_cells(row, &columns)?);
         }
+        if collector.is_full() {
+            return Ok((whole, collector.into_facets()));
+        }
+        // SQLite checks its time limit rarely while it reads long values.
+        if began.elapsed() > CHOSEN_FACET_TIME {
+            return Ok((whole, Vec::new()));
+        }
     }
     let is_lower_bound = !is_chosen && count > MAX_COUNTED;
     let facets =
         if is_chosen || count <= MAX_FACETED { collector.into_facets() } else { Vec::new() };
-    Ok((
-        RowCount { rows: if is_lower_bound { MAX_COUNTED } else { count }, is_lower_bound },
-        facets,
-    ))
+    let rows = if is_lower_bound { MAX_COUNTED } else { count };
+    Ok((Some(RowCount { rows, is_lower_bound }), facets))
 }
 
 /// Returns the columns whose facets are shown: those of the URL, or the first ones with a value
@@ -600,9 +643,13 @@ fn render_page_links(
             }
             @if page.more.1 { @if let Some(to) = at(page.rows.last(), false) { a.button rel="next" href=(to) { "Next →" } } }
             span.quiet {
-                @if page.count.is_lower_bound { (page.count.describe()) " rows" } @else { (format_count(page.count.rows, "row")) }
+                @match page.count {
+                    Some(count) if count.is_lower_bound => { (count.describe()) " rows" }
+                    Some(count) => (format_count(count.rows, "row")),
+                    None => "rows not counted",
+                }
             }
-            @if page.count.rows > 0 { span { "Download " @for (n, format) in ExportFormat::list_available().enumerate() {
+            @if !page.rows.is_empty() { span { "Download " @for (n, format) in ExportFormat::list_available().enumerate() {
                 @if n > 0 { " · " } a href=(export(format.name())) { (format.label()) }
             } } }
         }
@@ -622,6 +669,9 @@ fn render_facet_panel(
     html! {
         aside.facets aria-label="Values of the columns" {
             @for facet in &page.facets { (facet.to_section(view, link)) }
+            @if page.facets.is_empty() && !view.facets.is_empty() && !page.rows.is_empty() {
+                p.small.quiet { "Counting the values takes too long. Add a condition." }
+            }
             @if page.table.columns.iter().any(|c| !is_shown(c)) {
                 p.small { "Show the values of "
                     @for column in page.table.columns.iter().filter(|c| !is_shown(c)) { a.chip href=(with(column)) { (column.name) } " " }

@@ -6,27 +6,58 @@ use std::time::{Duration, Instant};
 
 use axum::extract::{Path, State};
 use maud::{Markup, html};
-use rusqlite::Connection;
 
 use super::super::query::{READ_TIMEOUT, find_target, run_blocking};
 use super::row_source::list_database_tables;
-use super::table::{MAX_COUNTED, RowCount};
+use super::table::{COUNT_TIME, MAX_COUNTED, RowCount, SLOW_READ};
 use super::{
     HttpState, ShownPage, find_spec, percent_encode, render_page, render_spec_tabs, spec_path,
 };
-use crate::daemon::job::guard_failure;
+use crate::daemon::job::guard_failure_with_hint;
+use crate::database::find_write_only_output;
 use crate::failure::Failure;
 use crate::query::connection::guard::GuardedConnection;
 use crate::spec::{Catalog, Spec};
 use crate::sql::quote_name;
 
-/// Time after which the rows of further tables are not counted.
-const COUNT_TIME: Duration = Duration::from_secs(1);
+/// Content of a table, in the order of the list.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum TableContent {
+    Filled,
+    FilledItems,
+    Unpublished,
+    /// Published to files that hqdl only writes.
+    Files,
+    FilledView,
+    View,
+    Table,
+}
+
+impl TableContent {
+    /// Returns true if the model fills the table.
+    fn is_filled(self) -> bool {
+        matches!(self, Self::Filled | Self::FilledItems | Self::Unpublished | Self::Files)
+    }
+
+    fn describe(self) -> &'static str {
+        match self {
+            Self::Filled => "filled by the model",
+            Self::FilledItems => "items of a list, filled by the model",
+            Self::Unpublished => "filled by the model, not published yet",
+            Self::Files => "filled by the model, published as Parquet files",
+            Self::FilledView => "view of a source with its filled columns",
+            Self::View => "view",
+            Self::Table => "table",
+        }
+    }
+}
 
 /// Table of the list.
 struct ListedTable {
     name: String,
-    content: &'static str,
+    /// Name as SQL writes it.
+    sql_name: String,
+    content: TableContent,
     /// Number of rows; `None` if they were not counted.
     rows: Option<RowCount>,
     /// Whether the page can show the rows.
@@ -48,7 +79,7 @@ pub(super) async fn show_tables(
             GuardedConnection::open_for_sql(&find_target(spec)?, Some(READ_TIMEOUT), interrupt);
         let guard = guard.map_err(Failure::from)?;
         let tables = list_tables(&guard, spec);
-        Ok(tables.map_err(|failure| guard_failure(&guard).unwrap_or(failure))?)
+        Ok(tables.map_err(|e| guard_failure_with_hint(&guard, SLOW_READ).unwrap_or(e))?)
     };
     let tables = run_blocking(permit, client_guard, read).await?;
     Ok(render_page(
@@ -64,16 +95,20 @@ pub(super) async fn show_tables(
 /// Lists the tables that hqdl fills first, then the others by name.
 fn list_tables(guard: &GuardedConnection, spec: &Spec) -> Result<Vec<ListedTable>, Failure> {
     let database = guard.database();
-    let mut contents: BTreeMap<String, &'static str> = BTreeMap::new();
+    let mut contents: BTreeMap<String, TableContent> = BTreeMap::new();
     for expansion in database.list_published_expansions()? {
         for (_, table) in &expansion.columns {
-            contents.insert(table.to_lowercase(), "items of a list, filled by the model");
+            contents.insert(table.to_lowercase(), TableContent::FilledItems);
         }
-        contents.insert(expansion.expansion.to_lowercase(), "filled by the model");
+        contents.insert(expansion.expansion.to_lowercase(), TableContent::Filled);
     }
     let found = if database.server_url().is_some() {
+        let views = database.list_server_views()?;
         let tables = database.table_names().into_iter();
-        tables.map(|name| (name, false, false)).collect()
+        tables
+            .map(|name| (views.contains(&name), name))
+            .map(|(is, name)| (name, is, false))
+            .collect()
     } else {
         let tables = list_database_tables(database.connection());
         let tables = tables.map_err(|e| database.to_store_error(&e))?.into_iter();
@@ -83,40 +118,55 @@ fn list_tables(guard: &GuardedConnection, spec: &Spec) -> Result<Vec<ListedTable
     let mut tables = Vec::new();
     for (name, is_view, is_file) in found {
         let filled = contents.get(&name.to_lowercase()).copied();
-        let is_counted = is_file && !is_view && began.elapsed() < COUNT_TIME;
-        let rows = if is_counted { Some(count_rows(database.connection(), &name)) } else { None };
-        let rows = rows.transpose().map_err(|e| database.to_store_error(&e))?;
+        let time = COUNT_TIME.saturating_sub(began.elapsed());
+        let is_counted = is_file && !is_view && !time.is_zero();
+        let rows = if is_counted { count_rows(guard, &name, time)? } else { None };
         let content = match (filled, is_view) {
             (Some(content), _) => content,
-            (None, true) if database.is_created_by_hqdl(&name) => {
-                "view of a source with its filled columns"
-            }
-            (None, true) => "view",
-            (None, false) => "table",
+            (None, true) if database.is_created_by_hqdl(&name) => TableContent::FilledView,
+            (None, true) => TableContent::View,
+            (None, false) => TableContent::Table,
         };
-        tables.push(ListedTable { name, content, rows, is_readable: is_file || filled.is_some() });
+        // Browsers remove these names from an address.
+        let has_address = !["", ".", ".."].contains(&name.as_str());
+        let is_readable = (is_file || filled.is_some()) && has_address;
+        let sql_name = database.write_table_name(&name);
+        tables.push(ListedTable { name, sql_name, content, rows, is_readable });
     }
     let is_unlisted = |name: &&str| !tables.iter().any(|t| t.name.eq_ignore_ascii_case(name));
     let expansions = spec.expansions.iter().map(|e| e.name.as_str());
+    let has_files = find_write_only_output(spec.target()).is_some() && spec.target().exists();
+    let content = if has_files { TableContent::Files } else { TableContent::Unpublished };
     let unpublished: Vec<ListedTable> = expansions
         .filter(is_unlisted)
         .map(|name| ListedTable {
             name: name.to_owned(),
-            content: "filled by the model, not published yet",
+            sql_name: quote_name(name),
+            content,
             rows: None,
             is_readable: true,
         })
         .collect();
     tables.extend(unpublished);
-    tables.sort_by_key(|table| (!table.content.contains("filled by"), table.name.to_lowercase()));
+    tables.sort_by_key(|table| (!table.content.is_filled(), table.name.to_lowercase()));
     Ok(tables)
 }
 
-/// Counts the rows of a table, up to a limit, so that a large table takes no longer.
-fn count_rows(connection: &Connection, table: &str) -> rusqlite::Result<RowCount> {
+/// Counts the rows of a table, up to a limit and a time, so that a large table takes no longer.
+/// Returns `None` if they cannot be counted, for example because the module of a virtual table is
+/// missing.
+fn count_rows(
+    guard: &GuardedConnection,
+    table: &str,
+    time: Duration,
+) -> Result<Option<RowCount>, Failure> {
     let limit = MAX_COUNTED + 1;
     let sql = format!("SELECT count(*) FROM (SELECT 1 FROM {} LIMIT {limit})", quote_name(table));
-    connection.query_row(&sql, [], |row| row.get(0)).map(RowCount::up_to_limit)
+    let count = || guard.connection().query_row(&sql, [], |row| row.get(0));
+    match guard.with_time_limit(time, count) {
+        Ok(rows) => Ok(rows.map(RowCount::up_to_limit)),
+        Err(_) => guard_failure_with_hint(guard, SLOW_READ).map_or(Ok(None), Err),
+    }
 }
 
 fn render_table_list(spec: &str, tables: &[ListedTable]) -> Markup {
@@ -124,7 +174,7 @@ fn render_table_list(spec: &str, tables: &[ListedTable]) -> Markup {
         if table.is_readable {
             return format!("{}/tables/{}", spec_path(spec), percent_encode(&table.name));
         }
-        let sql = format!("SELECT * FROM {} LIMIT 1000", quote_name(&table.name));
+        let sql = format!("SELECT * FROM {} LIMIT 1000", table.sql_name);
         format!("/query?spec={}&sql={}", percent_encode(spec), percent_encode(&sql))
     };
     html! {
@@ -133,8 +183,8 @@ fn render_table_list(spec: &str, tables: &[ListedTable]) -> Markup {
         } @else { div.wide tabindex="0" role="region" aria-label="Tables" { table {
             thead { tr { th scope="col" { "table" } th scope="col" { "content" } th.n scope="col" { "rows" } } }
             tbody { @for table in tables { tr {
-                th scope="row" { a href=(path(table)) { (table.name) } }
-                td { (table.content) }
+                th scope="row" { a href=(path(table)) { @if table.name.is_empty() { "(no name)" } @else { (table.name) } } }
+                td { (table.content.describe()) }
                 td.n { @match table.rows { Some(rows) => (rows.describe()), None => span.quiet { "not counted" } } }
             } } }
         } } }

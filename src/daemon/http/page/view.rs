@@ -4,6 +4,7 @@
 use std::fmt::Write as _;
 
 use rusqlite::types::Value as SqlValue;
+use rusqlite::{Connection, params_from_iter};
 
 use super::percent_encode;
 use super::row_source::{ColumnPlace, Cursor, RowSource, ViewColumn};
@@ -11,14 +12,21 @@ use crate::spec::Type;
 use crate::sql::quote_name;
 
 /// Conditions of filters, with their labels.
-pub(super) const CONDITIONS: [(&str, &str); 6] = [
+pub(super) const CONDITIONS: [(&str, &str); 8] = [
     ("is", "is"),
     ("not", "is not"),
     ("has", "contains"),
     ("min", "at least"),
     ("max", "at most"),
+    ("null", "has no value"),
+    ("any", "has a value"),
     ("state", "has the state"),
 ];
+
+/// Returns true if a condition needs a value.
+pub(super) fn has_operand(condition: &str) -> bool {
+    !["null", "any"].contains(&condition)
+}
 
 /// A filter on a column.
 #[derive(Debug, Clone, PartialEq)]
@@ -45,7 +53,8 @@ pub(super) struct TableView {
 
 impl TableView {
     /// Parses a view from a URL's query pairs. A filter is `f=COLUMN|CONDITION|VALUE`, or the form
-    /// fields `column`, `condition` and `value`. Invalid filters are ignored.
+    /// fields `column`, `condition` and `value`. Invalid filters are ignored. In the name of the
+    /// column, `\` escapes `|` and `\`.
     pub(super) fn parse(pairs: &[(String, String)]) -> Self {
         let mut view = Self::default();
         let mut added = ["", "is", ""];
@@ -54,10 +63,9 @@ impl TableView {
                 "q" => view.search.clone_from(value),
                 "state" => view.state.clone_from(value),
                 "f" => {
-                    let mut parts = value.splitn(3, '|');
-                    if let (Some(c), Some(o), Some(v)) = (parts.next(), parts.next(), parts.next())
-                    {
-                        view.add_filter(c, o, v);
+                    let (column, rest) = split_column(value);
+                    if let Some((condition, value)) = rest.split_once('|') {
+                        view.add_filter(&column, condition, value);
                     }
                 }
                 "column" => added[0] = value,
@@ -66,6 +74,7 @@ impl TableView {
                 "sort" => {
                     let (name, descending) =
                         value.strip_prefix('-').map_or((&**value, false), |name| (name, true));
+                    let name = name.strip_prefix('\\').unwrap_or(name);
                     view.sort = Some((name.to_owned(), descending));
                 }
                 "facet" => view.facets.push(value.clone()),
@@ -76,7 +85,7 @@ impl TableView {
                 _ => {}
             }
         }
-        if !added[0].is_empty() && !added[2].is_empty() {
+        if !added[0].is_empty() && (!added[2].is_empty() || !has_operand(added[1])) {
             view.add_filter(added[0], added[1], added[2]);
         }
         view
@@ -109,10 +118,13 @@ impl TableView {
         push("q", &self.search);
         push("state", &self.state);
         for ViewFilter { column, condition, value } in &self.filters {
+            let column = column.replace('\\', "\\\\").replace('|', "\\|");
             push("f", &format!("{column}|{condition}|{value}"));
         }
         if let Some((column, descending)) = &self.sort {
-            push("sort", &format!("{}{column}", if *descending { "-" } else { "" }));
+            let sign = if *descending { "-" } else { "" };
+            let escape = if column.starts_with(['-', '\\']) { "\\" } else { "" };
+            push("sort", &format!("{sign}{escape}{column}"));
         }
         self.facets.iter().for_each(|column| push("facet", column));
         if let Some(Cursor { key, backwards }) = &self.cursor {
@@ -175,7 +187,8 @@ impl TableView {
             }
         };
         for (filter, column) in self.list_filters(columns) {
-            sql.push(&filter.condition_sql(column), [filter.parameter(column)]);
+            let parameter = has_operand(filter.condition).then(|| filter.parameter(column));
+            sql.push_all(&filter.condition_sql(column), parameter);
         }
         sql
     }
@@ -212,21 +225,60 @@ impl TableView {
                 self.records_page_sql(source, expansion, columns, limit)
             }
             RowSource::Table { name, key } => {
-                self.table_page_sql(source, (name, key), columns, page_rows)
+                let all: Vec<&ViewColumn> = columns.iter().collect();
+                let list = source.short_select_list(&all);
+                self.table_page_sql(source, (name, key, &list), columns, page_rows)
             }
         }
+    }
+
+    /// Returns the query for all rows of the view, with their whole values.
+    pub(super) fn export_sql(&self, source: &RowSource, columns: &[ViewColumn]) -> BoundSql {
+        let RowSource::Table { name, key } = source else {
+            return self.page_sql(source, columns, usize::MAX >> 1);
+        };
+        let all: Vec<&ViewColumn> = columns.iter().collect();
+        let list = source.select_list(&all);
+        self.table_page_sql(source, (name, key, &list), columns, usize::MAX >> 1)
+    }
+
+    /// Returns false if the order depends on the row at the cursor, and the row no longer exists.
+    pub(super) fn finds_cursor(
+        &self,
+        connection: &Connection,
+        source: &RowSource,
+        columns: &[ViewColumn],
+    ) -> rusqlite::Result<bool> {
+        let (Some(cursor), Some(_)) = (&self.cursor, self.find_sort(columns)) else {
+            return Ok(true);
+        };
+        let (sql, params) = match source {
+            RowSource::Records { expansion } => (
+                "SELECT 1 FROM hqdl_record WHERE expansion = ? AND key = ?".to_owned(),
+                vec![text(expansion), text(&cursor.key)],
+            ),
+            RowSource::Table { name, key } => match source.parse_cursor(cursor) {
+                Some(at) if !key.is_empty() => {
+                    let keys: Vec<String> = key.iter().map(|k| quote_name(k)).collect();
+                    let (marks, keys) = (vec!["?"; key.len()].join(", "), keys.join(", "));
+                    let table = quote_name(name);
+                    (format!("SELECT 1 FROM {table} WHERE ({keys}) = ({marks})"), at)
+                }
+                _ => return Ok(true),
+            },
+        };
+        connection.prepare(&sql)?.exists(params_from_iter(params))
     }
 
     fn table_page_sql(
         &self,
         source: &RowSource,
-        (name, key): (&str, &[String]),
+        (name, key, select_list): (&str, &[String], &str),
         columns: &[ViewColumn],
         page_rows: usize,
     ) -> BoundSql {
-        let all: Vec<&ViewColumn> = columns.iter().collect();
-        let select = format!("SELECT {} ", source.select_list(&all));
-        let mut sql = BoundSql::new(&select, []).append(self.rows_sql(source, columns));
+        let mut sql = BoundSql::new(&format!("SELECT {select_list} "), [])
+            .append(self.rows_sql(source, columns));
         let backwards = self.cursor.as_ref().is_some_and(|cursor| cursor.backwards);
         let order = |down: bool| if down == backwards { "" } else { " DESC" };
         let compare = |down: bool| if down == backwards { ">" } else { "<" };
@@ -342,6 +394,8 @@ impl ViewFilter {
             "has" => format!(" AND {}", column.contains_sql()),
             "min" => format!(" AND {value} >= ?"),
             "max" => format!(" AND {value} <= ?"),
+            "null" => format!(" AND {}", column.null_sql()),
+            "any" => format!(" AND NOT ({})", column.null_sql()),
             _ => format!(" AND {} = ?", column.state_sql()),
         }
     }
@@ -351,7 +405,7 @@ impl ViewFilter {
     fn parameter(&self, column: &ViewColumn) -> SqlValue {
         let is_text = column.place != ColumnPlace::Cell && column.kind == Some(Type::Text);
         match (self.condition, self.value.parse::<f64>()) {
-            ("min" | "max", Ok(number)) if !is_text => SqlValue::Real(number),
+            ("min" | "max", Ok(number)) if !is_text && number.is_finite() => SqlValue::Real(number),
             ("has", _) => column.contains_parameter(&self.value),
             _ => text(&self.value),
         }
@@ -360,8 +414,23 @@ impl ViewFilter {
     /// Returns the filter as readable text, such as `price at least 5`.
     pub(super) fn describe(&self) -> String {
         let label = CONDITIONS.iter().find(|(name, _)| *name == self.condition);
-        format!("{} {} {}", self.column, label.map_or("", |(_, label)| label), self.value)
+        let text =
+            format!("{} {} {}", self.column, label.map_or("", |(_, label)| label), self.value);
+        text.trim_end().to_owned()
     }
+}
+
+/// Splits a filter of a URL after the escaped name of its column.
+fn split_column(filter: &str) -> (String, &str) {
+    let (mut column, mut chars) = (String::new(), filter.chars());
+    while let Some(c) = chars.next() {
+        match c {
+            '|' => break,
+            '\\' => column.extend(chars.next()),
+            c => column.push(c),
+        }
+    }
+    (column, chars.as_str())
 }
 
 /// SQL text with its parameters' values.
@@ -537,6 +606,8 @@ mod tests {
                      ('d', 2, NULL), ('e', NULL, x'00ff');
                    CREATE TABLE pair (a INTEGER, b TEXT, n, PRIMARY KEY (a, b)) WITHOUT ROWID;
                    INSERT INTO pair VALUES (1, 'y', 3), (1, 'x', 'three'), (2, 'x', NULL), (0, 'z', 3);
+                   CREATE TABLE odd ("a|b", "-x" TEXT, "\");
+                   INSERT INTO odd VALUES (1, 'b', 1), (2, 'NULL', 0);
                    CREATE VIEW seen AS SELECT a, b FROM pair UNION ALL SELECT 7, 'q';
                    CREATE TABLE hqdl_hidden (x);"#,
             )
@@ -560,6 +631,19 @@ mod tests {
             let (source, columns) = find_database_table(&connection, table).unwrap().unwrap();
             walk_pages(&connection, (&source, &columns), sort, all);
         }
+        // The row at the cursor was deleted.
+        let (source, columns) = find_database_table(&connection, "plain").unwrap().unwrap();
+        for (cursor, is_found) in [("[3]", true), ("[9]", false)] {
+            let pairs = [("sort", "note"), ("after", cursor)];
+            let view = TableView::parse(&pairs.map(|(n, v)| (n.to_owned(), v.to_owned())));
+            assert_eq!(view.finds_cursor(&connection, &source, &columns).unwrap(), is_found);
+        }
+        // All names of the rowid are taken, and the key can be NULL.
+        connection
+            .execute_batch("CREATE TABLE taken (rowid TEXT PRIMARY KEY, oid, _rowid_)")
+            .unwrap();
+        let (source, _) = find_database_table(&connection, "taken").unwrap().unwrap();
+        assert!(source.has_positions());
         for hidden in ["hqdl_hidden", "sqlite_schema", "nothing"] {
             assert!(find_database_table(&connection, hidden).unwrap().is_none(), "{hidden}");
         }
@@ -570,7 +654,14 @@ mod tests {
         let connection = create_tables();
         for (table, pairs, keys) in [
             ("plain", &[("f", "it's|is|2.0")][..], "[1] [4]"),
-            ("plain", &[("f", "it's|is|NULL")], "[2] [5]"),
+            ("plain", &[("f", "it's|is|NULL")], ""),
+            ("plain", &[("f", "it's|null|")], "[2] [5]"),
+            ("plain", &[("column", "it's"), ("condition", "any"), ("value", "")], "[1] [3] [4]"),
+            ("plain", &[("f", "note|is|X'00FF'")], "[5]"),
+            ("odd", &[("f", "a\\|b|is|1"), ("f", "\\\\|not|0")], "[1]"),
+            ("odd", &[("f", "-x|is|NULL")], "[2]"),
+            ("odd", &[("sort", "\\-x")], "[2] [1]"),
+            ("odd", &[("sort", "-\\-x")], "[1] [2]"),
             ("plain", &[("f", "it's|not|2.0")], "[2] [3] [5]"),
             ("plain", &[("f", "it's|min|1.6")], "[1] [4]"),
             ("plain", &[("f", "note|min|9")], "[2] [3] [5]"),
@@ -598,5 +689,12 @@ mod tests {
             view.to_pairs().into_iter().map(|(n, v)| (n.to_owned(), v)).collect();
         assert_eq!(TableView::parse(&again), view);
         assert_eq!(view.with_change(|_| ()).cursor, None);
+        for name in ["a|b", "-x", "\\", "\\|-"] {
+            let mut odd = TableView { sort: Some((name.to_owned(), true)), ..TableView::default() };
+            odd.add_filter(name, "is", "v|w");
+            let pairs: Vec<(String, String)> =
+                odd.to_pairs().into_iter().map(|(n, v)| (n.to_owned(), v)).collect();
+            assert_eq!(TableView::parse(&pairs), odd);
+        }
     }
 }

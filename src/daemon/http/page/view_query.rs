@@ -2,7 +2,9 @@
 
 use super::row_source::{ColumnPlace, RowSource, ViewColumn, build_like_pattern};
 use super::view::{TableView, ViewFilter};
+use crate::spec::Type;
 use crate::sql::{quote_name, quote_text};
+use crate::value::Value;
 
 /// Maximum number of rows of the query.
 const MAX_ROWS: usize = 1000;
@@ -47,15 +49,19 @@ impl QueryWriter<'_> {
     fn write_filter(&self, filter: &ViewFilter, column: &ViewColumn) -> String {
         let name = write_name(column);
         let literal = write_literal(&filter.value, column);
-        let is_null = filter.value == "NULL" && !column.is_filled();
+        let equals = write_equals(&filter.value, column);
         match filter.condition {
-            "is" if is_null => format!("{name} IS NULL"),
-            "not" if is_null => format!("{name} IS NOT NULL"),
-            "is" => self.write_condition(column, &format!("{name} = {literal}")),
-            "not" if self.find_list(column).is_some() => {
-                format!("NOT {}", self.write_condition(column, &format!("{name} = {literal}")))
+            "null" if self.find_list(column).is_some() => {
+                format!("NOT {}", self.write_condition(column, "TRUE"))
             }
-            "not" => format!("({name} <> {literal} OR {name} IS NULL)"),
+            "any" if self.find_list(column).is_some() => self.write_condition(column, "TRUE"),
+            "null" => format!("{name} IS NULL"),
+            "any" => format!("{name} IS NOT NULL"),
+            "is" => self.write_condition(column, &equals),
+            "not" if self.find_list(column).is_some() => {
+                format!("NOT {}", self.write_condition(column, &equals))
+            }
+            "not" => format!("({equals}) IS NOT TRUE"),
             "has" => self.write_contains(column, &filter.value),
             "min" => self.write_condition(column, &format!("{name} >= {literal}")),
             "max" => self.write_condition(column, &format!("{name} <= {literal}")),
@@ -112,6 +118,28 @@ fn write_name(column: &ViewColumn) -> String {
     quote_name(column.list.as_ref().map_or(&column.name, |list| &list.column))
 }
 
+/// Returns the condition that a column shows a value. Texts and whole numbers are compared as such,
+/// and any other value by the text that the page shows.
+fn write_equals(value: &str, column: &ViewColumn) -> String {
+    let name = write_name(column);
+    let is_whole = value.parse::<i64>().is_ok_and(|n| n.to_string() == value);
+    match (column.place, column.kind) {
+        (ColumnPlace::Cell, Some(Type::Real)) => match value.parse::<f64>() {
+            Ok(number) => {
+                let text = Value::Real(number).to_text().unwrap_or_default().into_owned();
+                format!("CAST({name} AS TEXT) = {}", quote_text(&text))
+            }
+            Err(_) => "FALSE".to_owned(),
+        },
+        (ColumnPlace::Table { .. }, Some(Type::Integer)) if is_whole => format!("{name} = {value}"),
+        (ColumnPlace::Table { .. }, Some(Type::Text)) if !value.starts_with("X'") => {
+            format!("{name} = {}", quote_text(value))
+        }
+        (ColumnPlace::Table { .. }, _) => format!("{} = {}", column.text_sql(), quote_text(value)),
+        _ => format!("{name} = {}", write_literal(value, column)),
+    }
+}
+
 /// Returns a value as SQL writes it: a number, unless the column is declared as text.
 fn write_literal(value: &str, column: &ViewColumn) -> String {
     let is_number = value.parse::<f64>().is_ok_and(f64::is_finite)
@@ -126,7 +154,7 @@ fn write_literal(value: &str, column: &ViewColumn) -> String {
 
 #[cfg(test)]
 mod tests {
-    use rusqlite::Connection;
+    use rusqlite::{Connection, params_from_iter};
 
     use super::super::row_source::find_database_table;
     use super::{TableView, write_view_query};
@@ -138,17 +166,25 @@ mod tests {
         connection
             .execute_batch(
                 "CREATE TABLE t (id INTEGER PRIMARY KEY, name TEXT, n REAL, x);
-                 INSERT INTO t VALUES (1, 'O''Hara', 2.5, 'a'), (2, '50 %', NULL, 7), (3, NULL, 1, 'b%c');",
+                 INSERT INTO t VALUES (1, 'O''Hara', 2.5, 'a'), (2, '50 %', NULL, 7), (3, NULL, 1, 'b%c'),
+                   (4, 'NULL', 0.1 + 0.2, '7'), (5, '-', 1000, x'4142');",
             )
             .unwrap();
         let (source, columns) = find_database_table(&connection, "t").unwrap().unwrap();
         for (pairs, ids) in [
-            (&[][..], "1 2 3"),
-            (&[("sort", "-n")], "1 3 2"),
+            (&[][..], "1 2 3 4 5"),
+            (&[("sort", "-n")], "5 1 3 4 2"),
             (&[("f", "name|is|O'Hara")], "1"),
-            (&[("f", "name|is|NULL")], "3"),
-            (&[("f", "name|not|O'Hara")], "2 3"),
-            (&[("f", "x|is|7")], "2"),
+            (&[("f", "name|is|NULL")], "4"),
+            (&[("f", "name|null|")], "3"),
+            (&[("f", "name|any|")], "1 2 4 5"),
+            (&[("f", "name|not|O'Hara")], "2 3 4 5"),
+            (&[("f", "x|is|7")], "2 4"),
+            (&[("f", "x|is|X'4142'")], "5"),
+            (&[("f", "x|not|X'4142'")], "1 2 3 4"),
+            (&[("f", "n|is|0.30000000000000004")], "4"),
+            (&[("f", "n|is|1e3")], ""),
+            (&[("f", "id|is|1e0")], ""),
             (&[("f", "n|min|1"), ("f", "n|max|2")], "3"),
             (&[("q", "%")], "2 3"),
             (&[("f", "name|has|o'h")], "1"),
@@ -161,6 +197,15 @@ mod tests {
             let found = statement.query_map([], |row| row.get::<_, i64>(0)).unwrap();
             let found: Vec<String> = found.map(|id| id.unwrap().to_string()).collect();
             assert_eq!(found.join(" "), ids, "{sql}");
+            let view = TableView { sort: None, ..TableView::parse(&pairs) };
+            let shown = view.page_sql(&source, &columns, 9);
+            let mut statement = connection.prepare(&shown.sql).unwrap();
+            let rows =
+                statement.query_map(params_from_iter(shown.params), |row| row.get::<_, i64>(0));
+            let mut ids: Vec<&str> = ids.split_whitespace().collect();
+            ids.sort_unstable();
+            let shown: Vec<String> = rows.unwrap().map(|id| id.unwrap().to_string()).collect();
+            assert_eq!(shown, ids, "{pairs:?}");
         }
     }
 }

@@ -294,6 +294,32 @@ impl GuardedConnection {
         done
     }
 
+    /// Runs `work` with a shorter time limit. Returns `None` if `work` exceeded it; afterwards the
+    /// connection can be used again.
+    ///
+    /// # Errors
+    /// Returns the error of `work`, unless the shorter limit caused it.
+    pub fn with_time_limit<T, E>(
+        &self,
+        limit: Duration,
+        work: impl FnOnce() -> Result<T, E>,
+    ) -> Result<Option<T>, E> {
+        let outer = self.authorizer.deadline.load(Ordering::Relaxed);
+        let inner = self.authorizer.elapsed_nanos().saturating_add(saturating_nanos(limit));
+        self.authorizer.deadline.store(inner.min(outer), Ordering::Relaxed);
+        let done = work();
+        self.authorizer.deadline.store(outer, Ordering::Relaxed);
+        let reason = self.authorizer.abort_reason.load(Ordering::Relaxed);
+        if done.is_err()
+            && reason == AbortReason::TimedOut as u8
+            && !self.authorizer.has_timed_out()
+        {
+            self.authorizer.abort_reason.store(AbortReason::NotAborted as u8, Ordering::Relaxed);
+            return Ok(None);
+        }
+        done.map(Some)
+    }
+
     /// Runs a statement whose parameters are bound, starts the [time limit](Self::start_timeout),
     /// and sends columns and rows to a sink. Returns the number of rows. Errors point into `sql`.
     ///

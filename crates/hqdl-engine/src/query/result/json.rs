@@ -58,9 +58,10 @@ pub fn format_text(value: ValueRef<'_>) -> String {
         ValueRef::Real(r) => format_real(r),
         ValueRef::Text(bytes) => String::from_utf8_lossy(bytes).into_owned(),
         ValueRef::Blob(bytes) => {
+            let digit = |n: u8| char::from(b"0123456789ABCDEF"[usize::from(n)]);
             let mut hex = String::with_capacity(2 * bytes.len() + 3);
             hex.push_str("X'");
-            bytes.iter().for_each(|b| hex.push_str(&format!("{b:02X}")));
+            hex.extend(bytes.iter().flat_map(|b| [digit(b >> 4), digit(b & 15)]));
             hex.push('\'');
             hex
         }
