@@ -281,7 +281,7 @@ impl QueryParser<'_> {
         Ok(ExprKind::Cast(Box::new(value), sqlite_type.to_owned()))
     }
 
-    /// Reads the tokens up to the parenthesis that closes a TRY_CAST. Returns them in lower case,
+    /// Reads the tokens up to the parenthesis that closes a `TRY_CAST`. Returns them in lower case,
     /// separated by spaces.
     fn read_try_cast_type(&mut self) -> Result<String, SqlError> {
         let tokens = &self.tokens[self.at..self.end];
