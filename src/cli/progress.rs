@@ -53,9 +53,10 @@ impl PrintedFailures {
 
 /// Adds advice to the message about a prompt that is too long for the model.
 fn add_length_advice(message: &str, advice: &str) -> String {
-    match message.starts_with("the prompt is too long") {
-        true => format!("{message} ({advice}, or use another model)"),
-        false => message.to_owned(),
+    if message.starts_with("the prompt is too long") {
+        format!("{message} ({advice}, or use another model)")
+    } else {
+        message.to_owned()
     }
 }
 

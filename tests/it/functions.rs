@@ -204,7 +204,7 @@ fn own_argument_names_are_values() {
         let word = name.to_lowercase();
         for value in ["TRY_CAST(' 2.5 ' AS REAL)", "(t.n + 0.5)::REAL"] {
             let sql = format!("SELECT {{{{f(a=t.a, {word}={value})}}}} FROM t WHERE n = 2");
-            assert_eq!(fixture.run(&sql).unwrap(), [expected.clone()], "{sql}");
+            assert_eq!(fixture.run(&sql).unwrap(), std::slice::from_ref(&expected), "{sql}");
         }
     }
 }

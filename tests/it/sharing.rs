@@ -516,7 +516,7 @@ fn concurrent_overrides_are_all_kept() {
     let spec = session.spec;
     let key = |n: usize| [format!("Number {n}"), "Person".to_owned()];
     let set = |n: usize| {
-        drop(set_override(&spec, "llm", &key(n), "motto", &format!("No {n}"), "").unwrap())
+        drop(set_override(&spec, "llm", &key(n), "motto", &format!("No {n}"), "").unwrap());
     };
     (100..104).for_each(set);
     std::thread::scope(|scope| {

@@ -142,7 +142,8 @@ pub fn set_override(
         let is_new_value = replaced.value != line.value;
         if line.note.is_empty() {
             let note = replaced.note.as_str();
-            line.note = if is_new_value { strip_replaced_value(note) } else { note }.to_owned();
+            let kept = if is_new_value { strip_replaced_value(note) } else { note };
+            kept.clone_into(&mut line.note);
         }
         if is_new_value {
             let separator = if line.note.is_empty() { "" } else { "; " };
