@@ -94,20 +94,6 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
             "check the spelling of --cache or HQDL_CACHE",
         ));
     }
-    if let Cache::Server { url, on_status, .. } = &cache
-        // `import` creates the cache.
-        && !matches!(options.command, Command::Import { .. })
-        && !Facts::exist_on_server(url, on_status.clone())?
-    {
-        if let Command::List { allow_missing: true, .. } = options.command {
-            return Ok(ExitCode::SUCCESS);
-        }
-        let url = crate::format::hide_secrets(url);
-        return Err(Failure::wrong_input(
-            format!("there is no cache at {url}"),
-            "a run with this --cache creates it, and so does `hqdl cache import`",
-        ));
-    }
     let facts = cache.open()?;
     session::print_cache_location(&facts, output_options);
     match &options.command {

@@ -339,14 +339,6 @@ impl Facts {
         Ok(Self::from_store(store.into_temporary()))
     }
 
-    /// Returns whether a server (`postgres://user@host/database`) has facts.
-    ///
-    /// # Errors
-    /// [`FactsError`] if the server cannot be reached or denies access.
-    pub fn exist_on_server(url: &str, on_status: StatusCallback) -> Result<bool, FactsError> {
-        PostgresStore::exists(url, on_status)
-    }
-
     /// Opens the facts of a server (`postgres://user@host/database`), and creates them if they are
     /// missing. Local files of this machine are stored in a directory below `dir`. `on_status` is
     /// called when the server becomes unreachable, and when it is reachable again.

@@ -377,7 +377,7 @@ fn ids_dates_links_numbers_and_long_texts_are_not_keys() {
 fn a_database_without_entities_gets_an_example_and_a_note() {
     let empty = create_database("empty", "");
     let made_empty = generate_example_only(&empty);
-    assert!(made_empty.notes[0].contains("found no table to expand"), "{:?}", made_empty.notes);
+    assert!(made_empty.notes[0].contains("the database has no tables"), "{:?}", made_empty.notes);
 
     let tables = create_database(
         "empty-tables",

@@ -100,12 +100,6 @@ fn read_lease() -> Result<Duration, String> {
 }
 
 impl PostgresStore {
-    /// Returns whether a server has a cache.
-    pub(super) fn exists(url: &str, on_status: StatusCallback) -> Result<bool, FactsError> {
-        let (link, _) = Self::connect(url, on_status)?;
-        link.block_on(schema::exists(&link))
-    }
-
     /// Connects to a server. Returns the connections and the length of the lease.
     fn connect(
         url: &str,

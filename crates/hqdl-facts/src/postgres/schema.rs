@@ -12,11 +12,6 @@ const LATEST_VERSION: i32 = POSTGRES[POSTGRES.len() - 1].0;
 /// Advisory lock of migrations: the ASCII bytes of `hqdl`.
 const MIGRATION_LOCK: i64 = 0x6871_646c;
 
-/// Returns whether the server has the schema.
-pub(super) async fn exists(link: &ConnectionPool) -> Result<bool, FactsError> {
-    link.with_client(|client| async move { Ok(read_version(link, &**client).await? > 0) }).await
-}
-
 /// Migrates the schema to the latest version, if necessary.
 pub(super) async fn migrate(link: &ConnectionPool) -> Result<(), FactsError> {
     link.with_client(|client| async move {
