@@ -601,7 +601,7 @@ fn the_path_chooses_the_spec() {
     let mut response = unnamed.send("POST", "", "{}");
     let mut body = String::new();
     response.body.read_to_string(&mut body).unwrap();
-    assert_eq!(response.status, 404, "{body}");
+    assert_eq!(response.status, 400, "{body}");
     assert!(body.contains("use the path /mcp/SPEC: the specs are `x` and `y`"), "{body}");
     for path in ["/mcp/x", "/mcp/y"] {
         let mut client = Client::connect_with(&daemon, path, json!({}), json!(0), "");
