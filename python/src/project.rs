@@ -375,7 +375,8 @@ impl Project {
         Ok(py.detach(move || -> Result<(), Failed> {
             let session = open_session(&settings.source, &settings.overrides, Cache::Temporary)?;
             let cell = (table.as_str(), &*key, column.as_str(), value.as_str());
-            Ok(override_cell(&session.spec, &session.database, cell, &note, force)?)
+            override_cell(&session.spec, &session.database, cell, &note, force)?;
+            Ok(())
         })?)
     }
 
