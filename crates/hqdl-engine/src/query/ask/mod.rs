@@ -206,10 +206,12 @@ impl<'a> QueryRun<'a> {
             let is_function = choice.is_function();
             if is_function { &mut function_batches } else { &mut model_batches }.push(batches);
         }
+        // A missing model stops the run only if nothing was answered before.
+        self.send_row_batches(model_batches.into_iter().flatten())?;
         for batches in function_batches {
             self.send_row_batches(batches)?;
         }
-        self.send_row_batches(model_batches.into_iter().flatten())
+        Ok(())
     }
 
     /// Loads the documents of an expansion, if it has any, once per run.
