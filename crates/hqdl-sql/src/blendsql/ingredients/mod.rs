@@ -1,5 +1,5 @@
 //! Ingredients that ask the model themselves, one file for each kind: accepted arguments, subject and
-//! answer type. To add one, create its file (or a [`reduce::GroupIngredient`]) and add it to
+//! answer type. To add one, create its file (or a `reduce::GroupIngredient`) and add it to
 //! [`list_ingredients`]. If its arguments are rewritten, it is also a macro of the engine.
 
 mod answer;
