@@ -136,7 +136,7 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
         report_step(output_options, "applied", &what, applied, &file);
         if applied == 0 && !output_options.quiet {
             anstream::eprintln!(
-                "note: no truth in {} differs from its answer: fill in `truth` first",
+                "note: no `truth` in {} differs from the answer, so there is nothing to override; fill in `truth` first",
                 sheet_path(&session.spec, expansion).display()
             );
         }
@@ -210,7 +210,7 @@ fn fill_from_model(
     if audit.is_answered_by(&open_published_database(audited)?, &expansion, &name)? {
         return Err(Failure::wrong_input(
             format!(
-                "{} gave the audited answers",
+                "{} produced the answers that this audit checks",
                 options
                     .flags
                     .model

@@ -13,7 +13,9 @@ use super::progress::parenthesize_notes;
 use super::{CacheFlags, OutputOptions, session};
 use crate::cell::Tally;
 use crate::facts::{Facts, FactsError};
-use crate::format::{format_cost, format_count, format_thousands, to_single_line};
+use crate::format::{
+    format_cost, format_count, format_thousands, format_usd_bound, to_single_line,
+};
 use crate::session::Cache;
 
 /// Maximum size of the line that is read to recognize an export.
@@ -59,35 +61,44 @@ enum Command {
     Rebuild,
 }
 
+/// Returns the directory of a local cache if it contains no cache.
+///
+/// # Errors
+/// Fails if the directory cannot be read, or contains only a part of a cache.
+pub fn find_missing_dir(cache: &Cache) -> Result<Option<&Path>, Failure> {
+    let Cache::Dir { dir: Some(dir), .. } = cache else { return Ok(None) };
+    // Opening the cache rejects a URL.
+    if dir.to_string_lossy().contains("://") {
+        return Ok(None);
+    }
+    let Err(error) = std::fs::metadata(dir.join("journal.sqlite")) else { return Ok(None) };
+    if error.kind() == std::io::ErrorKind::PermissionDenied {
+        let message = format!("cannot use the cache {}: permission denied", dir.display());
+        return Err(Failure::wrong_input(message, "give this user the right to read it"));
+    }
+    if dir.join("index.sqlite").exists() || dir.join("index").exists() {
+        return Err(Failure::wrong_input(
+            format!("the cache {} has an index, but no journal.sqlite", dir.display()),
+            "restore journal.sqlite, which has the answers, from a backup",
+        ));
+    }
+    if dir.is_file() {
+        return Err(Failure::wrong_input(
+            format!("{} is a file, but a cache is a directory", dir.display()),
+            "name the directory of a cache with --cache or HQDL_CACHE",
+        ));
+    }
+    Ok(Some(dir))
+}
+
 pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode, Failure> {
     let cache = session::select_cache(&options.cache, "cache");
-    if let Cache::Dir { dir: Some(dir), .. } = &cache
-        // `import` creates the cache.
-        && !matches!(options.command, Command::Import { .. })
-        // Opening the cache rejects a URL.
-        && !dir.to_string_lossy().contains("://")
-        && let Err(error) = std::fs::metadata(dir.join("journal.sqlite"))
+    // `import` creates the cache.
+    if !matches!(options.command, Command::Import { .. })
+        && let Some(dir) = find_missing_dir(&cache)?
     {
-        if error.kind() == std::io::ErrorKind::PermissionDenied {
-            let message = format!("cannot use the cache {}: permission denied", dir.display());
-            return Err(Failure::wrong_input(message, "give this user the right to read it"));
-        }
-        if dir.join("index.sqlite").exists() || dir.join("index").exists() {
-            let message =
-                format!("the cache {} has an index, but no journal.sqlite", dir.display());
-            return Err(Failure::wrong_input(
-                message,
-                "restore journal.sqlite, which has the answers, from a backup",
-            ));
-        }
         if let Command::List { allow_missing: true, .. } = options.command {
             return Ok(ExitCode::SUCCESS);
-        }
-        if dir.is_file() {
-            return Err(Failure::wrong_input(
-                format!("{} is a file, but a cache is a directory", dir.display()),
-                "name the directory of a cache with --cache or HQDL_CACHE",
-            ));
         }
         return Err(Failure::wrong_input(
             format!("there is no cache at {}", dir.display()),
@@ -276,8 +287,8 @@ fn print_stats(facts: &Facts, output_options: OutputOptions) -> Result<(), Failu
     );
     if totals.in_doubt_usd > 0.0 {
         anstream::println!(
-            "in doubt  up to ${:.4}, for requests without an answer",
-            totals.in_doubt_usd
+            "in doubt  up to {}, for requests without an answer",
+            format_usd_bound(totals.in_doubt_usd)
         );
     }
     if let Some(warning) = damage.warning() {

@@ -1,5 +1,6 @@
 //! Implements `hqdl daemon`.
 
+use std::io::Write as _;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -238,9 +239,12 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
 
 /// Prints a status line of the daemon on stderr; with `--json`, prints an event on stdout.
 fn print_line(line: &str, output_options: OutputOptions) {
-    if output_options.json {
-        anstream::println!("{}", json!({ "event": "said", "message": line }));
-    } else if !output_options.quiet {
-        anstream::eprintln!("{line}");
-    }
+    // The daemon continues if nobody reads its lines.
+    let _ = if output_options.json {
+        writeln!(anstream::stdout(), "{}", json!({ "event": "said", "message": line }))
+    } else if output_options.quiet {
+        Ok(())
+    } else {
+        writeln!(anstream::stderr(), "{line}")
+    };
 }

@@ -244,7 +244,8 @@ fn print_exported_files(
     let max_usd: f64 = files.iter().map(|w| w.max_spent.usd).sum();
     if model.price.is_some() {
         anstream::println!(
-            "cost       at most ${max_usd:.4}; `hqdl plan --batch` prints the likely cost"
+            "cost       at most {}; `hqdl plan --batch` prints the likely cost",
+            format_usd_bound(max_usd)
         );
     }
     anstream::eprintln!(
@@ -309,8 +310,8 @@ fn print_columns(report: &Report) {
     anstream::eprintln!("{table}");
 }
 
-/// Returns what asks again for cells whose request failed. A cell that a flag asked for again keeps
-/// its earlier answer, so that the next run needs the same flag.
+/// Returns a message about how to retry the cells whose requests failed. If a flag such as `--refresh`
+/// selected such a cell, the cell keeps its earlier answer, so the retry needs the same flag.
 fn describe_next_attempt(report: &Report, flags: &[String], errors: u64) -> String {
     let kept = errors.saturating_sub(report.cells.get(State::Error));
     if flags.is_empty() || kept == 0 {

@@ -409,8 +409,11 @@ fn suggest_argument(args: &[OsString]) -> Option<String> {
             if global.any(|name| option.strip_prefix("--") == Some(name)) {
                 return None;
             }
-            let command = words.iter().find(|word| root.find_subcommand(word).is_some())?;
-            Some(format!("write it after the command: `hqdl {command} {option} …`"))
+            let (name, _) = option[2..].split_once('=').unwrap_or((&option[2..], ""));
+            let (word, command) =
+                words.iter().find_map(|word| Some((word, root.find_subcommand(word)?)))?;
+            command.get_arguments().find(|argument| argument.get_long() == Some(name))?;
+            Some(format!("write it after the command: `hqdl {word} {option} …`"))
         }
         _ => None,
     }

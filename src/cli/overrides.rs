@@ -88,7 +88,7 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
             }
             let cell = (table.as_str(), key, column.as_str(), value);
             let stored = override_cell(&spec, &database, cell, note, *force)?;
-            if let Some(nearest) = find_similar_value(&spec, column, &stored)
+            if let Some(nearest) = find_similar_value(&spec, table, column, &stored)
                 && !*unknown
                 && !output_options.quiet
             {
@@ -132,9 +132,14 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
 }
 
 /// Returns the value of a column's open list that an unlisted value may misspell.
-fn find_similar_value<'s>(spec: &'s Spec, column: &str, value: &str) -> Option<&'s str> {
-    let mut columns = spec.expansions.iter().flat_map(|expansion| &expansion.columns);
-    let column = columns.find(|c| c.name.eq_ignore_ascii_case(column))?;
+fn find_similar_value<'s>(
+    spec: &'s Spec,
+    table: &str,
+    column: &str,
+    value: &str,
+) -> Option<&'s str> {
+    let expansion = spec.expansions.iter().find(|e| e.name.eq_ignore_ascii_case(table))?;
+    let column = expansion.columns.iter().find(|c| c.name.eq_ignore_ascii_case(column))?;
     let list = column.values.as_ref()?;
     let is_listed = list.values.iter().any(|listed| listed.eq_ignore_ascii_case(value));
     find_nearest(value, list.values.iter().map(String::as_str)).filter(|_| !is_listed)

@@ -173,10 +173,10 @@ fn print_plan(plan: &Plan, spec: &Spec, batch: bool) {
     );
     if plan.has_price {
         anstream::println!(
-            "cost      ${:.4} likely, ${:.4} to ${:.4}{}{}",
-            plan.cost_usd.likely,
-            plan.cost_usd.low,
-            plan.cost_usd.max,
+            "cost      {} likely, {} to {}{}{}",
+            format_cost(plan.cost_usd.likely),
+            format_cost(plan.cost_usd.low),
+            format_usd_bound(plan.cost_usd.max),
             if plan.request_count() > 0 { format!(" {WITHOUT_REPEATS}") } else { String::new() },
             progress::parenthesize_notes(&plan.price_notes)
         );
@@ -207,7 +207,7 @@ fn print_cascade(cascade: &CascadePlan) {
         table.add_row([
             cascade.describe_threshold(threshold),
             threshold.cells.to_string(),
-            threshold.cost_usd.map_or_else(|| "?".to_owned(), |cost| format!("${cost:.4}")),
+            threshold.cost_usd.map_or_else(|| "?".to_owned(), format_cost),
             percent(threshold.expected),
             percent(threshold.bound),
             if threshold.is_chosen { "chosen".to_owned() } else { String::new() },

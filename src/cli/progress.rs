@@ -2,7 +2,7 @@
 //! JSON events on stdout with `--json`.
 
 use std::collections::{BTreeSet, HashMap};
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Write as _};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -15,6 +15,20 @@ use super::OutputOptions;
 use crate::format::{format_count, format_thousands, format_usd};
 use crate::generate::{Event, Listener};
 use crate::usage::Usage;
+
+/// Prints a line on stdout. If this fails, the run continues, so that no answer is lost. The report at
+/// its end then fails.
+macro_rules! print_line {
+    ($($text:tt)*) => {{
+        let _ = writeln!(anstream::stdout(), $($text)*);
+    }};
+}
+/// Prints a line on stderr, if possible.
+macro_rules! print_note {
+    ($($text:tt)*) => {{
+        let _ = writeln!(anstream::stderr(), $($text)*);
+    }};
+}
 
 /// Interval between plain lines.
 const LINE_INTERVAL: Duration = Duration::from_secs(5);
@@ -104,8 +118,8 @@ impl Progress {
                     let values = format_count(*cells, "value");
                     match expansion.as_str() {
                         // An ad-hoc question belongs to no expansion of the spec.
-                        "values" | "documents" => anstream::eprintln!("asking for {values}"),
-                        _ => anstream::eprintln!("asking for {values} of {expansion}"),
+                        "values" | "documents" => print_note!("asking for {values}"),
+                        _ => print_note!("asking for {values} of {expansion}"),
                     }
                 }
             }
@@ -115,7 +129,7 @@ impl Progress {
                 *done += cells.total();
                 if !output_options.quiet && last_line_at.elapsed() >= LINE_INTERVAL {
                     *last_line_at = Instant::now();
-                    anstream::eprintln!("{done}/{total} values, {}", format_usage(usage));
+                    print_note!("{done}/{total} values, {}", format_usage(usage));
                 }
             }
             Event::Failed(message)
@@ -126,10 +140,10 @@ impl Progress {
                         .record_if_new(message) =>
             {
                 let advice = "select fewer rows, or lower `context_tokens` in [limits]";
-                anstream::eprintln!("failed: {}", add_length_advice(message, advice));
+                print_note!("failed: {}", add_length_advice(message, advice));
             }
             Event::Warning(message) if !output_options.quiet => {
-                anstream::eprintln!("note: {message}");
+                print_note!("note: {message}");
             }
             _ => {}
         })
@@ -175,9 +189,9 @@ fn show_event(
                 bar.enable_steady_tick(TICK_INTERVAL);
             }
             if output_options.json {
-                anstream::println!("{}", event.to_json());
+                print_line!("{}", event.to_json());
             } else if plain {
-                anstream::eprintln!("{expansion}: {} to ask", format_count(*cells, "cell"));
+                print_note!("{expansion}: {} to ask", format_count(*cells, "cell"));
             }
         }
         Event::Stored { cells, usage } => {
@@ -195,15 +209,10 @@ fn show_event(
                     "requests": usage.requests, "input_tokens": usage.input_tokens,
                     "output_tokens": usage.output_tokens, "cost_usd": usage.cost_usd,
                 });
-                anstream::println!("{line}");
+                print_line!("{line}");
             } else if plain && state.last_line_at.elapsed() >= LINE_INTERVAL {
                 state.last_line_at = Instant::now();
-                anstream::eprintln!(
-                    "{}/{} cells, {}",
-                    state.done,
-                    state.total,
-                    format_usage(usage)
-                );
+                print_note!("{}/{} cells, {}", state.done, state.total, format_usage(usage));
             }
         }
         Event::Submitted { batch, requests } => {
@@ -238,19 +247,19 @@ fn show_event(
         Event::Failed(message) => {
             let is_new = state.failures.record_if_new(message);
             if output_options.json {
-                anstream::println!("{}", event.to_json());
+                print_line!("{}", event.to_json());
             } else if !output_options.quiet && is_new {
                 let advice = "show it fewer columns, less `context` or less `evidence`";
                 let message = add_length_advice(message, advice);
-                bar.suspend(|| anstream::eprintln!("failed: {message}"));
+                bar.suspend(|| print_note!("failed: {message}"));
             }
         }
         Event::Warning(message) => {
             if output_options.json {
-                anstream::println!("{}", event.to_json());
+                print_line!("{}", event.to_json());
             }
             if !output_options.quiet && !output_options.json {
-                bar.suspend(|| anstream::eprintln!("note: {message}"));
+                bar.suspend(|| print_note!("note: {message}"));
             }
         }
     }
@@ -259,9 +268,9 @@ fn show_event(
 /// Prints a line or the JSON event, depending on the output options.
 fn print_event(output_options: OutputOptions, bar: &ProgressBar, event: &Event, text: &str) {
     if output_options.json {
-        anstream::println!("{}", event.to_json());
+        print_line!("{}", event.to_json());
     } else if !output_options.quiet {
-        bar.suspend(|| anstream::eprintln!("{text}"));
+        bar.suspend(|| print_note!("{text}"));
     }
 }
 

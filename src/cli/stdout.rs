@@ -1,11 +1,11 @@
-//! Ends the program when stdout cannot be written: `println!` panics then.
+//! Exits with an error message if stdout cannot be written, where `println!` would panic.
 
 use std::io::{Error, ErrorKind, Write};
 use std::process::ExitCode;
 
 use super::failure::{Failure, WRONG_INPUT};
 
-/// Replaces the panic of a failed `println!` by the error message and the exit code of the command.
+/// Installs a panic hook that turns a failed `println!` into an error message and an exit code.
 pub fn exit_on_print_errors() {
     let other_panics = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {

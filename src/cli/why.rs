@@ -7,7 +7,7 @@ use serde_json::Value as Json;
 
 use super::failure::Failure;
 use super::progress::parenthesize_notes;
-use super::{CacheFlags, OutputOptions, session};
+use super::{CacheFlags, OutputOptions, cache, session};
 use crate::database::Database;
 use crate::database::provenance::CellProvenance;
 use crate::evidence::ShownEvidence;
@@ -77,7 +77,11 @@ fn find_question_answers(
     key: &[String],
     question: &str,
 ) -> Result<Vec<CellProvenance>, Failure> {
-    let facts = session::select_cache(&options.cache, "why").open()?;
+    let cache = session::select_cache(&options.cache, "why");
+    if cache::find_missing_dir(&cache)?.is_some() {
+        return Ok(Vec::new());
+    }
+    let facts = cache.open()?;
     let history = facts.history();
     let is_asked = |text: &str| {
         serde_json::from_str::<ColumnIdentity>(text).is_ok_and(|identity| {

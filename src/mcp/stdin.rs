@@ -27,7 +27,7 @@ pub type RejectedLines = Arc<Mutex<VecDeque<Json>>>;
 /// First byte of stdin that is not white space, as soon as it is read.
 pub type FirstByte = Arc<OnceLock<u8>>;
 
-/// A reader that replaces each line that is not a JSON-RPC message by an invalid request, so that
+/// A reader that replaces each line that is not a JSON-RPC message with an invalid request, so that
 /// the client receives an error.
 pub struct MessageReader<R> {
     inner: BufReader<R>,
@@ -84,7 +84,7 @@ fn build_response(code: i32, message: &str, id: &Json) -> Json {
     json!({ "jsonrpc": "2.0", "id": id, "error": { "code": code, "message": message } })
 }
 
-/// Returns the response to a line that is no JSON-RPC message; `None` if it is one, or is empty.
+/// Returns the response to a line that is not a JSON-RPC message; `None` for a valid or an empty line.
 fn find_line_error(line: &[u8]) -> Option<Json> {
     if line.trim_ascii().is_empty() {
         return None;
@@ -94,10 +94,16 @@ fn find_line_error(line: &[u8]) -> Option<Json> {
         return Some(build_response(PARSE_ERROR, message, &Json::Null));
     };
     let message = match &json {
-        Json::Object(fields) if fields.get("jsonrpc").and_then(Json::as_str) == Some("2.0") => {
-            return None;
+        Json::Object(fields) if fields.get("jsonrpc").and_then(Json::as_str) != Some("2.0") => {
+            "`\"jsonrpc\": \"2.0\"` is missing"
         }
-        Json::Object(_) => "`\"jsonrpc\": \"2.0\"` is missing",
+        Json::Object(fields) => {
+            let is_response = fields.contains_key("result") || fields.contains_key("error");
+            if is_response || fields.get("method").is_some_and(Json::is_string) {
+                return None;
+            }
+            "`method` is missing or not a text"
+        }
         Json::Array(_) => "the message is a list: send one JSON-RPC message per line",
         _ => "the message is not a JSON object",
     };

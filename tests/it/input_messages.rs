@@ -42,6 +42,21 @@ fn a_full_disk_is_an_error_of_every_command() {
     }
 }
 
+/// A run whose progress cannot be printed continues to its end.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_run_on_a_full_disk_loses_no_answer() {
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "json");
+    let args = ["materialize", "specs/x.toml", "--json", "--rows-per-request", "1"];
+    let (code, stderr) = run_on_full_disk(&project, &args);
+    assert_eq!(code, Some(2), "{stderr}");
+    assert_eq!(stderr.matches("the disk is full").count(), 1, "{stderr}");
+    let requests = endpoint.request_count();
+    project.run_materialize(&[]);
+    assert!(requests > 1 && endpoint.request_count() == requests, "{requests}");
+}
+
 #[test]
 fn a_wrong_flag_is_shown_with_the_correct_one() {
     let project = heroes_project(&truthful_endpoint(), "json");
@@ -167,5 +182,10 @@ fn a_model_does_not_audit_its_own_answers() {
     let name = text.lines().find_map(|line| line.strip_prefix("name = ")).unwrap();
     let args = ["audit", "specs/x.toml", "--ask-model", "--columns", "born", "--model"];
     let args = [&args[..], &[name.trim_matches('"')]].concat();
-    rejects(&project, &args, 2, &["gave the audited answers", "name another model"]);
+    rejects(
+        &project,
+        &args,
+        2,
+        &["produced the answers that this audit checks", "name another model"],
+    );
 }

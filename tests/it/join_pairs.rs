@@ -1,7 +1,7 @@
 //! Tests that `LLMJoin` asks about each pair of a left value and a candidate only once, whatever
 //! lists of candidates the passes and queries have.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -113,6 +113,30 @@ fn a_new_row_costs_only_its_pairs() {
 }
 
 /// The answers of one join divide the lists of another one, which `explain` must bound.
+/// Known pairs decide rows before hqdl asks about them, even if other pairs are unknown.
+#[test]
+fn known_pairs_save_other_questions() {
+    let both = project();
+    let sql = "SELECT coalesce(r.rank, {{LLMMap('fn:vowels', l.name, return_type='int')}}) FROM l \
+               LEFT JOIN r ON {{LLMJoin(l.name, r.name)}} \
+               WHERE {{LLMMap('fn:length', l.name, return_type='int')}} > 3";
+    query(&both.1, sql, &[]).expect_exit_code(0);
+    let list = |first: usize| {
+        let requests = both.0.received_requests();
+        let asked = requests[first..].iter().flat_map(|r| {
+            let is_vowels = r.question.columns.iter().any(|c| c.about.contains("vowels"));
+            r.question.rows.iter().filter(move |_| is_vowels).map(|row| row.key[0].to_string())
+        });
+        BTreeSet::from_iter(asked)
+    };
+    let answered = list(0);
+    both.1.execute_sql("INSERT INTO l VALUES ('Athens', 5)");
+    let first = both.0.request_count();
+    query(&both.1, sql, &[]).expect_exit_code(0);
+    assert!(!answered.contains("\"Oslo\""), "{answered:?}");
+    assert_eq!(Vec::from_iter(list(first)), ["\"Athens\""]);
+}
+
 #[test]
 fn two_joins_of_a_query_share_their_pairs() {
     let both = project();

@@ -13,8 +13,8 @@ use serde::{Deserialize, Serialize};
 
 /// The period of rate limits.
 pub const MINUTE: Duration = Duration::from_secs(60);
-/// Longest time between sending a request and the endpoint counting it. A request counts until a
-/// minute after its answer, or until a minute after this time, whichever comes first.
+/// Maximum delay between sending a request and the endpoint counting it. A request counts until one
+/// minute after its answer, or until one minute after this delay has passed, whichever is first.
 pub const MAX_COUNTING_DELAY: Duration = Duration::from_secs(1);
 /// Longest pause that hqdl accepts from an endpoint.
 pub const MAX_PAUSE: Duration = Duration::from_secs(15 * 60);

@@ -44,18 +44,18 @@ pub struct RequestKeys {
 const FIRST_NUMBER: usize = 1;
 
 /// Returns the number of a row in a request.
-pub(super) fn number_of_row(row: usize) -> usize {
+pub(super) fn row_to_number(row: usize) -> usize {
     row + FIRST_NUMBER
 }
 
 /// Returns the row with this number in a request for `rows` rows.
-pub(super) fn row_of_number(number: usize, rows: usize) -> Option<usize> {
+pub(super) fn number_to_row(number: usize, rows: usize) -> Option<usize> {
     number.checked_sub(FIRST_NUMBER).filter(|row| *row < rows)
 }
 
 /// Returns true if a text is the number of a row.
-pub(super) fn is_number_of(row: usize, text: &str) -> bool {
-    text == number_of_row(row).to_string()
+pub(super) fn is_row_number(row: usize, text: &str) -> bool {
+    text == row_to_number(row).to_string()
 }
 
 /// Row of a request, prepared for matching.
@@ -243,15 +243,15 @@ impl RequestKeys {
     }
 
     /// Returns the row with this number.
-    fn row_of_number(&self, number: usize) -> Option<usize> {
-        row_of_number(number, self.rows.len())
+    fn number_to_row(&self, number: usize) -> Option<usize> {
+        number_to_row(number, self.rows.len())
     }
 
     /// Returns true if a line begins with a row number that agrees with its label or key.
     #[must_use]
     pub fn is_row_start(&self, fields: &[&str]) -> bool {
         let number = fields.first().and_then(|f| label::parse_label(f)).map(|(number, _)| number);
-        let row = number.and_then(|number| self.row_of_number(number));
+        let row = number.and_then(|number| self.number_to_row(number));
         row.is_some_and(|row| self.match_row(fields).iter().any(|p| p.row == row))
     }
 
@@ -270,7 +270,7 @@ impl RequestKeys {
                 row.parts.first().is_some_and(|part| part.normalized.starts_with(&text));
             !text.is_empty() && (row.normalized_tag.starts_with(&text) || is_key_prefix)
         };
-        let find_row = |number: usize| self.rows.get(self.row_of_number(number)?);
+        let find_row = |number: usize| self.rows.get(self.number_to_row(number)?);
         match fields.first().and_then(|f| label::parse_label(f)) {
             Some((number, "")) if fields.len() == 2 => {
                 find_row(number).is_some_and(|row| is_prefix_of(row, fields[1]))
@@ -291,7 +291,7 @@ impl RequestKeys {
             return self.match_by_key(fields).into_iter().collect();
         };
         let rest = fields.get(1..).unwrap_or_default();
-        if let Some(row) = self.row_of_number(number) {
+        if let Some(row) = self.number_to_row(number) {
             let matches = self.match_numbered_row(row, tag, rest);
             if !matches.is_empty() {
                 // Reject the match if the fields are the key of another row. `1 2` is not the key

@@ -7,7 +7,7 @@
 
 use std::cmp::Reverse;
 
-use super::align::{MatchQuality, MatchedBy, RequestKeys, RowMatch, is_number_of};
+use super::align::{MatchQuality, MatchedBy, RequestKeys, RowMatch, is_row_number};
 use super::fields::{self, RowField};
 use super::found_row::{FoundRow, RawRow, Truncation, is_fence};
 use super::quotes;
@@ -366,7 +366,7 @@ fn parse_without_key(text: &str, keys: &RequestKeys, checkers: &[&Checker]) -> O
     list_possible_splits(line).into_iter().find_map(|fields| {
         let mut fields = fields.as_slice();
         if fields.len() == checkers.len() + 1
-            && fields.first().is_some_and(|f| is_number_of(0, &f.text))
+            && fields.first().is_some_and(|f| is_row_number(0, &f.text))
         {
             fields = &fields[1..];
         }

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 
 use serde_json::{Map, Value as Json};
 
-use super::align::{MatchQuality, MatchedBy, RequestKeys, RowMatch, is_number_of};
+use super::align::{MatchQuality, MatchedBy, RequestKeys, RowMatch, is_row_number};
 use super::found_row::{FoundRow, RawRow, Truncation};
 use super::unambiguous::{MAX_ATTEMPTS, UnambiguousJson};
 use super::{csv, label, quotes};
@@ -262,7 +262,7 @@ fn match_object(
         (None, None)
             if keys.len() == 1
                 && is_sole_row
-                && label.as_ref().is_none_or(|l| is_number_of(0, l)) =>
+                && label.as_ref().is_none_or(|l| is_row_number(0, l)) =>
         {
             (
                 RowMatch {

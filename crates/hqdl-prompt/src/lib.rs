@@ -139,7 +139,7 @@ fn estimate_quote_tokens(expansion: &Expansion, column: &Column) -> u64 {
     forms::estimate_quote_tokens(expansion) * items
 }
 
-/// Returns the texts that stand for an answer in the examples of a column. A column's own options
+/// Returns the placeholders for answers in the examples of a column. A column's own options
 /// are answers.
 fn find_placeholders(task: Task, column: &Column) -> Vec<&'static str> {
     let options = column.values.iter().flat_map(|list| &list.values);
@@ -154,6 +154,8 @@ fn reject_placeholder(answer: &mut Answer, placeholders: &[&str]) {
     let is_placeholder = |text: &str| placeholders.contains(&text.trim());
     let is_text = |value: &Value| matches!(value, Value::Text(text) if is_placeholder(text));
     let has_copied = match &answer.value {
+        // The column can list a placeholder as its word for an unknown value.
+        CellValue::Nothing if answer.state == State::Unknown => false,
         CellValue::Nothing => answer.raw.as_deref().is_some_and(is_placeholder),
         CellValue::One(value) => is_text(value),
         CellValue::Many(values) => values.iter().any(is_text),
@@ -176,7 +178,7 @@ pub struct PromptFrame {
     pub format: Format,
     /// Names of the requested columns.
     pub columns: Vec<String>,
-    /// Texts that stand for an answer in the examples of each column.
+    /// Placeholders for answers in the examples of each column.
     placeholders: Vec<Vec<&'static str>>,
     /// Messages for answers that repeat labels.
     short_echo: SharedPrompt,

@@ -6,7 +6,7 @@
 
 use std::collections::HashSet;
 
-use super::align::row_of_number;
+use super::align::number_to_row;
 use super::reasoning::strip_reasoning;
 use super::{AnswerForm, Prompt};
 
@@ -31,7 +31,7 @@ impl Prompt {
             return strip_reasoning(answer).is_some_and(|answer| answer.contains("\":"));
         }
         let answer = strip_reasoning(answer).unwrap_or_default();
-        parse_row_numbers(&answer).any(|number| row_of_number(number, self.rows).is_some())
+        parse_row_numbers(&answer).any(|number| number_to_row(number, self.rows).is_some())
     }
 
     /// Returns the reason why an answer to this prompt is degenerate; `None` if it is not.
@@ -101,7 +101,7 @@ pub(super) fn strip_repetition(text: &str) -> Option<&str> {
 /// request. In an incomplete answer, only the numbers are reliable.
 fn count_unknown_rows(answer: &str, rows: usize) -> usize {
     parse_row_numbers(answer)
-        .fold(0, |run, number| if row_of_number(number, rows).is_some() { 0 } else { run + 1 })
+        .fold(0, |run, number| if number_to_row(number, rows).is_some() { 0 } else { run + 1 })
 }
 
 /// Returns the row numbers in an answer, whether they are alone or part of a label (`2 Batman`).

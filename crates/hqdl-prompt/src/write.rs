@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use serde_json::{Value as Json, json};
 
-use super::align::number_of_row;
+use super::align::row_to_number;
 use super::{PromptRow, csv, label};
 use hqdl_spec::{Column, Echo, Expansion, Format, Shot, Type};
 use hqdl_values::Row;
@@ -18,11 +18,11 @@ pub(super) fn build_row_prefixes<'r>(
     echo: Echo,
 ) -> impl Iterator<Item = Json> {
     let prefixes: Vec<Json> = match echo {
-        Echo::Full => keys.enumerate().map(|(row, _)| number_of_row(row).into()).collect(),
+        Echo::Full => keys.enumerate().map(|(row, _)| row_to_number(row).into()).collect(),
         Echo::Short => {
             let row_tags = label::build_row_tags(keys);
             let number_tags = row_tags.iter().enumerate();
-            number_tags.map(|(row, tag)| format!("{} {tag}", number_of_row(row)).into()).collect()
+            number_tags.map(|(row, tag)| format!("{} {tag}", row_to_number(row)).into()).collect()
         }
     };
     prefixes.into_iter()

@@ -24,8 +24,7 @@ pub enum Type {
     Url,
 }
 
-/// Properties of a type. To add a type, add its entry to [`Type::properties`] and [`Type::ALL`], and a
-/// parser for its values to `hqdl_spec::coerce`.
+/// Properties of a type. CONTRIBUTING.md lists the files that a new type changes.
 struct TypeProperties {
     name: &'static str,
     sql_type: &'static str,
@@ -34,8 +33,8 @@ struct TypeProperties {
     call_names: &'static [&'static str],
     /// Prompts with tables list the hints of all types, so a new hint changes these prompts.
     format_hint: Option<&'static str>,
-    /// Two example values in prompts: JSON literals, or texts if `json_type` is `string`. Prompts are
-    /// parsed by them, so each type has its own.
+    /// Two example values in prompts: JSON literals, or texts if `json_type` is `string`. The
+    /// parser of prompts recognizes the type by them, so no two types share an example.
     examples: [&'static str; 2],
     /// Whether every value can be written on a line without quotes.
     is_short: bool,

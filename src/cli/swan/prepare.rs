@@ -76,7 +76,7 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
 fn missing_database_failure(options: &Options, names: &str) -> Failure {
     Failure::wrong_input(
         format!("{} contains no BIRD database: {names}", options.bird.display()),
-        "pass BIRD's directory dev_databases, with databases at <name>/<name>.sqlite; docs/guides/swan.md says where to get it",
+        "pass BIRD's directory dev_databases, with databases at <name>/<name>.sqlite; docs/guides/swan.md explains where to download it",
     )
 }
 

@@ -395,12 +395,12 @@ fn build_example_value(data_type: Type, has_options: bool) -> Json {
     }
 }
 
-/// Texts that stand for answers to a question with options.
+/// Placeholders for answers to a question with options.
 const OPTION_PLACEHOLDERS: [&str; 2] = ["one of the options", "another option"];
-/// Text that stands for a cell in an example row, and its usual misspelling.
+/// Placeholder for a cell in an example row, and a common misspelling of it.
 const CELL_PLACEHOLDERS: [&str; 2] = ["\u{2026}", "..."];
 
-/// Returns the texts that stand for an answer in the examples of prompts about a column.
+/// Returns the placeholders for answers in the examples of prompts about a column.
 ///
 /// A model that repeats one of them has copied the example. None of them is the answer to a
 /// question, in exactly this spelling. The examples of numbers, dates and booleans can be answers,

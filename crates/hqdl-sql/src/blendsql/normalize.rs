@@ -108,8 +108,24 @@ pub fn normalize_plain_query(
     if is_plain {
         return Ok(None);
     }
-    let source = SourceQuery::parse_scanned(&sql, scanned, syntax)?;
-    Ok(Some(source.apply_edits(syntax)?.0))
+    let prefix = find_explain_prefix(&sql, &scanned.tokens);
+    // The grammar reads spaces instead of EXPLAIN, so that all positions stay the same.
+    let select = " ".repeat(prefix.len()) + &sql[prefix.len()..];
+    let (mut translated, _) = normalize_query(&select, syntax)?;
+    translated.sql.replace_range(..prefix.len(), prefix);
+    Ok(Some(translated))
+}
+
+/// Returns the beginning of a query up to the statement that `EXPLAIN` or `EXPLAIN QUERY PLAN`
+/// explains; empty for another query.
+fn find_explain_prefix<'s>(sql: &'s str, tokens: &[Token]) -> &'s str {
+    let count = match tokens {
+        [explain, query, plan, ..] if explain.is_word(sql, "EXPLAIN") => {
+            if query.is_word(sql, "QUERY") && plan.is_word(sql, "PLAN") { 3 } else { 1 }
+        }
+        _ => return "",
+    };
+    tokens.get(count).and_then(|token| sql.get(..token.start)).unwrap_or_default()
 }
 
 /// Writes a query in which each `?` has a number, so that its parameters can be moved and copied.

@@ -212,6 +212,10 @@ fn plain_queries_stay_as_they_are() {
     assert!(is_plain(sql, None) && is_plain(sql, Some(Vendor::Snowflake)));
     assert!(!is_plain(sql, Some(Vendor::BigQuery)));
     assert!(!is_plain("SELECT try_cast /* of */ (a AS INT)", None));
+    let sql = "/* é */ EXPLAIN QUERY PLAN /* of */ SELECT TRY_CAST(a AS INT) FROM t";
+    let explained = normalize_plain_query(sql, None).unwrap().unwrap().sql;
+    let (head, select) = explained.split_at(sql.find("SELECT").unwrap());
+    assert!(head == &sql[..head.len()] && select.starts_with("SELECT CAST("), "{explained}");
 }
 
 /// No error shows the placeholders that replace calls.

@@ -79,7 +79,7 @@ async fn render_approvals(state: &HttpState, note: Option<&str>) -> Result<Page,
             p { "Plans of assistants that wait for your approval. An approval is for one run of exactly this plan, at this "
                 "cost or a lower one, and expires after " (APPROVAL_MINUTES) " minutes." }
             p.quiet { "Assistants of this daemon: " (state.ledger.describe()) "." }
-            @if open.is_empty() { p.card { "No plan waits. An assistant that uses hqdl over MCP asks here before a query or a run spends." } }
+            @if open.is_empty() { p.card { "No plan is waiting. An assistant that uses hqdl over MCP requests approval here before it spends money." } }
             div.stack { @for plan in &open { (render_plan(plan)) } }
         },
     ))

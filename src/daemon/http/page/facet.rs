@@ -25,7 +25,7 @@ const BARS: f64 = 12.0;
 #[derive(Debug, Default)]
 pub(super) struct Facet {
     column: String,
-    /// The most frequent values with their counts; `None` stands for NULL.
+    /// The most frequent values with their counts; `None` is NULL.
     values: Vec<(Option<String>, u64)>,
     states: Vec<(String, u64)>,
     /// Number of distinct values; `None` if they are too many or too long to be counted.
@@ -201,7 +201,7 @@ impl Facet {
         html! {
             section.card.facet {
                 h2 { (self.column) " " @if let Some(distinct) = self.distinct { span.small.quiet { (format_thousands(distinct as u64)) " distinct" } } }
-                @if self.distinct.is_none() { p.small.quiet { "The values are too many or too long to count." } }
+                @if self.distinct.is_none() { p.small.quiet { "Not counted: the column has too many distinct values, or its values are too long." } }
                 @if let Some(numbers) = &self.numbers { (numbers.render_numbers(&self.column)) }
                 ul { @for (value, count) in &self.values {
                     @let text = value.as_deref().unwrap_or("NULL");

@@ -353,7 +353,7 @@ fn render_runs_table(all: &[&RunStatus]) -> Markup {
 
 /// Renders the setting for keyboard shortcuts of one key. The script makes it visible.
 fn render_key_setting() -> Markup {
-    html! { label hidden { input type="checkbox" name="single-keys" checked; "Shortcuts of a single key, in this browser" } }
+    html! { label hidden { input type="checkbox" name="single-keys" checked; "Single-key shortcuts (in this browser)" } }
 }
 
 /// Returns true if two runs of a spec failed with the same message, which the page shows only once.

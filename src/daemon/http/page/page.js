@@ -1,6 +1,6 @@
 // Updates the figures of a page while it is open. The pages are readable without this script.
 "use strict";
-// Speaks a message to screen readers. Progress is spoken at most every ten seconds.
+// Announces a message to screen readers; progress at most every ten seconds.
 let announcedAt = 0;
 const announce = (text, isProgress = false) => {
   if (isProgress && Date.now() - announcedAt < 10_000) return;
@@ -109,7 +109,8 @@ document.addEventListener("keydown", (event) => {
       underlineProblems(form.sql, found.error?.problems ?? []);
       if (onlyMarks) return;
       if (!response.ok) { showPrice(found.error.message); return; }
-      const cost = `$${found.cost_usd.toFixed(4)}`, run = findRunButton();
+      // Rounded up, as on the server.
+      const cost = `$${(Math.ceil(found.cost_usd * 1e4) / 1e4).toFixed(4)}`, run = findRunButton();
       if (found.unbounded?.length) showPrice("The cost is not known before it runs.");
       else if (!found.values_asked) showPrice(`Free: ${found.values_reused} known values, no request.`);
       else {
@@ -199,12 +200,12 @@ document.addEventListener("keydown", (event) => {
     return page;
   };
 
-  // Moves the focus to what a query has led to: its rows, its price, a message or an error.
+  // Moves the focus to the outcome of a query: its rows, price, message or error.
   const findOutcome = () => document.querySelector("#result, main .problem, #explanation, main .note[role=status]");
   const showOutcome = () => {
     const outcome = findOutcome();
     if (!outcome) return;
-    // The announcement is spoken, so the element itself is no alert.
+    // announce() speaks the message, so the element must not be an alert as well.
     if (outcome.matches(".problem, .note")) {
       outcome.setAttribute("role", "group");
       outcome.setAttribute("aria-label", outcome.matches(".problem") ? "Error" : "Message");

@@ -71,7 +71,7 @@ pub(super) struct ResultChart {
     pub(super) x: usize,
     /// Column of the values; if `None`, bars count rows.
     pub(super) y: Option<usize>,
-    /// Column whose values have a color each.
+    /// Column that determines the color of each mark.
     pub(super) series: Option<usize>,
 }
 
@@ -337,8 +337,8 @@ impl ResultRows<'_> {
     }
 }
 
-/// Returns the outline of a point: the series differ in shape, too, so that they can be told apart
-/// without color.
+/// Returns the outline of a point: the series differ in shape, too, so that they can be
+/// distinguished without color.
 fn draw_point(x: f64, y: f64, r: f64, series: usize) -> String {
     match series % 4 {
         0 => format!(

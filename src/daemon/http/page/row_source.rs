@@ -155,7 +155,8 @@ pub(super) enum RowSource {
     /// Records of a published expansion, which contain the state of every cell.
     Records { expansion: String },
     /// Table or view of the database. The columns of `key` identify a row and are its order: the
-    /// rowid or the primary key. A view has no key, so its rows are identified by their position.
+    /// rowid or the primary key. A view, or a table without a usable key, has
+    /// no `key`: its rows are identified by their position.
     Table { name: String, key: Vec<String> },
 }
 

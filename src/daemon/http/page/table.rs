@@ -35,7 +35,7 @@ use crate::database::provenance::PublishedExpansion;
 use crate::failure::Failure;
 use crate::format::{format_count, format_thousands};
 use crate::query::connection::guard::GuardedConnection;
-use crate::spec::{Column, Expansion, Spec};
+use crate::spec::{Column, Expansion, Spec, is_server};
 
 /// Number of rows per page.
 const PAGE_ROWS: usize = 50;
@@ -43,7 +43,8 @@ const PAGE_ROWS: usize = 50;
 pub(super) const MAX_COUNTED: u64 = 100_000;
 /// Maximum number of rows of a view whose facets are shown without a request.
 const MAX_FACETED: u64 = 20_000;
-/// Time limit for counting the rows and the values of a page, whose rows are shown without it.
+/// Time limit for counting the rows and values of a view. If it is exceeded, the page shows the rows
+/// without counts.
 pub(super) const COUNT_TIME: Duration = Duration::from_secs(1);
 /// Time limit for counting the values of the columns that the user has chosen.
 const CHOSEN_FACET_TIME: Duration = Duration::from_secs(5);
@@ -116,6 +117,7 @@ pub(super) async fn show_table(
     let (client_guard, interrupt) = state.context.clients.begin_work();
     let permit = state.acquire_read_permit().await?;
     let (of, wanted) = (table.clone(), view.clone());
+    let is_on_server = is_server(active_spec.spec.target());
     let read = move || {
         let spec = &active_spec.spec;
         let guard = open_table(spec, &of, READ_TIMEOUT, interrupt)?;
@@ -131,7 +133,10 @@ pub(super) async fn show_table(
         &html! {
             div.title-row {
                 h1 { a href=(spec_path(&name)) { (name) } " / " (table) }
-                @if shown.published { a.button href=(query_path(&name, &table, &view, shown)) { "Query and chart" } }
+                // The conditions of a view are SQLite's SQL.
+                @if shown.published && !(view.is_filtered() && is_on_server) {
+                    a.button href=(query_path(&name, &table, &view, shown)) { "Query and chart" }
+                }
             }
             (render_filter_form(&path, &view, shown))
             (render_filter_chips(&view, &link))
@@ -339,8 +344,8 @@ fn read_page(
     let view = if is_found { view } else { &first };
     let offset = table.source.page_offset(view.cursor.as_ref(), PAGE_ROWS);
     let found = read_rows(connection, view, &table, offset).map_err(stored)?;
-    let time = if view.facets.is_empty() { COUNT_TIME } else { CHOSEN_FACET_TIME };
-    let counted = guard.with_time_limit(time, || read_counts(guard, view, &table, &found));
+    let counted =
+        guard.with_time_limit(count_time(view), || read_counts(guard, view, &table, &found));
     let (count, facets) = counted.map_err(stored)?.unwrap_or_default();
     let json = |text: &str| serde_json::from_str::<Json>(text).unwrap_or_default();
     let parse = |(key, cells): (String, String)| {
@@ -406,6 +411,11 @@ fn read_origins(
     Ok(origins)
 }
 
+/// Returns the time limit for counting the rows and values of a view.
+fn count_time(view: &TableView) -> Duration {
+    if view.facets.is_empty() { COUNT_TIME } else { CHOSEN_FACET_TIME }
+}
+
 /// Counts the rows of a view, and the values of the columns whose facets are shown. `page` is the
 /// first page or the page at the cursor.
 fn read_counts(
@@ -461,7 +471,7 @@ fn read_counts(
             return Ok((whole, collector.into_facets()));
         }
         // SQLite checks its time limit rarely while it reads long values.
-        if began.elapsed() > CHOSEN_FACET_TIME {
+        if began.elapsed() > count_time(view) {
             return Ok((whole, Vec::new()));
         }
     }

@@ -309,7 +309,7 @@ impl TableView {
                 }
             }
         }
-        // The rows of a view are not read backwards, because they have no key.
+        // Rows without a key are not read backwards: they are found by their position.
         let backwards = backwards && !key.is_empty();
         let mut orders: Vec<String> = key.iter().map(|k| format!("{k}{}", order(false))).collect();
         if let Some((x, down)) = &sort {
@@ -404,9 +404,15 @@ impl ViewFilter {
     /// unless the database stores the column as text.
     fn parameter(&self, column: &ViewColumn) -> SqlValue {
         let is_text = column.place != ColumnPlace::Cell && column.kind == Some(Type::Text);
-        match (self.condition, self.value.parse::<f64>()) {
-            ("min" | "max", Ok(number)) if !is_text && number.is_finite() => SqlValue::Real(number),
-            ("has", _) => column.contains_parameter(&self.value),
+        if self.condition == "has" {
+            return column.contains_parameter(&self.value);
+        }
+        if is_text || !matches!(self.condition, "min" | "max") {
+            return text(&self.value);
+        }
+        match (self.value.parse::<i64>(), self.value.parse::<f64>()) {
+            (Ok(integer), _) => SqlValue::Integer(integer),
+            (_, Ok(number)) if number.is_finite() => SqlValue::Real(number),
             _ => text(&self.value),
         }
     }

@@ -136,6 +136,8 @@ fn write_equals(value: &str, column: &ViewColumn) -> String {
             format!("{name} = {}", quote_text(value))
         }
         (ColumnPlace::Table { .. }, _) => format!("{} = {}", column.text_sql(), quote_text(value)),
+        // The published key can be a number.
+        (ColumnPlace::KeyPart(_), _) => format!("CAST({name} AS TEXT) = {}", quote_text(value)),
         _ => format!("{name} = {}", write_literal(value, column)),
     }
 }

@@ -163,7 +163,7 @@ impl<'a> QueryRun<'a> {
     }
 
     /// Sends the requests for sorted demands. The requests about all expansions are sent side by
-    /// side, within the run's limits, except that each function is called alone. A query that a
+    /// side, within the run's limits. Functions are called after them, one at a time: a query that a
     /// function runs may wait for cells that other requests of this run have claimed. If those
     /// requests were waiting for the function's slot, neither could continue.
     ///
@@ -206,7 +206,7 @@ impl<'a> QueryRun<'a> {
             let is_function = choice.is_function();
             if is_function { &mut function_batches } else { &mut model_batches }.push(batches);
         }
-        // A missing model stops the run only if nothing was answered before.
+        // Requests to models are sent first: after an answer, a missing model would not stop the run.
         self.send_row_batches(model_batches.into_iter().flatten())?;
         for batches in function_batches {
             self.send_row_batches(batches)?;

@@ -32,7 +32,7 @@ pub(super) struct MacroNode<'t> {
 pub(super) struct BuiltInMacro {
     pub signature: MacroSignature<'static>,
     /// Example of a call and its result, for a model that writes queries; `None` if no model needs
-    /// the macro. `{media}` stands for the keywords of all kinds of media.
+    /// the macro. `{media}` is replaced with the keywords of all kinds of media.
     pub usage: Option<(&'static str, &'static str)>,
     /// Returns the edits that expand a call.
     pub expand: fn(&MacroNode<'_>, &Request<'_>) -> Result<Edits, QueryError>,

@@ -65,8 +65,7 @@ enum Macro<'s> {
     Describe(&'static str, &'static str),
     Image,
     Summary,
-    /// The ingredient with this name, which answers about all values of a group.
-    Reduce(&'static str),
+    Reduce,
     Documents,
     BuiltIn(&'static BuiltInMacro),
     /// Not supported: the reason, and the alternative.
@@ -91,8 +90,8 @@ const KNOWN: [(&str, Macro<'static>); 32] = [
     ("LLMMapList", Macro::Typed("LLMMap", "list[str]")),
     ("MultiLabelMap", Macro::Typed("LLMMap", "list[str]")),
     ("TableSummary", Macro::Summary),
-    ("LLMReduce", Macro::Reduce("LLMReduce")),
-    ("LLMAgg", Macro::Reduce("LLMReduce")),
+    ("LLMReduce", Macro::Reduce),
+    ("LLMAgg", Macro::Reduce),
     ("LLMClassify", Macro::BuiltIn(&labels::CLASSIFY)),
     ("LLMExtract", Macro::BuiltIn(&extract::EXTRACT)),
     ("LLMRank", Macro::BuiltIn(&rank::RANK)),
@@ -332,7 +331,7 @@ impl<'s> Macro<'s> {
                 literal_argument: Some((1, &["table", "context"])),
                 ..MacroSignature::new(Subject::Rows, true)
             },
-            Self::Reduce(_) => MacroSignature {
+            Self::Reduce => MacroSignature {
                 is_aggregate: true,
                 suffix: MacroSuffix::Filter,
                 ..MacroSignature::new(Subject::Document, true)
@@ -378,7 +377,7 @@ impl MacroNode<'_> {
                 Ok(self.replace_head(&format!("LLMMap({image}")))
             }
             Macro::Summary => self.rewrite_summary(),
-            Macro::Reduce(ingredient) => self.rewrite_reduce(ingredient),
+            Macro::Reduce => self.rewrite_reduce(),
             Macro::BuiltIn(built_in) => (built_in.expand)(self, request),
             Macro::Documents => self.rewrite_document_question(),
             Macro::Refused(why, instead) => Err(self.error_at_name(

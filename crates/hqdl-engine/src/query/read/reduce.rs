@@ -13,8 +13,8 @@ use hqdl_sql::blendsql::runtime::Function;
 use hqdl_sql::{EditText, Edits};
 
 impl MacroNode<'_> {
-    /// Returns the edit that turns the values of a call of `ingredient` into an aggregate.
-    pub(super) fn rewrite_reduce(&self, ingredient: &str) -> Result<Edits, QueryError> {
+    /// Returns the edit that turns the values of an `LLMReduce` call into an aggregate.
+    pub(super) fn rewrite_reduce(&self) -> Result<Edits, QueryError> {
         let arguments: [ArgumentNames<'_>; 2] = [&["question"], &["value", "values"]];
         let (matched, others) = self.match_arguments(&arguments)?;
         let [question, Some(value)] = matched[..] else {
@@ -29,7 +29,7 @@ impl MacroNode<'_> {
             let label = "needs a question, and a column or an expression";
             return Err(self.error_at_name(message, label, &help));
         };
-        let mut parts = vec![EditText::from(format!("{{{{{ingredient}("))];
+        let mut parts = vec![EditText::from("{{LLMReduce(")];
         for argument in question.into_iter().chain(others) {
             parts.push((argument.full_span().start..argument.span().end).into());
             parts.push(", ".into());

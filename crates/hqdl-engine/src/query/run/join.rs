@@ -76,6 +76,7 @@ impl JoinQuestions {
     }
 
     /// Like [`Self::collect`], and stores the pairs that need no question in the query's state.
+    /// Also returns their number.
     ///
     /// # Errors
     /// Returns [`QueryError`] if the facts cannot be read.
@@ -84,16 +85,18 @@ impl JoinQuestions {
         lookups: Vec<JoinLookup>,
         runtime: &SharedRuntime,
         request: &Request<'_>,
-    ) -> Result<Self, QueryError> {
+    ) -> Result<(Self, usize), QueryError> {
         let mut counts = Counts::default();
         let mut questions = Self::collect(asked_lists, lookups, runtime, request, &mut counts)?;
         let mut runtime = lock_runtime(runtime);
         runtime.data.counts.add(&counts);
         let pairs = &mut runtime.data.joins[asked_lists.number];
+        let mut decided = 0;
         for (left, rights) in std::mem::take(&mut questions.decided) {
+            decided += rights.len();
             pairs.answers.entry(left).or_default().extend(rights);
         }
-        Ok(questions)
+        Ok((questions, decided))
     }
 }
 
@@ -226,7 +229,7 @@ pub fn ask_about_pairs(
         asker.wait_for_release(&key)?;
         let postponed = std::mem::take(&mut asker.postponed);
         let asked_lists = &mut *asker.asked_lists;
-        let questions =
+        let (questions, _) =
             JoinQuestions::answer_known_pairs(asked_lists, postponed, runtime, request)?;
         by_list = questions.by_list;
     }
@@ -297,7 +300,7 @@ impl<'p, 'r> PairAsker<'p, 'r> {
         }
         // Another run may have stored answers since the facts were read.
         let asked_lists = &mut *self.asked_lists;
-        let questions =
+        let (questions, _) =
             JoinQuestions::answer_known_pairs(asked_lists, own, self.runtime, self.request)?;
         self.postponed.extend(others);
         self.ask_about_lists(questions.by_list)

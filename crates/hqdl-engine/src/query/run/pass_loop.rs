@@ -37,7 +37,12 @@ pub fn run_passes(engine: &mut Engine<'_, '_>, sink: &mut dyn RowSink) -> Result
             continue;
         };
         let seconds = began.elapsed().as_secs_f64();
-        let step = pass_loop.choose_step(&rewritten, end);
+        let Some(open_pairs) = pass_loop.answer_known_pairs()? else {
+            // Known pairs can exclude rows, so that the next pass demands fewer values.
+            pass_loop.engine.passes.push(Pass { demanded: 0, seconds });
+            continue;
+        };
+        let step = pass_loop.choose_step(&rewritten, end, open_pairs);
         if let Some(buffer) = pass_loop.execute_step(step, seconds)? {
             engine.sql.clone_from(&rewritten.sql);
             return engine.send_rows(&rewritten, &buffer, sink);
@@ -80,8 +85,8 @@ enum PassEnd<'r> {
 enum PassStep<'r> {
     /// The rows are the result.
     Finish(RowBuffer),
-    /// Send the demands.
-    Send(Vec<Demand>),
+    /// Send the demands, and the questions about the pairs of each join.
+    Send(Vec<Demand>, Vec<JoinQuestions>),
     /// Order the candidates by similarity before hqdl asks about any of them.
     OrderCandidates(&'r LimitPushdown),
     /// Evaluate a cheap condition first instead of sampling the other conditions.
@@ -176,7 +181,27 @@ impl<'e, 'r, 'a> PassLoop<'e, 'r, 'a> {
         Ok(Some(reader.map_or_else(|| PassEnd::Rows(buffer), PassEnd::Candidates)))
     }
 
-    fn choose_step<'q>(&mut self, rewritten: &'q RewrittenQuery, end: PassEnd<'q>) -> PassStep<'q> {
+    /// Answers the pairs of the joins that earlier answers decide. Returns the questions about the
+    /// other pairs of each join, or `None` if a pair was decided.
+    fn answer_known_pairs(&mut self) -> Result<Option<Vec<JoinQuestions>>, QueryError> {
+        let (mut has_decided, mut open_pairs) = (false, Vec::new());
+        let (runtime, request) = (&self.engine.runtime, self.engine.request);
+        for join in &mut self.asked_lists {
+            let lookups = lock_runtime(runtime).data.joins[join.number].take_lookups();
+            let (questions, decided) =
+                JoinQuestions::answer_known_pairs(join, lookups, runtime, request)?;
+            has_decided |= decided > 0;
+            open_pairs.push(questions);
+        }
+        Ok((!has_decided).then_some(open_pairs))
+    }
+
+    fn choose_step<'q>(
+        &mut self,
+        rewritten: &'q RewrittenQuery,
+        end: PassEnd<'q>,
+        open_pairs: Vec<JoinQuestions>,
+    ) -> PassStep<'q> {
         self.engine.update_statistics();
         if self.has_cheap_condition() {
             return PassStep::SkipSample;
@@ -226,7 +251,9 @@ impl<'e, 'r, 'a> PassLoop<'e, 'r, 'a> {
         demands.dedup();
         self.engine.defer_reductions(&mut demands);
         match self.statement {
-            _ if !demands.is_empty() || self.engine.has_join_lookups() => PassStep::Send(demands),
+            _ if !demands.is_empty() || open_pairs.iter().any(|open| !open.by_list.is_empty()) => {
+                PassStep::Send(demands, open_pairs)
+            }
             Statement::Subquery(_) => PassStep::LeaveSubquery,
             Statement::Query if is_aborted => PassStep::Repeat,
             Statement::Query => PassStep::Relax,
@@ -247,8 +274,8 @@ impl<'e, 'r, 'a> PassLoop<'e, 'r, 'a> {
                 return Ok(None);
             }
             PassStep::Finish(buffer) => result = Some(buffer),
-            PassStep::Send(demands) => {
-                demanded = self.engine.send_demands(demands, &mut self.asked_lists)?;
+            PassStep::Send(demands, open_pairs) => {
+                demanded = self.engine.send_demands(demands, open_pairs, &mut self.asked_lists)?;
             }
             PassStep::OrderCandidates(rule) => self.engine.order_by_similarity(rule)?,
             PassStep::SkipSample => self.sampler.advance_sample(),
@@ -314,10 +341,6 @@ impl Engine<'_, '_> {
         SelectivitySampler::new(self.max_rows_per_request(), self.max_condition_count())
     }
 
-    fn has_join_lookups(&self) -> bool {
-        lock_runtime(&self.runtime).data.joins.iter().any(|join| !join.lookups.is_empty())
-    }
-
     /// Removes the demands of group reductions if there are other demands, because the answers to
     /// the other demands may add rows to the groups.
     fn defer_reductions(&self, demands: &mut Vec<Demand>) {
@@ -346,26 +369,15 @@ impl Engine<'_, '_> {
         })
     }
 
-    /// Sends the demands, and the demanded pairs of the joins. Returns the number of demanded
-    /// values.
+    /// Sends the demands, and the questions about the pairs of each join. Returns the number of
+    /// demanded values.
     fn send_demands(
         &mut self,
         demands: Vec<Demand>,
+        open_pairs: Vec<JoinQuestions>,
         asked_lists: &mut [AskedLists],
     ) -> Result<u64, QueryError> {
         let mut demanded = demands.len() as u64;
-        let (mut joins, mut has_lookups) = (Vec::new(), false);
-        let (runtime, request) = (&self.runtime, self.request);
-        for join in &mut *asked_lists {
-            let lookups = lock_runtime(runtime).data.joins[join.number].take_lookups();
-            has_lookups |= !lookups.is_empty();
-            joins.push(JoinQuestions::answer_known_pairs(join, lookups, runtime, request)?);
-        }
-        // Known pairs can exclude rows, so that the next pass demands fewer values.
-        let asks_no_pair = joins.iter().all(|questions| questions.by_list.is_empty());
-        if asks_no_pair && (has_lookups || demands.is_empty()) {
-            return Ok(0);
-        }
         let query_run = self.lazy_run.ok_or(QueryError::NoModel)?.get_or_start_run()?;
         self.record_questions(&demands)?;
         if !demands.is_empty() {
@@ -375,7 +387,7 @@ impl Engine<'_, '_> {
             let QueryData { targets, counts, .. } = &mut runtime.data;
             query_run.send_demands(targets, demands, counts)?;
         }
-        for (join, questions) in asked_lists.iter_mut().zip(joins) {
+        for (join, questions) in asked_lists.iter_mut().zip(open_pairs) {
             let (runtime, request) = (&self.runtime, self.request);
             demanded += join::ask_about_pairs(join, runtime, questions, query_run, request)?;
         }

@@ -1,5 +1,5 @@
 //! Ingredients that ask the model themselves, one file for each kind: accepted arguments, subject and
-//! answer type. To add one, create its file (or a `reduce::GroupIngredient`) and add it to
+//! answer type. To add one, create its file and add it to
 //! [`list_ingredients`]. If its arguments are rewritten, it is also a macro of the engine.
 
 mod answer;
@@ -19,7 +19,7 @@ pub use keyword::{Keyword, MEDIA_KEYWORDS, MEDIA_KINDS};
 pub use map::LlmMap;
 pub(in crate::blendsql) use map::SLOT;
 pub use qa::LlmQa;
-pub use reduce::LLM_REDUCE;
+pub use reduce::LlmReduce;
 pub use validate::LlmValidate;
 pub use vectors::{EmbedFunction, SimilarityFunction};
 
@@ -111,7 +111,7 @@ pub type IngredientRef = &'static dyn Ingredient;
 /// Returns all ingredients that are written in braces.
 #[must_use]
 pub fn list_ingredients() -> [IngredientRef; 5] {
-    [&LlmMap, &LlmQa, &LlmValidate, &LlmJoin, &LLM_REDUCE]
+    [&LlmMap, &LlmQa, &LlmValidate, &LlmJoin, &LlmReduce]
 }
 
 /// Describes every call that does not need embeddings, one per line: an example, what it returns,
