@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 import warnings
 from collections.abc import Callable
@@ -18,8 +19,10 @@ class Progress:
         self._bar: Any = None
         self._tqdm: Any = _tqdm() if wanted or (wanted is None and _is_interactive()) else None
 
-    def __enter__(self) -> OnEvent | None:
-        return self._on_event if self._tqdm is None else self._on_progress
+    def __enter__(self) -> OnEvent:
+        if self._tqdm is not None:
+            return self._on_progress
+        return _log_warning if self._on_event is None else self._on_event
 
     def __exit__(self, *_: object) -> None:
         if self._bar is not None:
@@ -34,8 +37,13 @@ class Progress:
         elif event["event"] == "kept" and self._bar is not None:
             self._bar.set_postfix_str(f"${event['cost_usd']:.4f}", refresh=False)
             self._bar.update(sum(event["cells"].values()))
-        if self._on_event is not None:
-            self._on_event(event)
+        (self._on_event or _log_warning)(event)
+
+
+def _log_warning(event: dict[str, Any]) -> None:
+    """Logs why a run waits, among other warnings, if nobody listens to its events."""
+    if event["event"] == "warning":
+        logging.getLogger("hqdl").warning(event["message"])
 
 
 def _is_interactive() -> bool:

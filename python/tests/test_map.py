@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 from endpoint import Endpoint
 from hqdl import _results
+from hqdl._progress import Progress
 
 
 def test_each_distinct_value_is_asked_only_once(endpoint: Endpoint, model: hqdl.Model) -> None:
@@ -270,6 +271,13 @@ def test_events_arrive_on_the_calling_thread(model: hqdl.Model) -> None:
 
     with pytest.raises(ZeroDivisionError):
         hqdl.map("upper", [f"w{n}" for n in range(25)], model=model, on_event=fails)
+
+
+def test_warnings_are_logged_without_a_callback(caplog: pytest.LogCaptureFixture) -> None:
+    with Progress(False, None) as listener:
+        listener({"event": "warning", "message": "requests wait"})
+        listener({"event": "begin", "cells": 1})
+    assert caplog.messages == ["requests wait"]
 
 
 def test_the_async_variant(endpoint: Endpoint, model: hqdl.Model) -> None:

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use serde_json::json;
 
 use super::failure::Failure;
+use super::progress::Progress;
 use super::{ModelFlags, OutputOptions, interrupt, session};
 use crate::database::{Database, StoreError};
 use crate::format::{format_count, format_thousands, format_usd_bound};
@@ -150,6 +151,7 @@ fn ask_for_advice(
         );
     }
     request.model = Some(session.connect_model()?);
+    request.listener = Progress::new_query_listener(output_options);
     request.interrupt = interrupt::watch_ctrl_c(Some(interrupt::FINISHING));
     let mut answers = QueryResult::default();
     query::run(&request, &mut answers)?;

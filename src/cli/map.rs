@@ -11,6 +11,7 @@ use serde_json::{Value as Json, json};
 use tokio::sync::watch;
 
 use super::failure::Failure;
+use super::progress::Progress;
 use super::{ModelFlags, OutputOptions, interrupt, session};
 use crate::blendsql::ReturnType;
 use crate::cell::Answer;
@@ -68,7 +69,8 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
     let facts = session::select_cache(&options.flags.cache, "map").open()?;
     session::print_cache_location(&facts, output_options);
     let interrupt = interrupt::watch_ctrl_c(Some(interrupt::FINISHING));
-    let answerer = LineAnswerer { options, spec, facts: &facts, interrupt };
+    let listener = Progress::new_query_listener(output_options);
+    let answerer = LineAnswerer { options, spec, facts: &facts, listener, interrupt };
     let mut out = std::io::stdout().lock();
     let mut exit_code = 0;
     for (number, line) in (1..).zip(std::io::stdin().lock().lines()) {
@@ -128,6 +130,7 @@ struct LineAnswerer<'o> {
     options: &'o Options,
     spec: Spec,
     facts: &'o Facts,
+    listener: Listener,
     interrupt: watch::Receiver<bool>,
 }
 
@@ -181,10 +184,9 @@ impl LineAnswerer<'_> {
         spec.set_budget(budget)?;
         spec.expansions.clear();
         let facts = self.facts.sync();
-        let listener: Listener = Arc::new(|_| {});
         let mut request = Request {
             command: "map",
-            listener,
+            listener: Arc::clone(&self.listener),
             interrupt: self.interrupt.clone(),
             rows_per_request: self.options.flags.rows_per_request,
             ..Request::new(&spec, Path::new(""), facts, question.text)

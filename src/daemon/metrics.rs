@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use crate::cell::State;
 use crate::generate::{Event, Listener};
 use crate::model::batch::BatchApi;
-use crate::model::{Model, ModelError, PermitFuture, ReplyFuture, UsageGate};
+use crate::model::{Model, ModelError, PermitFuture, ReplyFuture, UsageGate, WaitFuture};
 use crate::prompt::Prompt;
 use crate::spec::Format;
 use crate::usage::Usage;
@@ -128,9 +128,19 @@ impl MeteredModel {
     }
 }
 
+// A method without an implementation here would lose the model's own.
+#[deny(clippy::missing_trait_methods)]
 impl Model for MeteredModel {
     fn name(&self) -> &str {
         self.model.name()
+    }
+
+    fn remaining_wait(&self) -> WaitFuture<'_> {
+        self.model.remaining_wait()
+    }
+
+    fn fixes_row_count(&self) -> bool {
+        self.model.fixes_row_count()
     }
 
     fn acquire_permit<'a>(&'a self, prompt: &'a Prompt) -> PermitFuture<'a> {

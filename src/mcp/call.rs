@@ -468,47 +468,79 @@ impl<H: McpHost> RunningCall<'_, H> {
     }
 }
 
+/// Progress of a call so far.
+#[derive(Default)]
+struct CallProgress {
+    /// Number of answered cells.
+    done: u64,
+    /// Number of cells to answer.
+    all: u64,
+    /// Last warning, such as the reason of a long wait; `None` once cells were answered after it.
+    warning: Option<String>,
+    /// Number of warnings.
+    warnings: u32,
+}
+
 /// Progress notifications of a call.
 struct ProgressReporter {
-    /// Number of answered cells so far, and number of cells to answer.
-    counts: watch::Receiver<(u64, u64)>,
-    /// Number of answered cells in the last notification; `None` before the first one.
-    sent: Option<u64>,
+    progress: watch::Receiver<CallProgress>,
+    /// Progress of the last notification; `None` before the first one.
+    sent: Option<f64>,
 }
 
 impl ProgressReporter {
-    /// Returns a reporter, and the listener that updates its counts.
+    /// Returns a reporter, and the listener that updates the progress.
     fn new() -> (Self, Listener) {
-        let (send, counts) = watch::channel((0, 0));
+        let (send, progress) = watch::channel(CallProgress::default());
         let listener = move |event: &Event| match event {
-            Event::Begin { cells, .. } => send.send_modify(|(_, all)| *all += cells),
-            Event::Stored { cells, .. } => send.send_modify(|(done, _)| *done += cells.total()),
+            Event::Begin { cells, .. } => send.send_modify(|progress| progress.all += cells),
+            Event::Stored { cells, .. } => send.send_modify(|progress| {
+                progress.done += cells.total();
+                progress.warning = None;
+            }),
+            Event::Warning(message) => send.send_modify(|progress| {
+                progress.warning = Some(message.clone());
+                progress.warnings += 1;
+            }),
             _ => {}
         };
-        (Self { counts, sent: None }, Arc::new(listener))
+        (Self { progress, sent: None }, Arc::new(listener))
     }
 
-    /// Sends a notification each time the counts change. Never returns.
+    /// Sends a notification each time the progress changes. Never returns.
     async fn report_changes(&mut self, call: &ToolCall) {
-        while self.counts.changed().await.is_ok() {
+        while self.progress.changed().await.is_ok() {
             self.report_progress(call).await;
             tokio::time::sleep(PROGRESS_INTERVAL).await;
         }
         std::future::pending::<()>().await;
     }
 
-    /// Sends a notification if the client has asked for progress and more cells were answered.
+    /// Sends a notification if the client has asked for progress, and cells were answered or a
+    /// warning was added.
     async fn report_progress(&mut self, call: &ToolCall) {
         let Some(token) = call.meta.get_progress_token() else { return };
-        let (done, all) = *self.counts.borrow_and_update();
-        if all == 0 || self.sent.is_some_and(|sent| done <= sent) {
-            return;
-        }
-        self.sent = Some(done);
-        let all = all.max(done);
-        let notification = ProgressNotificationParam::new(token.clone(), done as f64)
-            .with_total(all as f64)
-            .with_message(format!("{done} of {all} cells"));
+        let notification = {
+            let progress = self.progress.borrow_and_update();
+            let CallProgress { done, all, ref warning, warnings } = *progress;
+            // The protocol requires that each notification has a higher progress than the last.
+            let position = match warning {
+                Some(_) => done as f64 + 1.0 - 1.0 / f64::from(warnings + 1),
+                None => done as f64,
+            };
+            if all == 0 || self.sent.is_some_and(|sent| position <= sent) {
+                return;
+            }
+            self.sent = Some(position);
+            let all = all.max(done);
+            let message = match warning {
+                Some(warning) => format!("{done} of {all} cells; {warning}"),
+                None => format!("{done} of {all} cells"),
+            };
+            ProgressNotificationParam::new(token.clone(), position)
+                .with_total(all as f64)
+                .with_message(message)
+        };
         // If the client does not read its notifications, they are lost.
         let _ = call.peer.notify_progress(notification).await;
     }

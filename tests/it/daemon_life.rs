@@ -148,6 +148,22 @@ fn the_log_and_the_status_report_a_long_wait() {
     daemon.wait_until_idle("complete");
 }
 
+/// The endpoint told another process to wait.
+#[test]
+fn a_daemon_reports_the_wait_of_another_process() {
+    let endpoint = truthful_endpoint();
+    endpoint.add_fault(Fault::too_many("retry-after", "30"), Frequency::Once);
+    let project = heroes_project(&endpoint, "csv");
+    let first = project.start_hqdl(&["materialize", "specs/x.toml"]);
+    let reason = "as the endpoint requested (Retry-After)";
+    endpoint.wait_for(1);
+    std::thread::sleep(Duration::from_secs(1));
+    first.send_signal("KILL");
+    drop(first);
+    let daemon = Daemon::start(&project, &[]);
+    wait_until("a run with the reason", || daemon.get("/v1/runs").body.contains(reason));
+}
+
 /// A failed run writes into the source database, which is one of the daemon's files.
 #[test]
 fn a_failed_run_does_not_cause_the_next_one() {

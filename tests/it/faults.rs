@@ -2,7 +2,9 @@
 //! reports exactly what it lacks, and no value is ever in a wrong cell.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::process::Stdio;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -420,6 +422,34 @@ fn a_long_pause_of_an_endpoint_is_reported() {
     assert_eq!(ended.stdout.matches("wait until").count(), 1, "{ended:?}");
     assert!(ended.stdout.contains("as the endpoint requested (Retry-After)"), "{ended:?}");
     check_complete(&project);
+}
+
+#[test]
+fn each_command_reports_a_long_pause() {
+    let query = "SELECT {{LLMMap('Is it a hero?', 'hero::name')}} FROM hero LIMIT 1";
+    let commands: Vec<Vec<&str>> = vec![
+        vec!["query", "--spec", "specs/x.toml", query],
+        vec!["map", "--spec", "specs/x.toml"],
+        vec!["init", "data.sqlite", "--ask", "-s", "specs/new.toml"],
+    ];
+    let cases = commands.into_iter().map(|args| (args[0].to_owned(), args)).collect();
+    each(cases, |args: Vec<&str>| {
+        let endpoint = truthful_endpoint();
+        endpoint.add_fault(Fault::too_many("retry-after", "7"), Frequency::Once);
+        let project = heroes_project(&endpoint, "csv");
+        let url = endpoint.base_url();
+        let mut command = project.hqdl_command(&args);
+        if args[0] == "init" {
+            command.args(["--model", "m", "--base-url", &url]);
+        }
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let line = b"{\"question\": \"Is it a hero?\", \"values\": [\"Zed\"]}\n";
+        // Only `map` reads it.
+        let _ = child.stdin.take().unwrap().write_all(line);
+        let said = String::from_utf8(child.wait_with_output().unwrap().stderr).unwrap();
+        assert!(said.contains("as the endpoint requested (Retry-After)"), "{said}");
+    });
 }
 
 /// Tests that commands report a wait for the spec's own limit per minute. The second request waits

@@ -387,11 +387,11 @@ fn press(page: &str, plan: &Json, button: &str) -> String {
 fn the_page_approves_a_plan_once() {
     let (endpoint, project, daemon) = start(&[], &[]);
     let page = || daemon.get("/approvals").expect_status(200).body;
-    assert!(page().contains("No plan waits"));
+    assert!(page().contains("No plan is waiting"));
     let mut client = Client::connect(&daemon);
     // A plan that costs nothing does not wait.
     client.call("plan", json!({ "sql": PLAIN }));
-    assert!(page().contains("No plan waits"));
+    assert!(page().contains("No plan is waiting"));
     let sql = LIVE.replace("= 'yes'", "= 'yes' AND superhero_name <> '<b>x</b>\u{202e}'");
     let refused = client.call("query", json!({ "sql": sql }));
     let id = &refused["plan_id"];
@@ -437,7 +437,7 @@ fn the_page_approves_a_plan_once() {
     // The same form, sent again, approves nothing.
     daemon.submit_form("/approvals", &approve).expect_status(409);
     assert_eq!(client.call("query", json!({ "sql": sql }))["status"], "complete");
-    assert!(page().contains("No plan waits"));
+    assert!(page().contains("No plan is waiting"));
     daemon.submit_form("/approvals", &approve).expect_status(409);
     project.execute_sql("INSERT INTO superhero VALUES (4, 'Robin', '', 170)");
     assert_eq!(client.call("query", json!({ "sql": sql }))["status"], "approval_needed");
@@ -457,14 +457,14 @@ fn the_page_rejects_plans_and_approves_only_what_it_showed() {
     let query = json!({ "sql": LIVE });
     let id = client.call("query", query.clone())["plan_id"].clone();
     daemon.submit_form("/approvals", &press(&page(), &id, "reject")).expect_status(303);
-    assert!(page().contains("No plan waits"));
+    assert!(page().contains("No plan is waiting"));
     let rejected = client.call("query", query.clone());
     assert_eq!(
         (&rejected["status"], &rejected["plan_id"]),
         (&json!("rejected"), &id),
         "{rejected}"
     );
-    assert!(page().contains("No plan waits"));
+    assert!(page().contains("No plan is waiting"));
     // A person can still change their mind, and withdraw an approval that was not used.
     approve(&project, &id);
     daemon.submit_form("/approvals", &press(&page(), &id, "reject")).expect_status(303);
@@ -530,7 +530,7 @@ fn a_rejected_plan_is_not_requested_again() {
         daemon.submit_form("/approvals", &press(&page(), &id, "reject")).expect_status(303);
         let again = call_without_session(&daemon, tool, arguments.clone());
         assert_eq!(again["status"], "rejected", "{again}");
-        assert!(page().contains("No plan waits"));
+        assert!(page().contains("No plan is waiting"));
         // A person can still approve the rejected plan.
         approve(&project, &id);
         assert!(page().contains("Withdraw the approval"));

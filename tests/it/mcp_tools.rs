@@ -30,6 +30,7 @@ fn an_approved_run_fills_the_tables_once() {
     let shown = project.run_hqdl(&["approve", id.as_str().unwrap()]).expect_exit_code(6);
     assert!(shown.stderr.contains("fills missing cells"), "{}", shown.stderr);
     approve(&project, id);
+    endpoint.add_fault(Fault::too_many("retry-after", "7"), Frequency::Once);
     let other = json!({ "plan_id": id, "columns": ["can_swim"] });
     assert_eq!(client.call("materialize", other)["status"], "failed");
     let response = client.request(
@@ -43,6 +44,8 @@ fn an_approved_run_fills_the_tables_once() {
         ran["report"]["cost_usd"].as_f64().unwrap() <= plan["max_cost_usd"].as_f64().unwrap(),
         "{ran}"
     );
+    let is_reason = |sent: &Json| sent["message"].as_str().unwrap().contains("(Retry-After)");
+    assert!(client.progress.iter().any(is_reason), "{:?}", client.progress);
     let last = client.progress.last().unwrap();
     assert_eq!((&last["progressToken"], &last["progress"]), (&json!(7), &json!(3.0)), "{last}");
     let described = client.call("describe", json!({}));

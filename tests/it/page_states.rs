@@ -301,7 +301,7 @@ fn uploading(walk: &mut Walk) {
     let daemon = Daemon::start(&project, &["--no-spend"]);
     daemon.wait_until_idle("waiting");
     walk.look("upload not allowed", &daemon, "/upload", &["--edit"]);
-    walk.look("no approvals", &daemon, "/approvals", &["No plan waits."]);
+    walk.look("no approvals", &daemon, "/approvals", &["No plan is waiting."]);
 }
 
 /// A query that is running.

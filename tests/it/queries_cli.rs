@@ -472,6 +472,11 @@ fn one_value_does_not_use_all_memory() {
     let project = heroes_project(&endpoint, "csv");
     let ended = query(&project, &["SELECT length(randomblob(1000000000))"]);
     fails(ended, 2, &["longer than 134217728 bytes", "`substr`"]);
+    // A JSON aggregate does not compare its value with the maximum before it is complete.
+    let list = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT 30) \
+                SELECT length(json_group_array(hex(zeroblob(60000000)))) FROM n";
+    let ended = query(&project, &[list]);
+    fails(ended, 2, &["SQLite would need more than 1024 MB of memory", "select fewer rows"]);
 }
 
 #[test]

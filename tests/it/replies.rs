@@ -473,8 +473,8 @@ fn a_dead_endpoint_ends_the_run_soon() {
 /// However long an unreadable answer is, it causes no more requests than an empty one, and only its
 /// beginning is stored.
 #[test]
-fn megabytes_of_nonsense_cause_no_more_requests_than_silence() {
-    let kinds = [("silence", String::new())].into_iter().chain(malformed_answers(1 << 20));
+fn a_long_unreadable_answer_causes_no_more_requests_than_silence() {
+    let kinds = [("silence", String::new())].into_iter().chain(malformed_answers(1 << 18));
     let asked = Mutex::new(BTreeMap::new());
     each_of(
         2,

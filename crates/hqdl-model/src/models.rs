@@ -44,6 +44,8 @@ pub(super) struct ModelSet {
     pub others: BTreeMap<String, Arc<dyn Model>>,
 }
 
+// A method without an implementation here would lose the first model's own.
+#[deny(clippy::missing_trait_methods)]
 impl Model for ModelSet {
     fn name(&self) -> &str {
         self.first.name()
@@ -63,6 +65,10 @@ impl Model for ModelSet {
 
     fn max_rows(&self) -> Option<u32> {
         self.first.max_rows()
+    }
+
+    fn fixes_row_count(&self) -> bool {
+        self.first.fixes_row_count()
     }
 
     fn is_deterministic(&self) -> bool {

@@ -43,6 +43,10 @@ const NO_DEADLINE: u64 = u64::MAX;
 /// timeout can interrupt.
 static MAX_VALUE_BYTES: AtomicI32 = AtomicI32::new(128 << 20);
 
+/// Maximum memory that `SQLite` may use in this process, in bytes. The aggregates of JSON build a
+/// value of any size before `SQLite` compares it with the maximum.
+const MAX_HEAP_BYTES: i64 = 1 << 30;
+
 /// Sets the maximum size of a value for all guarded connections that are opened afterwards. This
 /// prevents one client of a server from using all memory.
 pub fn set_max_value_bytes(bytes: i32) {
@@ -400,6 +404,12 @@ impl GuardedConnection {
                 "",
                 "select a part of it with `substr`",
             ),
+            Some(ErrorCode::OutOfMemory) => QueryError::in_sql(
+                format!("SQLite would need more than {} MB of memory", MAX_HEAP_BYTES >> 20),
+                None,
+                "",
+                "select fewer rows or shorter values, or aggregate them outside the query",
+            ),
             _ => {
                 let message = restore_ingredient_names(&describe_sqlite_error(error));
                 // `SQLite` reports the name of an unknown table, but not its offset.
@@ -433,6 +443,8 @@ fn install_hooks(
     // Forbid every way to attach a database.
     connection.set_limit(Limit::SQLITE_LIMIT_ATTACHED, 0)?;
     connection.set_limit(Limit::SQLITE_LIMIT_LENGTH, MAX_VALUE_BYTES.load(Ordering::Relaxed))?;
+    // The limit applies to all connections of the process.
+    connection.pragma_update(None, "hard_heap_limit", MAX_HEAP_BYTES)?;
     let watched_authorizer = Arc::clone(authorizer);
     connection.progress_handler(
         OPS_PER_CHECK,
