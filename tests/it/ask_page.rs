@@ -136,6 +136,21 @@ fn a_query_runs_only_after_a_press_that_shows_its_price() {
 }
 
 #[test]
+fn a_spec_without_a_budget_can_be_asked_at_the_price_shown() {
+    let endpoint = asking_endpoint();
+    let project = heroes_project(&endpoint, "json");
+    project.write_spec(&project.spec_text().replace("[limits]", "[limits]\nbudget_usd = 0"));
+    let daemon = Daemon::start(&project, &["--no-spend"]);
+    daemon.wait_until_idle("waiting");
+    let page = open(&daemon);
+    assert!(page.contains("Write the query, for at most $0.0200"), "{page}");
+    let written = submit(&daemon, &page, "write", &[("question", "Who can fly?")]);
+    assert!(written.contains("Run, for at most $") && !written.contains("at most $0.0000"));
+    let ran = submit(&daemon, &written, "run", &[]);
+    assert!(ran.contains(&format!("<strong>{HERO_COUNT} rows</strong>")), "{ran}");
+}
+
+#[test]
 fn a_query_without_a_known_price_runs_only_as_it_was_approved() {
     let endpoint = asking_endpoint();
     let project = heroes_project(&endpoint, "json");

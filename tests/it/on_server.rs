@@ -701,6 +701,42 @@ fn a_daemon_fills_new_rows_on_a_server() {
     assert!(!scored.stdout.contains("absent"), "{}", scored.stdout);
 }
 
+/// The daemon's list of tables names those of the server: the filled ones have a page, and the others
+/// lead to a query.
+#[test]
+#[cfg_attr(not(postgres), ignore = "PostgreSQL is not installed")]
+fn the_page_lists_the_tables_of_a_server() {
+    let endpoint = truthful_endpoint();
+    let (project, url) = project(&endpoint);
+    sql_at(&url, "CREATE VIEW tall AS SELECT name FROM hero WHERE height > 175");
+    let daemon = Daemon::start(&project, &[]);
+    daemon.wait_until_idle("complete");
+    let list = daemon.get("/specs/x/tables").expect_status(200).body;
+    let find_row = |table: &str| {
+        let row = list.split("<tr>").find(|row| row.contains(&format!(">{table}</a>")));
+        row.unwrap_or_else(|| panic!("no {table}: {list}"))
+    };
+    for (table, content, link) in [
+        ("llm", "filled by the model", "/specs/x/tables/llm"),
+        ("llm_power", "items of a list", "/specs/x/tables/llm_power"),
+        ("hero", ">table<", "/query?spec=x&amp;sql=SELECT%20%2A%20FROM%20"),
+        ("tall", ">view<", "/query?spec=x&amp;sql=SELECT%20%2A%20FROM%20"),
+    ] {
+        let row = find_row(table);
+        assert!(row.contains(content) && row.contains(link), "{table}: {row}");
+        assert!(row.contains("not counted"), "{table}: {row}");
+    }
+    let filled = daemon.get("/specs/x/tables/llm").expect_status(200).body;
+    assert!(filled.contains("10 rows, ") && filled.contains("Zed Zedsson"), "{filled}");
+    for path in ["/specs/x/tables/hero", "/specs/x/tables/hero/row?row=%5B1%5D"] {
+        let other = daemon.get(path).expect_status(400).body;
+        assert!(other.contains("on a server") && other.contains("query"), "{other}");
+    }
+    // The lineage links only to pages that exist.
+    let lineage = daemon.get("/specs/x/lineage").expect_status(200).body;
+    assert!(lineage.contains("/specs/x/tables/llm\"") && !lineage.contains("/tables/hero\""));
+}
+
 /// Returns the rows of a query.
 fn asked(project: &Project, sql: &str, flags: &[&str]) -> (Vec<Vec<Json>>, Json) {
     let args = [&["query", "--spec", "specs/x.toml", "--json", sql], flags].concat();

@@ -112,6 +112,47 @@ fn a_rejected_form_keeps_what_was_typed() {
 }
 
 #[test]
+fn the_cost_that_a_button_shows_is_an_approval() {
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "json");
+    project.write_spec(&project.spec_text().replace("[limits]", "[limits]\nbudget_usd = 0"));
+    let daemon = Daemon::start(&project, &["--no-spend"]);
+    daemon.wait_until_idle("waiting");
+    let submit = |more: &str| {
+        let form = format!("{}{more}", query_path(LIVE).trim_start_matches("/query?"));
+        daemon.submit_form("/query", &form)
+    };
+    let priced = submit("&do=run").expect_status(200).body;
+    let cost =
+        priced.split("name=\"max_cost\" value=\"").nth(1).unwrap().split('"').next().unwrap();
+    assert!(priced.contains(&format!("Run, for at most ${cost}")), "{priced}");
+    // A cost that the page has not shown is not approved.
+    let refused = submit("&do=spend").body;
+    assert!(refused.contains("approve a higher cost, or set a higher budget_usd"), "{refused}");
+    submit(&format!("&do=run&max_cost={cost}")).expect_status(200);
+    assert_eq!(endpoint.request_count(), 0);
+    let ran = submit(&format!("&do=spend&max_cost={cost}")).expect_status(200).body;
+    assert!(ran.contains("id=\"result\"") && endpoint.request_count() > 0, "{ran}");
+}
+
+#[test]
+fn the_query_page_lists_every_table_for_completion() {
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "json");
+    project.execute_sql(
+        "CREATE TABLE \"odd <b>\" (\"x y\"); CREATE VIEW broken AS SELECT * FROM gone",
+    );
+    let daemon = Daemon::start(&project, &["--no-spend"]);
+    daemon.wait_until_idle("waiting");
+    for path in ["/query?spec=x", "/ask?spec=x"] {
+        let page = daemon.get(path).expect_status(200).body;
+        for name in ["hero", "height", "eye_color", "odd &lt;b&gt;", "x y", "broken"] {
+            assert!(page.contains(&format!("data-name=\"{name}\"")), "{name}: {page}");
+        }
+    }
+}
+
+#[test]
 fn pages_say_where_they_are_and_what_comes_next() {
     let endpoint = truthful_endpoint();
     let project = heroes_project(&endpoint, "json");

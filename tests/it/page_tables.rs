@@ -50,12 +50,13 @@ fn every_table_of_the_database_has_a_page() {
     let list = read_page(&daemon, "/specs/x/tables");
     let rows: Vec<&str> = list.split("<tr>").skip(1).collect();
     for (table, words) in [
-        (">llm<", "filled by the model</td><td class=\"n\">10<"),
+        (">llm<", "filled by the model"),
+        (">llm<", "<td class=\"n\">10<"),
         (">llm_power<", "items of a list"),
-        (">hero<", "table</td><td class=\"n\">10<"),
-        (">tall<", "view</td><td class=\"n\"><span class=\"quiet\">not counted"),
+        (">hero<", "id, name, full_name, height</td><td class=\"n\">10<"),
+        (">tall<", "name, height</td><td class=\"n\"><span class=\"quiet\">not counted"),
         (">many<", "more than 100,000"),
-        (">empty<", "table</td><td class=\"n\">0<"),
+        (">empty<", "x</td><td class=\"n\">0<"),
     ] {
         let row = rows.iter().find(|row| row.contains(table));
         assert!(row.is_some_and(|row| row.contains(words)), "{table}: {list}");
@@ -98,13 +99,13 @@ fn every_table_of_the_database_has_a_page() {
     let facets = read_page(&daemon, &format!("{odd}?facet=a%7Cb&facet=%3Cb%3E"));
     assert!(facets.contains("f=a%5C%7Cb%7Cis%7Cn"), "{facets}");
     for (filter, key) in [
-        ("a%5C%7Cb%7Cis%7Cn", ">n</th>"),
-        ("%3Cb%3E%7Cis%7CX%2700FF%27", "&lt;i&gt;</th>"),
-        ("%3Cb%3E%7Cnull%7C", ">n</th>"),
+        ("a%5C%7Cb%7Cis%7Cn", ">n</a></th>"),
+        ("%3Cb%3E%7Cis%7CX%2700FF%27", "&lt;i&gt;</a></th>"),
+        ("%3Cb%3E%7Cnull%7C", ">n</a></th>"),
     ] {
         assert!(facets.contains(&format!("f={filter}&amp;")), "{filter}: {facets}");
         let rows = read_page(&daemon, &format!("{odd}?f={filter}"));
-        assert!(rows.contains(key) && rows.contains("1 row<"), "{filter}: {rows}");
+        assert!(rows.contains(key) && rows.contains("1 row, "), "{filter}: {rows}");
     }
     assert!(read_page(&daemon, &format!("{odd}?sort=a%7Cb")).contains("a|b ↑"));
     let tall = read_page(&daemon, "/specs/x/tables/tall?q=zed&facet=name");
@@ -126,8 +127,8 @@ fn pages_of_a_large_table_follow_each_other() {
         let first = read_page(&daemon, &format!("/specs/x/tables/many{sort}"));
         assert!(first.contains("more than 100,000 rows"), "{first}");
         let next = read_page(&daemon, &find_link(&first, "Next →"));
-        let first_of_next = next.split("scope=\"row\">").nth(1).unwrap();
-        assert!(first_of_next.starts_with(&format!("{second}<")), "{sort}: {next}");
+        let first_of_next = between(&next, "scope=\"row\">", "</th>");
+        assert!(first_of_next.ends_with(&format!(">{second}</a>")), "{sort}: {next}");
         assert_eq!(read_page(&daemon, &find_link(&next, "← Previous")).matches("<tr>").count(), 51);
     }
     // If the row at the cursor is deleted, the first page is shown.
@@ -274,4 +275,83 @@ fn query_and_chart_keeps_the_view() {
     let sql = percent_encode("SELECT count(*) AS n FROM llm");
     let count = daemon.submit_form("/query", &format!("spec=x&do=json&sql={sql}"));
     assert_eq!(count.expect_status(200).json(), json!([{ "n": 10 }]));
+}
+
+/// Returns the text of a page between two texts.
+fn between<'p>(page: &'p str, start: &str, end: &str) -> &'p str {
+    let rest = page.split(start).nth(1).unwrap_or_else(|| panic!("no `{start}` in {page}"));
+    rest.split(end).next().unwrap()
+}
+
+#[test]
+fn a_row_has_a_page_with_its_whole_values_and_its_references() {
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "json");
+    project.execute_sql(
+        "CREATE TABLE author (id INTEGER PRIMARY KEY, name TEXT COLLATE NOCASE UNIQUE);
+         CREATE TABLE book (title TEXT, author INTEGER REFERENCES author, writer TEXT REFERENCES author (name),
+           cover BLOB, text TEXT, empty TEXT DEFAULT '');
+         INSERT INTO author VALUES (1, 'Ann'), (2, 'Bob'), (3, 'ann x');
+         INSERT INTO book (title, author, writer, cover, text) VALUES
+           ('First', 1, 'Ann', x'89504e470d0a1a0a' || zeroblob(100), replace(hex(zeroblob(200)), '00', 'word ') || 'end'),
+           ('Second', 1, NULL, zeroblob(1234), '<b>'), ('Third', 2, 'bob', x'00ff', NULL);
+         UPDATE book SET cover = CAST(cover AS BLOB);
+         CREATE VIEW title AS SELECT title, text FROM book;",
+    );
+    let daemon = Daemon::start(&project, &[]);
+    daemon.wait_until_idle("complete");
+    let table = read_page(&daemon, "/specs/x/tables/book");
+    assert!(table.contains(">BLOB (1,234 B)<") && table.contains(">X'00FF'<"), "{table}");
+    assert!(!table.contains("89504E47") && !table.contains("word end"), "{table}");
+    let row = read_page(&daemon, &find_link(&table, "First"));
+    assert!(row.contains("word end") && row.contains("BLOB (108 B)"), "{row}");
+    let picture = between(&row, "img class=\"medium\" src=\"", "\"").replace("&amp;", "&");
+    let file = daemon.get(&picture).expect_status(200);
+    assert!(file.headers.contains("image/png") && !file.headers.contains("attachment"), "{file:?}");
+    // A value that is no picture is only downloaded.
+    let second = read_page(&daemon, &find_link(&table, "Second"));
+    assert!(second.contains("&lt;b&gt;") && !second.contains("<img") && second.contains("(empty)"));
+    let text = "/specs/x/tables/book/row/export?row=%5B2%5D&column=text";
+    let file = daemon.get(text).expect_status(200);
+    assert!(file.headers.contains("attachment") && file.headers.contains("octet-stream"));
+    assert_eq!(file.body, "<b>");
+    // A reference leads to its row, and back to all rows that refer to it.
+    let author = read_page(&daemon, &find_link(&row, "1"));
+    assert!(author.contains(">Ann<"), "{author}");
+    let books = read_page(&daemon, &find_link(&author, "2 rows of book"));
+    assert!(books.contains("First") && books.contains("Second") && !books.contains("Third"));
+    // The text of a filter is exact, even if the column ignores case.
+    let name = |value: &str| format!("/specs/x/tables/author?f=name%7Cis%7C{value}");
+    assert!(read_page(&daemon, &name("Ann")).contains("1 row,"));
+    assert!(read_page(&daemon, &name("ann")).contains("0 rows,"));
+    assert!(read_page(&daemon, "/specs/x/tables/author?f=id%7Cis%7C2").contains(">Bob<"));
+    assert!(read_page(&daemon, "/specs/x/tables/author?f=id%7Cis%7C2.0").contains("0 rows,"));
+    // A row of a view is found by its position in the order of the page.
+    let view = read_page(&daemon, "/specs/x/tables/title?sort=-title");
+    let last = read_page(&daemon, &find_link(&view, "First"));
+    assert!(last.contains("word end") && last.contains("title"), "{last}");
+    for missing in ["row=%5B99%5D", "row=x", "f=title%7Cis%7Cnone"] {
+        daemon.get(&format!("/specs/x/tables/book/row?{missing}")).expect_status(400);
+    }
+}
+
+#[test]
+fn a_view_of_a_source_links_to_the_cells_that_it_shows() {
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "json");
+    let daemon = Daemon::start(&project, &[]);
+    daemon.wait_until_idle("complete");
+    let view = read_page(&daemon, "/specs/x/tables/hero_expanded?f=name%7Cis%7CZed");
+    assert_eq!(view.matches("✦").count(), 3, "{view}");
+    let cell = "/specs/x/cell?table=llm&amp;column=eye_color&amp;key=Zed&amp;key=Zed%20Zedsson";
+    assert!(view.contains(cell), "{view}");
+    let row = read_page(&daemon, &find_link(&view, "10"));
+    assert!(row.contains("Origin and override"), "{row}");
+    let cell = read_page(&daemon, &find_link(&row, "Origin and override"));
+    assert!(cell.contains("Override") && cell.contains("test-model"), "{cell}");
+    let lineage = read_page(&daemon, "/specs/x/lineage");
+    assert!(
+        lineage.contains("/specs/x/tables/hero\"")
+            && lineage.contains("/specs/x/tables/hero_expanded\"")
+    );
 }

@@ -212,12 +212,12 @@ fn the_lineage_leads_from_the_source_to_the_queries() {
     assert!(none.contains("10 of 10 cells"), "{none}");
     let shown = open_lineage(&project, &daemon);
     for part in [
-        "<code>hero</code>",
+        "/specs/x/tables/hero\">hero</a>",
         "<li>full_name</li>",
         "10 of 10 cells, 1 query",
         ">llm_power</a>",
-        "<li>hero_expanded<span",
-        "<li>green<span",
+        "/specs/x/tables/hero_expanded\">hero_expanded</a><span",
+        "/specs/x/tables/green\">green</a><span",
         "run 2 times: born",
         "run once: eye_color",
         "Who has which power?",

@@ -238,7 +238,12 @@ impl Numbers {
         let least = numbers.iter().copied().fold(f64::INFINITY, f64::min);
         let greatest = numbers.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         let mean = numbers.iter().sum::<f64>() / numbers.len() as f64;
-        let scale = ValueScale::covering(least, greatest, BARS);
+        let are_integers = numbers.iter().all(|number| number.fract() == 0.0);
+        let scale = if are_integers {
+            ValueScale::covering_integers(least, greatest, BARS)
+        } else {
+            ValueScale::covering(least, greatest, BARS)
+        };
         let mut counts = vec![0; scale.steps()];
         for number in numbers {
             let step = ((number - scale.low) / scale.step) as usize;

@@ -107,12 +107,17 @@ fn render_expansion(
     let queries = find_queries(spec, expansion, uses, &reads_any);
     let table_link =
         |name: &str| format!("{}/tables/{}", spec_path(&status.name), percent_encode(name));
+    // The page shows no other table of a database server.
+    let source_link = |name: &str| {
+        let link = (!is_server(spec.target())).then(|| table_link(name));
+        html! { @match link { Some(to) => a href=(to) { (name) }, None => (name) } }
+    };
     html! {
         section.card.lineage {
             h2 { a href=(table_link(&expansion.name)) { (expansion.name) } }
             ol.flow {
                 li { h3 { "Source" } ul { @for source in &expansion.sources { @match &source.rows {
-                    SourceRows::Table(table) => li { code { (table) } },
+                    SourceRows::Table(table) => li { (source_link(table)) },
                     SourceRows::Select(select) => li { code title=(select) { (truncate_text(select.trim(), MAX_SQL_CHARS)) } },
                 } } } }
                 li { h3 { "Key" } ul {
@@ -127,7 +132,7 @@ fn render_expansion(
                 } } }
                 li { h3 { "Tables and views" } ul {
                     @for table in &tables { li { a href=(table_link(table)) { (table) } } }
-                    @for view in &views { li { (view) span.quiet { " (view)" } } }
+                    @for view in &views { li { (source_link(view)) span.quiet { " (view)" } } }
                 } }
                 li { h3 { "Queries" }
                     @if queries.is_empty() { p.quiet { "No query has read this table yet." } }

@@ -19,7 +19,9 @@ mod record_cell;
 mod query;
 mod result_chart;
 mod review;
+mod row;
 mod row_source;
+mod schema;
 mod spec;
 mod spec_edit;
 mod spending;
@@ -47,6 +49,7 @@ use super::HttpState;
 use super::reply::HttpError;
 use crate::daemon::status::{RunState, RunStatus, SpecStatus};
 use crate::failure::Failure;
+use crate::format::format_thousands;
 
 pub(super) use self::ask::AskSubmissions;
 
@@ -88,6 +91,8 @@ pub(super) fn add_page_routes(api: Router<HttpState>) -> Router<HttpState> {
         .route("/specs/{spec}/tables", get(tables::show_tables))
         .route("/specs/{spec}/tables/{table}", get(table::show_table))
         .route("/specs/{spec}/tables/{table}/export", get(table::export_table))
+        .route("/specs/{spec}/tables/{table}/row", get(row::show_row))
+        .route("/specs/{spec}/tables/{table}/row/export", get(row::export_value))
         .route("/specs/{spec}/review", get(review::show_review).post(review::store_truth))
         .route("/specs/{spec}/audit", post(review::draw_sample))
         .route("/specs/{spec}/doubts", get(doubts::show_doubts).post(doubts::store_override))
@@ -207,8 +212,11 @@ fn render_page_in(section: &str, title: &str, content: &Markup) -> Page {
 
 /// Renders a failure, formatted as on the command line.
 fn render_failure(failure: &Failure) -> Markup {
-    // On the page, a box of the form replaces the option.
-    let text = failure.to_text().replace("pass --force", "tick the box of the form");
+    // On the page, fields of the forms replace the options.
+    let text = failure.to_text().replace("pass --force", "tick the box of the form").replace(
+        "run this again with a larger --budget to continue",
+        "approve a higher cost, or set a higher budget_usd in the spec",
+    );
     let lines: Vec<&str> = text.lines().collect();
     html! {
         pre.problem role="alert" {
@@ -322,10 +330,10 @@ fn render_runs_table(all: &[&RunStatus]) -> Markup {
                             @if run.cells == 0 && run.state != RunState::Running { span.quiet { "none asked" } }
                             @else {
                                 progress aria-label="Cells" data-is="progress" max=(run.cells.max(1)) value=(run.done) {}
-                                " " span data-is="cells" { (run.done) " of " (run.cells) }
+                                " " span data-is="cells" { (format_thousands(run.done)) " of " (format_thousands(run.cells)) }
                             }
                         }
-                        td.n data-label="requests" data-is="requests" { (run.usage.requests) }
+                        td.n data-label="requests" data-is="requests" { (format_thousands(run.usage.requests)) }
                         td.n data-label="cost" data-is="cost" { (format_usd(run.usage.cost_usd)) }
                         td data-label="of its budget" {
                             @match run.budget {
@@ -390,6 +398,13 @@ fn text_direction(text: &str) -> Option<&'static str> {
 /// Returns true if a value needs a wide table column.
 fn needs_wide_column(text: &str) -> bool {
     text.chars().count() > 40
+}
+
+/// Returns true if a value is a date, a code or the size of a blob, which should not be broken at a
+/// hyphen, a slash or a space.
+fn is_word(text: &str) -> bool {
+    let is_code = text.contains(['-', '/', '?']) && !text.contains(char::is_whitespace);
+    text.len() <= 24 && (is_code || text.starts_with("BLOB ("))
 }
 
 /// Formats a value of a key or a cell.

@@ -13,7 +13,7 @@ use super::{
 use crate::audit;
 use crate::daemon::status::{DaemonStatus, RunStatus, SpecStatus, compute_coverage};
 use crate::failure::Failure;
-use crate::format::format_count;
+use crate::format::{format_count, format_thousands};
 use crate::materialize::ColumnReport;
 use crate::spec::{Column, Expansion};
 
@@ -78,7 +78,7 @@ fn render_summary_tiles(status: &DaemonStatus, spending: &SpendingReport) -> Mar
     let running = status.specs.values().filter(|spec| spec.run.is_some()).count();
     html! {
         dl.tiles {
-            div { dt { "Cells with a value" } dd { (valued) } dd { @if all > 0 { "of " (all) " in " } @else { "none published yet in " } (format_count(status.specs.len() as u64, "spec")) } }
+            div { dt { "Cells with a value" } dd { (format_thousands(valued)) } dd { @if all > 0 { "of " (format_thousands(all)) " in " } @else { "none published yet in " } (format_count(status.specs.len() as u64, "spec")) } }
             div { dt { "Running" } dd { (running) } dd { (format_count(status.queued as u64, "run")) " waiting" } }
             div { dt { "Spent today" } dd { (format_usd(spending.today_usd())) }
                 dd { @match spending.daily_budget { Some(budget) => { "of " (format_usd(budget)) " a day" } None => { "no daily budget" } } } }
@@ -101,11 +101,11 @@ fn render_spec_card(
             div.head { h2 { a href=(spec_path(&spec.name)) { (spec.name) } } (render_state_badge(spec)) }
             (render_attention_notes(spec, rejected))
             @if let Some(run) = run {
-                p { (run.done) " of " (run.cells) " missing cells are being filled by run " (run.id) }
+                p { (format_thousands(run.done)) " of " (format_thousands(run.cells)) " missing cells are being filled by run " (run.id) }
                 progress aria-label=(format!("Progress of run {}", run.id)) max=(run.cells.max(1)) value=(run.done) {}
             }
             @if all > 0 {
-                p { strong { (spec.count_cells_with_value()) " of " (all) } " cells have a value" @if run.is_some() { " as published" } }
+                p { strong { (format_thousands(spec.count_cells_with_value())) " of " (format_thousands(all)) } " cells have a value" @if run.is_some() { " as published" } }
                 (render_column_meters(spec))
             } @else if run.is_none() && spec.problem.is_none() {
                 p.quiet { "Nothing is published yet." }

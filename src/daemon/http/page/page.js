@@ -52,8 +52,8 @@ document.addEventListener("keydown", (event) => {
     }
     setText("state", run.state);
     if (findPart("state")) findPart("state").className = `badge ${run.state}`;
-    setText("cells", `${run.cells_done} of ${run.cells}`);
-    setText("requests", run.requests);
+    setText("cells", `${run.cells_done.toLocaleString("en")} of ${run.cells.toLocaleString("en")}`);
+    setText("requests", run.requests.toLocaleString("en"));
     setText("cost", `$${run.cost_usd.toFixed(4)}`);
     setText("seconds", run.seconds.toFixed(1));
     const budget = findPart("budget");
@@ -82,7 +82,7 @@ document.addEventListener("keydown", (event) => {
   // A query in the history is the part of its address behind the question mark.
   const saveToHistory = (form) => {
     if (!form.sql.value.trim()) return;
-    const kept = [...new FormData(form)].filter(([name, value]) => (value || name.startsWith(parameterPrefix())) && name !== "do" && name !== "title");
+    const kept = [...new FormData(form)].filter(([name, value]) => (value || name.startsWith(parameterPrefix())) && !["do", "title", "max_cost"].includes(name));
     const query = new URLSearchParams(kept).toString();
     const rest = loadHistory().filter((past) => past.query !== query);
     try { localStorage.setItem(STORE, JSON.stringify([{ query }, ...rest].slice(0, 30))); } catch { /* The browser does not allow storage. */ }
@@ -117,6 +117,7 @@ document.addEventListener("keydown", (event) => {
         showPrice(`At most ${found.values_asked} values in ${found.requests} requests, for at most ${cost}.`);
         run.textContent = `Run, for at most ${cost}`;
         run.value = "spend";
+        byId("max-cost").value = found.cost_usd > 0 ? cost.slice(1) : "";
       }
     } catch { /* The text has changed since, or the daemon is shutting down. */ }
   };
@@ -129,6 +130,7 @@ document.addEventListener("keydown", (event) => {
     const run = findRunButton();
     run.textContent = "Run";
     run.value = "run";
+    byId("max-cost").value = "";
     timer = setTimeout(showCost, 400);
   };
 

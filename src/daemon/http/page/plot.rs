@@ -40,6 +40,15 @@ impl ValueScale {
         Self { low, high: if high > low { high } else { low + step }, step }
     }
 
+    /// Returns a scale for counting integers: each step contains the same number of integers, and the
+    /// last step contains `high`.
+    pub(super) fn covering_integers(low: f64, high: f64, ticks: f64) -> Self {
+        if high - low < 2.0 * ticks {
+            return Self { low, high: high + 1.0, step: 1.0 };
+        }
+        Self::covering(low, high + 1.0, ticks)
+    }
+
     /// Returns the position of a value, from 0 to 1.
     pub(super) fn position(&self, value: f64) -> f64 {
         (value - self.low) / (self.high - self.low)
@@ -65,7 +74,9 @@ impl ValueScale {
         let units = [(1e9, "G"), (1e6, "M"), (1e3, "k")];
         if let Some((size, unit)) = units.into_iter().find(|(size, _)| self.step >= *size) {
             let values = (0..=self.steps()).map(|n| self.low + n as f64 * self.step);
-            return values.map(|v| (v, format!("{}{unit}", v / size))).collect();
+            let label =
+                |v: f64| if v == 0.0 { "0".to_owned() } else { format!("{}{unit}", v / size) };
+            return values.map(|v| (v, label(v))).collect();
         }
         let decimals = (-self.step.log10().floor()).clamp(0.0, 12.0) as usize;
         let values = (0..=self.steps()).map(|n| self.low + n as f64 * self.step);
@@ -151,6 +162,20 @@ mod tests {
     use super::ValueScale;
 
     #[test]
+    fn integers_are_counted_in_equal_steps() {
+        let steps = |low: f64, high: f64| {
+            let scale = ValueScale::covering_integers(low, high, 12.0);
+            assert!(scale.step >= 1.0 && scale.low <= low && scale.high > high);
+            (scale.steps(), scale.step)
+        };
+        assert_eq!(steps(1.0, 9.0), (9, 1.0));
+        assert_eq!(steps(1.0, 5.0), (5, 1.0));
+        assert_eq!(steps(7.0, 7.0), (1, 1.0));
+        assert_eq!(steps(1950.0, 2019.0), (7, 10.0));
+        assert_eq!(steps(0.0, 100.0), (11, 10.0));
+    }
+
+    #[test]
     fn ticks_are_round_and_cover_the_range() {
         for (low, high, labels) in [
             (0.0, 0.0009, "0.0000 0.0005 0.0010"),
@@ -158,7 +183,7 @@ mod tests {
             (1900.0, 1996.0, "1900 1950 2000"),
             (-3.0, 3.0, "-4 -2 0 2 4"),
             (5.0, 5.0, "4 6"),
-            (0.0, 7_000_000.0, "0M 2M 4M 6M 8M"),
+            (0.0, 7_000_000.0, "0 2M 4M 6M 8M"),
         ] {
             let ticks = ValueScale::covering(low, high, 4.0).ticks();
             let shown: Vec<&str> = ticks.iter().map(|(_, label)| label.as_str()).collect();

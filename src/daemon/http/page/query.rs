@@ -21,19 +21,20 @@ use super::super::reply::HttpError;
 use super::super::rows::estimate_value_length;
 use super::export::{ExportFormat, ExportSink};
 use super::result_chart::{ChartChoice, ChartKind, ResultChart, ResultRows, ShownValue};
+use super::row_source::MAX_BLOB_BYTES;
+use super::schema::render_schemas;
 use super::spec_edit::add_example;
 use super::{
-    ErrorPage, HttpState, Page, format_usd, needs_wide_column, percent_encode, read_form,
+    ErrorPage, HttpState, Page, format_usd, is_word, needs_wide_column, percent_encode, read_form,
     render_failure, render_main_page, truncate_text,
 };
 use crate::daemon::status::{DaemonStatus, SpecStatus};
-use crate::format::{format_count, format_usd_bound};
+use crate::format::{format_count, format_thousands, format_usd_bound};
 use crate::generate::{Event, Listener};
 use crate::query::result::json as values;
 use crate::query::{Meta, RowSink, params};
 use crate::spec::file::ExampleTable;
-use crate::spec::{Binding, Expansion, SourceRows, is_server};
-use crate::sql;
+use crate::spec::is_server;
 
 /// Maximum number of rows to show.
 const MAX_ROWS: usize = 500;
@@ -65,6 +66,8 @@ pub(super) struct QueryForm {
     x: String,
     y: String,
     series: String,
+    /// Maximum cost in USD that the page has shown; empty if it showed none.
+    max_cost: String,
     /// Question under which the query is saved as an example.
     title: String,
     /// Values of the query's parameters as SQL literals, by field name. Each field name begins with
@@ -163,7 +166,13 @@ impl RowSink for RowsPreview {
         self.bytes = self.bytes.saturating_add(row.iter().map(estimate_value_length).sum());
         if self.count <= MAX_ROWS && self.bytes <= MAX_BYTES {
             let shown = |value: &ValueRef<'_>| ShownValue {
-                text: (*value != ValueRef::Null).then(|| values::format_text(*value)),
+                text: match value {
+                    ValueRef::Null => None,
+                    ValueRef::Blob(bytes) if bytes.len() > MAX_BLOB_BYTES => {
+                        Some(format!("BLOB ({} B)", format_thousands(bytes.len() as u64)))
+                    }
+                    value => Some(values::format_text(*value)),
+                },
                 number: match value {
                     ValueRef::Integer(integer) => Some(*integer as f64),
                     ValueRef::Real(real) => Some(*real),
@@ -196,10 +205,10 @@ pub(super) async fn show_query(
     };
     match &outcome {
         QueryOutcome::Failed(error) if error.status.is_server_error() => {
-            render_query(&state, &form, &outcome)
+            render_query(&state, &form, &outcome).await
         }
         // The page itself was found, even if its query is wrong.
-        _ => render_query_page(&state, &form, &outcome).into_response(),
+        _ => render_query_page(&state, &form, &outcome).await.into_response(),
     }
 }
 
@@ -249,7 +258,7 @@ pub(super) async fn run_query(
         return Ok(stream_query(state, form));
     }
     let outcome = run_form_action(&state, &form, None).await;
-    Ok(render_query(&state, &form, &outcome.unwrap_or_else(QueryOutcome::Failed)))
+    Ok(render_query(&state, &form, &outcome.unwrap_or_else(QueryOutcome::Failed)).await)
 }
 
 /// Runs a query for the page's script, which receives JSON lines: the progress of the requests, the
@@ -261,7 +270,8 @@ fn stream_query(state: HttpState, form: QueryForm) -> Response {
     live.send(&json!({ "progress": { "values": 0, "requests": 0, "cost_usd": 0.0 } }));
     let work = async move {
         let outcome = run_form_action(&state, &form, Some(live)).await;
-        let page = render_query_page(&state, &form, &outcome.unwrap_or_else(QueryOutcome::Failed));
+        let outcome = outcome.unwrap_or_else(QueryOutcome::Failed);
+        let page = render_query_page(&state, &form, &outcome).await;
         format!("{}\n", json!({ "page": page.into_text() }))
     };
     let parts = (Box::pin(work), received, false);
@@ -362,7 +372,7 @@ async fn run_form_action(
     form: &QueryForm,
     live: Option<LiveLines>,
 ) -> Result<QueryOutcome, HttpError> {
-    let request = form.to_request()?;
+    let mut request = form.to_request()?;
     if form.action == "explain" {
         return explain_request(state, request).await.map(QueryOutcome::Explained);
     }
@@ -380,12 +390,24 @@ async fn run_form_action(
             return Ok(QueryOutcome::Explained(meta));
         }
     }
-    let spending =
-        if form.action == "spend" { QuerySpending::Approved } else { QuerySpending::AsConfigured };
+    let mut spending = QuerySpending::AsConfigured;
+    if form.action == "spend" {
+        spending = QuerySpending::Approved;
+        request.budget = find_approved_budget(state, form);
+    }
     let progress = live.as_ref().map(LiveLines::to_listener);
     let sink = LiveRows { preview: RowsPreview::default(), live, sent: 0, last_sent: None };
     let (meta, rows) = collect_rows(state, request, spending, progress, sink).await?;
     Ok(QueryOutcome::Rows(meta, rows.preview))
+}
+
+/// Returns the cost that the button has shown if the spec's budget is lower, as it is for an uploaded
+/// file. The user has approved this cost.
+fn find_approved_budget(state: &HttpState, form: &QueryForm) -> Option<f64> {
+    let shown: f64 = form.max_cost.parse().ok()?;
+    let name = Some(form.spec.as_str()).filter(|name| !name.is_empty());
+    let (_, active) = state.find_active_spec(name).ok()?;
+    active.spec.limits.budget_usd.filter(|budget| *budget < shown).map(|_| shown)
 }
 
 /// Runs a query again and returns all of its rows as a download. It asks the model only for values
@@ -402,19 +424,21 @@ async fn export_result(
     Ok((format.headers("result"), sink.body).into_response())
 }
 
-fn render_query(state: &HttpState, form: &QueryForm, outcome: &QueryOutcome) -> Response {
-    let page = render_query_page(state, form, outcome);
+async fn render_query(state: &HttpState, form: &QueryForm, outcome: &QueryOutcome) -> Response {
+    let page = render_query_page(state, form, outcome).await;
     match outcome {
         QueryOutcome::Failed(error) => (error.status, page).into_response(),
         _ => page.into_response(),
     }
 }
 
-fn render_query_page(state: &HttpState, form: &QueryForm, outcome: &QueryOutcome) -> Page {
+async fn render_query_page(state: &HttpState, form: &QueryForm, outcome: &QueryOutcome) -> Page {
+    let schemas = render_schemas(state, &form.spec).await;
     let status = state.context.status.borrow().clone();
     let content = html! {
         h1 { "Query" }
         form #query method="post" action="/query" {
+            input #max-cost type="hidden" name="max_cost" value=[find_shown_cost(outcome)];
             div.beside {
                 div {
                     div.editor { textarea #sql name="sql" rows="6" aria-label="SQL" spellcheck="false" autocapitalize="off" { (form.sql) } }
@@ -423,7 +447,7 @@ fn render_query_page(state: &HttpState, form: &QueryForm, outcome: &QueryOutcome
                     (render_query_controls(form, &status))
                     (render_saved_queries(form, &status, state.context.settings.edit))
                 }
-                div.schemas tabindex="0" role="region" aria-label="Tables and columns" { @for spec in status.specs.values().filter(|s| form.spec.is_empty() || s.name == form.spec) { (render_schema_section(spec)) } }
+                div.schemas tabindex="0" role="region" aria-label="Tables and columns" { (schemas) }
             }
             @if let QueryOutcome::Explained(meta) = outcome { (render_explanation_section(meta)) }
         }
@@ -436,6 +460,13 @@ fn render_query_page(state: &HttpState, form: &QueryForm, outcome: &QueryOutcome
         }
     };
     render_main_page("Query", &content)
+}
+
+/// Returns the maximum cost that the page shows, rounded as on the button; `None` if there is none.
+fn find_shown_cost(outcome: &QueryOutcome) -> Option<String> {
+    let QueryOutcome::Explained(meta) = outcome else { return None };
+    let is_limit = meta.unbounded.is_empty() && meta.cost_usd > 0.0;
+    is_limit.then(|| format_usd_bound(meta.cost_usd).trim_start_matches('$').to_owned())
 }
 
 /// Renders a field for each parameter of the query. The script updates them while the user types.
@@ -492,55 +523,6 @@ fn render_saved_queries(form: &QueryForm, status: &DaemonStatus, can_edit: bool)
     } }
 }
 
-/// Renders the tables of a spec with their columns and example queries.
-pub(super) fn render_schema_section(spec: &SpecStatus) -> Markup {
-    let Some(loaded) = &spec.active_spec else { return html! {} };
-    let example = |e: &Expansion| {
-        let key = e.key.names().first().map_or("*", String::as_str);
-        let column = e.columns.iter().find(|c| c.many.is_none()).map_or("*", |c| c.name.as_str());
-        let (key, column) = (sql::quote_name(key), sql::quote_name(column));
-        format!(
-            "SELECT {key}, {column} FROM {} WHERE {column} IS NOT NULL LIMIT 20",
-            sql::quote_name(&e.name)
-        )
-    };
-    let link = |sql: &str| {
-        format!("/query?spec={}&sql={}", percent_encode(&spec.name), percent_encode(sql))
-    };
-    html! {
-        @for e in &loaded.spec.expansions {
-            section.card.schema {
-            h2 { code data-name=(e.name) { (e.name) } }
-            ul {
-                @for name in e.key.names() { li { span data-name=(name) { (name) } " " span.quiet { "key" } } }
-                @for c in &e.columns {
-                    li { span data-name=(c.name) { (c.name) } " " span.quiet {
-                        (c.kind.name()) @if let Some(many) = &c.many { ", in " code { (many.table) } }
-                    } }
-                }
-            }
-            p.chips {
-                a.chip href=(link(&example(e))) { "an example" }
-                @if let Some(asking) = build_question_example(e) { a.chip href=(link(&asking)) { "one with a question" } }
-            }
-            }
-        }
-    }
-}
-
-/// Returns an example query that asks one of the spec's questions about the rows of a table.
-/// Returns `None` if no source is a table or no question can be asked about the key alone.
-fn build_question_example(of: &Expansion) -> Option<String> {
-    let table = of.sources.iter().find_map(|source| match &source.rows {
-        SourceRows::Table(table) => Some(sql::quote_name(table)),
-        SourceRows::Select(_) => None,
-    })?;
-    let plain = |b: &&Binding| b.sql.is_none();
-    let asked = of.columns.iter().find_map(|c| c.bindings.iter().find(plain))?;
-    let (ask, key) = (asked.ask.replace('\'', "''"), sql::quote_name(of.key.names().first()?));
-    Some(format!("SELECT {key}, {{{{LLMMap('{ask}', {table}.{key})}}}} FROM {table} LIMIT 20"))
-}
-
 /// Renders the rows of a result with their chart.
 fn render_rows_section(form: &QueryForm, preview: &RowsPreview) -> Markup {
     let (columns, rows) = (&preview.columns, &preview.rows);
@@ -588,7 +570,7 @@ fn render_row(row: &[ShownValue], is_numeric: &[bool]) -> Markup {
         @match &value.text {
             Some(text) => {
                 @let short = shorten_number(value);
-                td class=[value.number.map(|_| "n").or(needs_wide_column(text).then_some("long"))] title=[short.as_ref().map(|_| text)] { (short.as_ref().unwrap_or(text)) }
+                td class=[value.number.map(|_| "n").or(needs_wide_column(text).then_some("long")).or(is_word(text).then_some("word"))] title=[short.as_ref().map(|_| text)] { (short.as_ref().unwrap_or(text)) }
             }
             None => td.null.n[*is_numeric] { "NULL" },
         }

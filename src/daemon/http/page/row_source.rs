@@ -9,11 +9,14 @@ use serde_json::{Value as Json, json};
 
 use super::record_cell::{RecordCell, RecordValue, find_cells, find_key_part};
 use crate::query::result::json::format_text;
-use crate::spec::{Many, Type};
+use crate::spec::{Many, Spec, Type};
 use crate::sql::quote_name;
 
 /// Number of characters of a value to show.
 pub(super) const MAX_VALUE_CHARS: usize = 120;
+
+/// Maximum size of a blob that is shown in hexadecimal, in bytes.
+pub(super) const MAX_BLOB_BYTES: usize = 32;
 
 /// Where the values of a column are stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,6 +40,17 @@ pub(super) struct ViewColumn {
     pub(super) kind: Option<Type>,
     /// Table and column that contain the items of a list, one per row.
     pub(super) list: Option<Many>,
+    /// Column that the values refer to.
+    pub(super) reference: Option<Reference>,
+    /// Expansion whose cells a column of a view contains.
+    pub(super) filled_by: Option<String>,
+}
+
+/// Column of a table that a foreign key refers to, or that has the foreign key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Reference {
+    pub(super) table: String,
+    pub(super) column: String,
 }
 
 impl ViewColumn {
@@ -48,9 +62,14 @@ impl ViewColumn {
         }
     }
 
-    /// Returns true if a model fills the column.
+    /// Returns true if the column contains the cells of an expansion, each with its state.
     pub(super) fn is_filled(&self) -> bool {
         self.place == ColumnPlace::Cell
+    }
+
+    /// Returns true if a model fills the column, in its own table or in a view of it.
+    pub(super) fn is_model_filled(&self) -> bool {
+        self.is_filled() || self.filled_by.is_some()
     }
 
     /// Returns true if the column is declared as a number.
@@ -181,13 +200,16 @@ impl RowSource {
     }
 
     /// Returns the SELECT list with everything that a page shows. Long values are shortened to one
-    /// character more than the page shows, so that a page of long values needs little memory.
+    /// character more than the page shows, so that a page of long values needs little memory. A long
+    /// blob is replaced by its size.
     pub(super) fn short_select_list(&self, columns: &[&ViewColumn]) -> String {
         let Self::Table { key, .. } = self else { return self.select_list(columns) };
         let shorten = |column: &&ViewColumn| {
             let (name, chars) = (quote_name(&column.name), MAX_VALUE_CHARS + 1);
             format!(
-                "CASE WHEN typeof({name}) IN ('text', 'blob') THEN substr({name}, 1, {chars}) ELSE {name} END"
+                "CASE typeof({name}) WHEN 'text' THEN substr({name}, 1, {chars})
+                 WHEN 'blob' THEN CASE WHEN length({name}) > {MAX_BLOB_BYTES} THEN printf('BLOB (%,d B)', length({name})) ELSE {name} END
+                 ELSE {name} END"
             )
         };
         let names = columns.iter().map(shorten);
@@ -369,7 +391,13 @@ pub(super) fn find_database_table(
             has_list: false,
             kind: find_affinity(&declared),
             list: None,
+            reference: None,
+            filled_by: None,
         });
+    }
+    for (from, to) in find_references(connection, &table.name)? {
+        let column = columns.iter_mut().find(|c| c.name.eq_ignore_ascii_case(&from));
+        column.into_iter().for_each(|column| column.reference = Some(to.clone()));
     }
     primary.sort_unstable();
     let is_free = |alias: &&str| columns.iter().all(|c| !c.name.eq_ignore_ascii_case(alias));
@@ -383,6 +411,66 @@ pub(super) fn find_database_table(
         (false, ..) => primary.into_iter().map(|(_, name)| name).collect(),
     };
     Ok(Some((RowSource::Table { name: table.name, key }, columns)))
+}
+
+/// Returns the foreign keys of a table that have one column: each column with the column that it
+/// refers to.
+fn find_references(
+    connection: &Connection,
+    table: &str,
+) -> rusqlite::Result<Vec<(String, Reference)>> {
+    // Without a column, a foreign key refers to the primary key.
+    let sql = "SELECT min(f.\"from\"), f.\"table\", coalesce(min(f.\"to\"), (SELECT min(name) FROM pragma_table_xinfo(f.\"table\") WHERE pk > 0 HAVING count(*) = 1))
+               FROM pragma_foreign_key_list(?1) AS f GROUP BY f.id HAVING count(*) = 1";
+    let read = |row: &Row<'_>| {
+        let to: Option<String> = row.get(2)?;
+        Ok((row.get(0)?, row.get(1)?, to))
+    };
+    let mut statement = connection.prepare(sql)?;
+    let rows: Vec<(String, String, Option<String>)> =
+        statement.query_map([table], read)?.collect::<rusqlite::Result<_>>()?;
+    Ok(rows
+        .into_iter()
+        .filter_map(|(from, table, to)| Some((from, Reference { table, column: to? })))
+        .collect())
+}
+
+/// Returns the foreign keys that refer to a table: the column of the other table, and the column of
+/// this table that it refers to.
+pub(super) fn find_incoming_references(
+    connection: &Connection,
+    table: &str,
+) -> rusqlite::Result<Vec<(Reference, String)>> {
+    let mut found = Vec::new();
+    for other in list_database_tables(connection)?.into_iter().filter(|t| !t.is_view) {
+        for (from, to) in find_references(connection, &other.name)? {
+            if to.table.eq_ignore_ascii_case(table) {
+                found.push((Reference { table: other.name.clone(), column: from }, to.column));
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// Returns the names of the columns of a table or view; none if they cannot be read, for example
+/// because a view reads a table that no longer exists.
+pub(super) fn list_column_names(connection: &Connection, table: &str) -> Vec<String> {
+    let sql = "SELECT name FROM pragma_table_xinfo(?1) WHERE hidden <> 1";
+    let read = || -> rusqlite::Result<Vec<String>> {
+        connection.prepare(sql)?.query_map([table], |row| row.get(0))?.collect()
+    };
+    read().unwrap_or_default()
+}
+
+/// Returns the key of an expansion's row; `value` returns the value of a column. `None` if a part of
+/// the key is not known.
+pub(super) fn find_cell_key(
+    spec: &Spec,
+    expansion: &str,
+    value: impl Fn(&str) -> Option<Json>,
+) -> Option<Vec<Json>> {
+    let expansion = spec.expansions.iter().find(|e| e.name.eq_ignore_ascii_case(expansion))?;
+    expansion.key.names().iter().map(|name| value(name)).collect()
 }
 
 /// Returns the type of a column's affinity, by `SQLite`'s rules; `None` if it has none.

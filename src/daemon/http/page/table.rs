@@ -2,6 +2,7 @@
 //! published expansion also has the state of every cell.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use axum::extract::{Path, Query, State};
@@ -19,13 +20,13 @@ use super::facet::{Facet, FacetCollector};
 use super::format_value;
 use super::record_cell::register_cell_functions;
 use super::row_source::{
-    ColumnPlace, Cursor, MAX_VALUE_CHARS, RowSource, ViewColumn, find_database_table,
+    ColumnPlace, Cursor, MAX_VALUE_CHARS, RowSource, ViewColumn, find_cell_key, find_database_table,
 };
-use super::view::{CONDITIONS, TableView};
+use super::view::{CONDITIONS, TableView, reference_path, row_path, table_path};
 use super::view_query::write_view_query;
 use super::{
-    ErrorPage, HttpState, QueryPairs, ShownPage, find_spec, needs_wide_column, percent_encode,
-    render_page, spec_path, text_direction, truncate_text,
+    ErrorPage, HttpState, QueryPairs, ShownPage, find_spec, is_word, needs_wide_column,
+    percent_encode, render_page, spec_path, text_direction, truncate_text,
 };
 use crate::cell::State as CellState;
 use crate::daemon::job::guard_failure_with_hint;
@@ -35,7 +36,7 @@ use crate::database::provenance::PublishedExpansion;
 use crate::failure::Failure;
 use crate::format::{format_count, format_thousands};
 use crate::query::connection::guard::GuardedConnection;
-use crate::spec::{Column, Expansion, Spec, is_server};
+use crate::spec::{Catalog, Column, Expansion, Source, Spec, is_server};
 
 /// Number of rows per page.
 const PAGE_ROWS: usize = 50;
@@ -56,9 +57,9 @@ const FACETS: usize = 3;
 
 /// A table as the page shows it.
 #[derive(Default)]
-struct ShownTable {
-    source: RowSource,
-    columns: Vec<ViewColumn>,
+pub(super) struct ShownTable {
+    pub(super) source: RowSource,
+    pub(super) columns: Vec<ViewColumn>,
     /// Columns of the spec that are not published yet.
     unpublished: Vec<String>,
     /// Whether the table exists: an expansion may not be published yet.
@@ -80,6 +81,14 @@ impl RowCount {
     /// Returns the count of rows that were counted up to [`MAX_COUNTED`] and one.
     pub(super) fn up_to_limit(rows: u64) -> Self {
         Self { rows: rows.min(MAX_COUNTED), is_lower_bound: rows > MAX_COUNTED }
+    }
+
+    /// Returns the number with its noun, such as `1 row` or `more than 100,000 rows`.
+    pub(super) fn describe_rows(self) -> String {
+        if self.is_lower_bound {
+            return format!("{} rows", self.describe());
+        }
+        format_count(self.rows, "row")
     }
 
     /// Returns the number as text, such as `more than 100,000`.
@@ -118,6 +127,7 @@ pub(super) async fn show_table(
     let permit = state.acquire_read_permit().await?;
     let (of, wanted) = (table.clone(), view.clone());
     let is_on_server = is_server(active_spec.spec.target());
+    let active = Arc::clone(&active_spec);
     let read = move || {
         let spec = &active_spec.spec;
         let guard = open_table(spec, &of, READ_TIMEOUT, interrupt)?;
@@ -132,7 +142,10 @@ pub(super) async fn show_table(
         &table,
         &html! {
             div.title-row {
-                h1 { a href=(spec_path(&name)) { (name) } " / " (table) }
+                div.title {
+                    h1 { a href=(spec_path(&name)) { (name) } " / " a href=(format!("{}/tables", spec_path(&name))) { "tables" } " / " (table) }
+                    @if shown.published { span.quiet { (describe_size(&page)) } }
+                }
                 // The conditions of a view are SQLite's SQL.
                 @if shown.published && !(view.is_filtered() && is_on_server) {
                     a.button href=(query_path(&name, &table, &view, shown)) { "Query and chart" }
@@ -144,7 +157,7 @@ pub(super) async fn show_table(
             @if page.has_lost_cursor { p.note { "The row next to this page no longer exists. This is the first page." } }
             div.browse {
                 div {
-                    (render_rows_table(&name, &table, &page, &view, &link))
+                    (render_rows_table((&name, &active.spec), &table, &page, &view, &link))
                     @if shown.published && page.rows.is_empty() {
                         p.card.quiet { @if view.is_filtered() { "No rows. " a href=(path) { "Remove all conditions" } } @else if shown.source.expansion().is_some() { "No row has an answer yet." } @else { "The table has no rows." } }
                     }
@@ -154,6 +167,12 @@ pub(super) async fn show_table(
             }
         },
     ))
+}
+
+/// Returns the number of rows of the view and of columns of the table.
+fn describe_size(page: &TablePage) -> String {
+    let rows = page.count.map_or_else(|| "rows not counted".to_owned(), RowCount::describe_rows);
+    format!("{rows}, {}", format_count(page.table.columns.len() as u64, "column"))
 }
 
 /// Renders a note about columns and cells that the table does not contain yet.
@@ -185,7 +204,7 @@ fn query_path(spec: &str, table: &str, view: &TableView, shown: &ShownTable) -> 
 
 /// Opens the database that contains a table: the spec's target for a table that hqdl fills, otherwise
 /// the database that queries read.
-fn open_table(
+pub(super) fn open_table(
     spec: &Spec,
     table: &str,
     timeout: Duration,
@@ -263,7 +282,11 @@ fn prepare_source(database: &Database, source: &RowSource) -> Result<(), Failure
 }
 
 /// Finds a table of the spec, published or not, or any other table of the database.
-fn find_table(database: &Database, spec: &Spec, table: &str) -> Result<ShownTable, Failure> {
+pub(super) fn find_table(
+    database: &Database,
+    spec: &Spec,
+    table: &str,
+) -> Result<ShownTable, Failure> {
     let order = find_table_columns(spec, table);
     let published = database.list_published_expansions()?;
     let is_own = |p: &PublishedExpansion| p.expansion.eq_ignore_ascii_case(table);
@@ -275,7 +298,7 @@ fn find_table(database: &Database, spec: &Spec, table: &str) -> Result<ShownTabl
             let unpublished = order.iter().map(|c| c.name.clone()).collect();
             return Ok(ShownTable { unpublished, ..ShownTable::default() });
         }
-        return find_other_table(database, table);
+        return find_other_table(database, spec, table);
     };
     // Sort the columns in the spec's order; columns that the spec no longer contains come last.
     let own = is_own(expansion);
@@ -292,6 +315,8 @@ fn find_table(database: &Database, spec: &Spec, table: &str) -> Result<ShownTabl
         has_list: false,
         kind: None,
         list: None,
+        reference: None,
+        filled_by: None,
     });
     let filled = names.iter().map(|name| ViewColumn {
         name: name.clone(),
@@ -299,6 +324,8 @@ fn find_table(database: &Database, spec: &Spec, table: &str) -> Result<ShownTabl
         has_list: position(name).is_some_and(|at| order[at].values.is_some()),
         kind: position(name).map(|at| order[at].kind),
         list: position(name).and_then(|at| order[at].many.clone()),
+        reference: None,
+        filled_by: None,
     });
     let columns = key.chain(filled).collect();
     let source = RowSource::Records { expansion: expansion.expansion.clone() };
@@ -306,7 +333,7 @@ fn find_table(database: &Database, spec: &Spec, table: &str) -> Result<ShownTabl
 }
 
 /// Finds a table or view of the database that hqdl does not fill.
-fn find_other_table(database: &Database, table: &str) -> Result<ShownTable, Failure> {
+fn find_other_table(database: &Database, spec: &Spec, table: &str) -> Result<ShownTable, Failure> {
     if database.server_url().is_some() {
         return Err(Failure::wrong_input(
             format!("hqdl does not fill the table `{table}`, and the database is on a server"),
@@ -315,13 +342,31 @@ fn find_other_table(database: &Database, table: &str) -> Result<ShownTable, Fail
     }
     let found = find_database_table(database.connection(), table);
     match found.map_err(|e| database.to_store_error(&e))? {
-        Some((source, columns)) => {
+        Some((source, mut columns)) => {
+            if database.is_created_by_hqdl(table) {
+                mark_filled_columns(spec, table, &mut columns);
+            }
             Ok(ShownTable { source, columns, published: true, ..ShownTable::default() })
         }
         None => Err(Failure::wrong_input(
             format!("there is no table `{table}`"),
             "choose one on the spec's page \"Tables\"",
         )),
+    }
+}
+
+/// Marks the columns of a source's view that contain the cells of an expansion.
+fn mark_filled_columns(spec: &Spec, view: &str, columns: &mut [ViewColumn]) {
+    let shows = |source: &Source| {
+        let name = source.name.as_ref();
+        name.is_some_and(|name| format!("{name}_expanded").eq_ignore_ascii_case(view))
+    };
+    for expansion in spec.expansions.iter().filter(|e| e.sources.iter().any(shows)) {
+        for column in columns.iter_mut() {
+            if expansion.find_column(&column.name).is_some() {
+                column.filled_by = Some(expansion.name.clone());
+            }
+        }
     }
 }
 
@@ -540,7 +585,7 @@ fn render_filter_chips(view: &TableView, link: &dyn Fn(&TableView) -> String) ->
 }
 
 fn render_rows_table(
-    spec: &str,
+    (spec, of_spec): (&str, &Spec),
     table: &str,
     page: &TablePage,
     view: &TableView,
@@ -554,11 +599,15 @@ fn render_rows_table(
                 @for name in &shown.unpublished { th.quiet { (name) } }
             } }
             tbody {
-                @for (_, key, cells) in &page.rows {
+                @for (stored, key, cells) in &page.rows {
                     tr {
-                        @for column in &shown.columns { @match column.place {
-                            ColumnPlace::KeyPart(part) => (render_value(&key[part], column, true)),
-                            ColumnPlace::Table { is_key } => (render_value(&cells[column.name.as_str()][1], column, is_key)),
+                        @for (n, column) in shown.columns.iter().enumerate() { @match column.place {
+                            ColumnPlace::KeyPart(part) => (render_value(&key[part], column, true, None)),
+                            ColumnPlace::Table { is_key } => {
+                                @let value = &cells[column.name.as_str()][1];
+                                @let row = (n == 0).then(|| row_path(&table_path(spec, table), view, &shown.source, stored));
+                                (render_value(value, column, is_key, row.or_else(|| find_value_link((spec, of_spec), column, cells))))
+                            }
                             ColumnPlace::Cell => (render_cell((spec, table), key, column, &cells[column.name.as_str()], &page.origins)),
                         } }
                         @for _ in &shown.unpublished { td.missing { "not published" } }
@@ -569,14 +618,43 @@ fn render_rows_table(
     }
 }
 
-/// Renders a value of a key or of a table that hqdl does not fill.
-fn render_value(value: &Json, column: &ViewColumn, is_key: bool) -> Markup {
+/// Returns the path of the page that the value of a table leads to: the row that it refers to, or the
+/// cell that a view shows.
+fn find_value_link(
+    (name, spec): (&str, &Spec),
+    column: &ViewColumn,
+    cells: &Json,
+) -> Option<String> {
+    let value = |column: &str| {
+        let value = &cells[column][1];
+        // A shortened value does not identify a row.
+        let is_whole =
+            value.as_str().is_none_or(|text| text.chars().nth(MAX_VALUE_CHARS).is_none());
+        is_whole.then(|| value.clone())
+    };
+    if let Some(to) = column.reference.as_ref() {
+        let value = value(&column.name).filter(|value| !value.is_null())?;
+        return Some(reference_path(name, to, &format_value(&value)));
+    }
+    let expansion = column.filled_by.as_deref()?;
+    let key = find_cell_key(spec, expansion, value)?;
+    Some(super::cell::cell_path(name, expansion, &key, &column.name))
+}
+
+/// Renders a value of a key or of a table that hqdl does not fill, with a link if there is one.
+fn render_value(value: &Json, column: &ViewColumn, is_key: bool, link: Option<String>) -> Markup {
     let text = format_value(value);
     let is_number = value.is_number() || column.is_number();
-    let class = [(is_number, "n"), (value.is_null(), "null"), (needs_wide_column(&text), "long")];
+    let class = [
+        (is_number, "n"),
+        (value.is_null(), "null"),
+        (needs_wide_column(&text), "long"),
+        (is_word(&text), "word"),
+    ];
     let class: Vec<&str> = class.iter().filter(|(is, _)| *is).map(|(_, name)| *name).collect();
     let class = Some(class.join(" ")).filter(|class| !class.is_empty());
-    let (dir, shown) = (text_direction(&text), truncate_text(&text, MAX_VALUE_CHARS));
+    let (dir, shown) = (text_direction(&text), shorten_value(value, link.is_some()));
+    let shown = html! { @match link { Some(to) => a.to[column.filled_by.is_none()] href=(to) { (shown) }, None => (shown) } };
     html! {
         @if is_key { th class=[class] dir=[dir] scope="row" { (shown) } }
         @else { td class=[class] dir=[dir] { (shown) } }
@@ -598,7 +676,7 @@ fn render_cell(
     html! {
         td class={ (state) @if column.is_number() { " n" } @if needs_wide_column(&text) { " long" } } dir=[text_direction(&text)] {
             a href=(super::cell::cell_path(spec, table, key, &column.name)) title=(hint) {
-                @if matches!(state, "ok" | "overridden") { (shorten_value(&cell[1])) } @else { (state) }
+                @if matches!(state, "ok" | "overridden") { (shorten_value(&cell[1], true)) } @else { (state) }
             }
             @if state == "overridden" { " " span.mark role="img" aria-label="set by a person" title="set by a person" { "✎" } }
             @if !cell[4].is_null() && state == "ok" { @let note = format_value(&cell[4]); " " span.mark role="img" aria-label=(note) title=(note) { "~" } }
@@ -620,9 +698,9 @@ fn render_column_header(
     };
     let sorted = view.with_change(|view| view.sort = next);
     html! {
-        th scope="col" class={ @if column.is_filled() { "model" } @if column.is_number() { " n" } } aria-sort=[order] data-column=(column.name) {
+        th scope="col" class={ @if column.is_model_filled() { "model" } @if column.is_number() { " n" } } aria-sort=[order] data-column=(column.name) {
             a href=(link(&sorted)) { (column.name) (mark) }
-            @if column.is_filled() { " " span.by-model role="img" aria-label="filled by the model" title="filled by the model" { "✦" } }
+            @if column.is_model_filled() { " " span.by-model role="img" aria-label="filled by the model" title="filled by the model" { "✦" } }
         }
     }
 }
@@ -652,13 +730,6 @@ fn render_page_links(
                 @if let Some(to) = at(page.rows.first(), true) { a.button rel="prev" href=(to) { "← Previous" } }
             }
             @if page.more.1 { @if let Some(to) = at(page.rows.last(), false) { a.button rel="next" href=(to) { "Next →" } } }
-            span.quiet {
-                @match page.count {
-                    Some(count) if count.is_lower_bound => { (count.describe()) " rows" }
-                    Some(count) => (format_count(count.rows, "row")),
-                    None => "rows not counted",
-                }
-            }
             @if !page.rows.is_empty() { span { "Download " @for (n, format) in ExportFormat::list_available().enumerate() {
                 @if n > 0 { " · " } a href=(export(format.name())) { (format.label()) }
             } } }
@@ -691,10 +762,10 @@ fn render_facet_panel(
     }
 }
 
-fn shorten_value(value: &Json) -> String {
+/// Shortens a value for a cell of the table. A link without text could not be clicked.
+fn shorten_value(value: &Json, is_link: bool) -> String {
     match format_value(value) {
-        // A link without text could not be clicked.
-        whole if whole.trim().is_empty() => "(empty)".to_owned(),
+        whole if is_link && whole.trim().is_empty() => "(empty)".to_owned(),
         whole => truncate_text(&whole, MAX_VALUE_CHARS),
     }
 }

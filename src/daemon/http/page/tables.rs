@@ -8,10 +8,11 @@ use axum::extract::{Path, State};
 use maud::{Markup, html};
 
 use super::super::query::{READ_TIMEOUT, find_target, run_blocking};
-use super::row_source::list_database_tables;
+use super::row_source::{list_column_names, list_database_tables};
 use super::table::{COUNT_TIME, MAX_COUNTED, RowCount, SLOW_READ};
 use super::{
     HttpState, ShownPage, find_spec, percent_encode, render_page, render_spec_tabs, spec_path,
+    truncate_text,
 };
 use crate::daemon::job::guard_failure_with_hint;
 use crate::database::find_write_only_output;
@@ -19,6 +20,9 @@ use crate::failure::Failure;
 use crate::query::connection::guard::GuardedConnection;
 use crate::spec::{Catalog, Spec};
 use crate::sql::quote_name;
+
+/// Maximum number of a table's columns to list.
+const MAX_COLUMNS: usize = 8;
 
 /// Content of a table, in the order of the list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -60,6 +64,7 @@ struct ListedTable {
     content: TableContent,
     /// Number of rows; `None` if they were not counted.
     rows: Option<RowCount>,
+    columns: Vec<String>,
     /// Whether the page can show the rows.
     is_readable: bool,
 }
@@ -131,7 +136,9 @@ fn list_tables(guard: &GuardedConnection, spec: &Spec) -> Result<Vec<ListedTable
         let has_address = !["", ".", ".."].contains(&name.as_str());
         let is_readable = (is_file || filled.is_some()) && has_address;
         let sql_name = database.write_table_name(&name);
-        tables.push(ListedTable { name, sql_name, content, rows, is_readable });
+        let columns =
+            if is_file { list_column_names(database.connection(), &name) } else { Vec::new() };
+        tables.push(ListedTable { name, sql_name, content, rows, columns, is_readable });
     }
     let is_unlisted = |name: &&str| !tables.iter().any(|t| t.name.eq_ignore_ascii_case(name));
     let expansions = spec.expansions.iter().map(|e| e.name.as_str());
@@ -144,6 +151,7 @@ fn list_tables(guard: &GuardedConnection, spec: &Spec) -> Result<Vec<ListedTable
             sql_name: quote_name(name),
             content,
             rows: None,
+            columns: Vec::new(),
             is_readable: true,
         })
         .collect();
@@ -169,6 +177,16 @@ fn count_rows(
     }
 }
 
+/// Returns the names of the first columns, and the number of the others.
+fn describe_columns(columns: &[String]) -> String {
+    let shown = columns.iter().take(MAX_COLUMNS).map(|name| truncate_text(name, 40));
+    let shown = shown.collect::<Vec<_>>().join(", ");
+    match columns.len().saturating_sub(MAX_COLUMNS) {
+        0 => shown,
+        more => format!("{shown} and {more} more"),
+    }
+}
+
 fn render_table_list(spec: &str, tables: &[ListedTable]) -> Markup {
     let path = |table: &ListedTable| {
         if table.is_readable {
@@ -181,12 +199,66 @@ fn render_table_list(spec: &str, tables: &[ListedTable]) -> Markup {
         @if tables.is_empty() {
             p.card { "The database has no table. Create one, or name another database in the " a href=(format!("{}/edit", spec_path(spec))) { "spec" } "." }
         } @else { div.wide tabindex="0" role="region" aria-label="Tables" { table {
-            thead { tr { th scope="col" { "table" } th scope="col" { "content" } th.n scope="col" { "rows" } } }
+            thead { tr { th scope="col" { "table" } th scope="col" { "content" } th scope="col" { "columns" } th.n scope="col" { "rows" } } }
             tbody { @for table in tables { tr {
                 th scope="row" { a href=(path(table)) { @if table.name.is_empty() { "(no name)" } @else { (table.name) } } }
                 td { (table.content.describe()) }
+                td.small.quiet { (describe_columns(&table.columns)) }
                 td.n { @match table.rows { Some(rows) => (rows.describe()), None => span.quiet { "not counted" } } }
             } } }
         } } }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rusqlite::Connection;
+    use tokio::sync::watch;
+
+    use super::{TableContent, list_tables};
+    use crate::query::connection::guard::GuardedConnection;
+    use crate::spec::{Spec, UncheckedSpec};
+
+    const SPEC: &str = "
+        [database]
+        path = \"cities.sqlite\"
+        [model]
+        name = \"m\"
+        [[expansion]]
+        name = \"llm\"
+        source = \"city\"
+        key = [\"name\"]
+        [[expansion.column]]
+        name = \"country\"
+        about = \"its country\"
+        many = { table = \"llm_country\", column = \"country\" }
+    ";
+
+    #[test]
+    fn a_folder_of_files_has_the_tables_of_the_spec() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("cities.sqlite");
+        let tables = "CREATE TABLE city (name TEXT); INSERT INTO city VALUES ('Rome');";
+        Connection::open(&path).unwrap().execute_batch(tables).unwrap();
+        let draft = UncheckedSpec::parse(&folder.path().join("x.toml"), SPEC.to_owned()).unwrap();
+        let guard = GuardedConnection::open_for_sql(&path, None, watch::channel(false).1).unwrap();
+        let (mut spec, _) = draft.check(guard.database()).unwrap();
+        let list = |spec: &Spec| -> Vec<(String, TableContent, bool)> {
+            let tables = list_tables(&guard, spec).unwrap().into_iter();
+            tables.map(|table| (table.name, table.content, table.rows.is_some())).collect()
+        };
+        let of = |content| -> Vec<(String, TableContent, bool)> {
+            let city = ("city".to_owned(), TableContent::Table, true);
+            vec![("llm".to_owned(), content, false), city]
+        };
+        assert_eq!(list(&spec), of(TableContent::Unpublished));
+        let output = folder.path().join("tables/");
+        spec.output = Some(output.clone());
+        assert_eq!(list(&spec), of(TableContent::Unpublished));
+        std::fs::create_dir(&output).unwrap();
+        assert_eq!(list(&spec), of(TableContent::Files));
+        assert!(
+            TableContent::Files.is_filled() && TableContent::Files.describe().contains("Parquet")
+        );
     }
 }

@@ -6,8 +6,8 @@ use std::fmt::Write as _;
 use rusqlite::types::Value as SqlValue;
 use rusqlite::{Connection, params_from_iter};
 
-use super::percent_encode;
-use super::row_source::{ColumnPlace, Cursor, RowSource, ViewColumn};
+use super::row_source::{ColumnPlace, Cursor, Reference, RowSource, ViewColumn};
+use super::{percent_encode, spec_path};
 use crate::spec::Type;
 use crate::sql::quote_name;
 
@@ -187,6 +187,9 @@ impl TableView {
             }
         };
         for (filter, column) in self.list_filters(columns) {
+            if let Some(value) = filter.indexed_value(source, column) {
+                sql.push(&format!(" AND {} = ?", column.value_sql()), [value]);
+            }
             let parameter = has_operand(filter.condition).then(|| filter.parameter(column));
             sql.push_all(&filter.condition_sql(column), parameter);
         }
@@ -240,6 +243,35 @@ impl TableView {
         let all: Vec<&ViewColumn> = columns.iter().collect();
         let list = source.select_list(&all);
         self.table_page_sql(source, (name, key, &list), columns, usize::MAX >> 1)
+    }
+
+    /// Returns the query for one row with a SELECT list: the row with a stored key, or the first row
+    /// of the view. If rows are identified by their position, the key is the position in the view.
+    /// Returns `None` if the source has no such rows.
+    pub(super) fn row_sql(
+        &self,
+        source: &RowSource,
+        columns: &[ViewColumn],
+        key: Option<&str>,
+        select_list: &str,
+    ) -> Option<BoundSql> {
+        let RowSource::Table { name, key: names } = source else { return None };
+        let mut view = self.with_change(|_| ());
+        if let Some(key) = key {
+            let cursor = Cursor { key: key.to_owned(), backwards: false };
+            let at = source.parse_cursor(&cursor)?;
+            if !names.is_empty() {
+                let keys: Vec<String> = names.iter().map(|k| quote_name(k)).collect();
+                let (keys, marks) = (keys.join(", "), vec!["?"; names.len()].join(", "));
+                let mut sql =
+                    BoundSql::new(&format!("SELECT {select_list} FROM {}", quote_name(name)), []);
+                sql.push_all(&format!(" WHERE ({keys}) = ({marks}) LIMIT 1"), at);
+                return Some(sql);
+            }
+            let [SqlValue::Integer(position @ 1..)] = at[..] else { return None };
+            view.cursor = Some(Cursor { key: format!("[{}]", position - 1), ..cursor });
+        }
+        Some(view.table_page_sql(source, (name, names, select_list), columns, 0))
     }
 
     /// Returns false if the order depends on the row at the cursor, and the row no longer exists.
@@ -400,6 +432,18 @@ impl ViewFilter {
         }
     }
 
+    /// Returns the value that the column must equal if this follows from the filter, so that SQLite can
+    /// use an index: the filter itself compares texts.
+    fn indexed_value(&self, source: &RowSource, column: &ViewColumn) -> Option<SqlValue> {
+        let is_table = matches!(source, RowSource::Table { key, .. } if !key.is_empty());
+        match column.kind.filter(|_| is_table && self.condition == "is")? {
+            Type::Integer => self.value.parse().ok().map(SqlValue::Integer),
+            // A blob is shown in hexadecimal.
+            Type::Text if !self.value.starts_with("X'") => Some(text(&self.value)),
+            _ => None,
+        }
+    }
+
     /// Returns the parameter of the condition. A bound that looks like a number becomes a number,
     /// unless the database stores the column as text.
     fn parameter(&self, column: &ViewColumn) -> SqlValue {
@@ -424,6 +468,35 @@ impl ViewFilter {
             format!("{} {} {}", self.column, label.map_or("", |(_, label)| label), self.value);
         text.trim_end().to_owned()
     }
+}
+
+/// Returns the path of the page of a row. `view` is the view that contains it, which matters only if
+/// the row is found by its position.
+pub(super) fn row_path(
+    table_path: &str,
+    view: &TableView,
+    source: &RowSource,
+    key: &str,
+) -> String {
+    let of_view = if source.has_positions() {
+        view.with_change(|view| view.facets.clear())
+    } else {
+        TableView::default()
+    };
+    let query = of_view.to_query();
+    let start = if query.is_empty() { '?' } else { '&' };
+    format!("{table_path}/row{query}{start}row={}", percent_encode(key))
+}
+
+/// Returns the path of the page of the row that a value refers to.
+pub(super) fn reference_path(spec: &str, to: &Reference, value: &str) -> String {
+    let filter = ViewFilter { column: to.column.clone(), condition: "is", value: value.to_owned() };
+    let view = TableView { filters: vec![filter], ..TableView::default() };
+    format!("{}/row{}", table_path(spec, &to.table), view.to_query())
+}
+
+pub(super) fn table_path(spec: &str, table: &str) -> String {
+    format!("{}/tables/{}", spec_path(spec), percent_encode(table))
 }
 
 /// Splits a filter of a URL after the escaped name of its column.
@@ -488,6 +561,8 @@ mod tests {
             has_list: false,
             kind: None,
             list: None,
+            reference: None,
+            filled_by: None,
         };
         let cell = ColumnPlace::Cell;
         vec![column("n", ColumnPlace::KeyPart(0)), column("it's", cell), column("tags", cell)]

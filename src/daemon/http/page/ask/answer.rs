@@ -20,7 +20,7 @@ use crate::format::{format_count, format_usd, format_usd_bound};
 use crate::model;
 use crate::problem::Problems;
 use crate::query::{Dialect, Meta, QueryError, Request};
-use crate::spec::is_server;
+use crate::spec::{Spec, is_server};
 
 /// Time limit for the database's work in one pass. A query that a model wrote might never finish.
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -94,12 +94,20 @@ pub(super) fn describe_max_writing_cost(active: &ActiveSpec) -> Result<String, F
     if active.spec.is_replay() {
         return Ok("free, from recordings".to_owned());
     }
-    Ok(match ask::limit_sql_generation_cost(&active.spec)?.1 {
+    Ok(match ask::limit_sql_generation_cost(&approve_requests(&active.spec))?.1 {
         SqlGenerationLimit::Usd(usd) => format!("for at most {}", format_usd(usd)),
         SqlGenerationLimit::Tokens(tokens) => {
             format!("for at most {}, price unknown", format_count(tokens, "token"))
         }
     })
+}
+
+/// Returns the spec for requests that the user approves with a button that shows the price. A budget
+/// of 0, as in the spec of an uploaded file, only means that every request needs this approval.
+pub(super) fn approve_requests(spec: &Spec) -> Spec {
+    let mut approved = spec.clone();
+    approved.limits.budget_usd = spec.limits.budget_usd.filter(|usd| *usd > 0.0);
+    approved
 }
 
 /// Returns the maximum cost of a query, in words.
@@ -117,6 +125,8 @@ pub(super) struct AskJob {
     /// Name of the spec.
     pub(super) spec: String,
     pub(super) active: Arc<ActiveSpec>,
+    /// The spec, for the requests that the user approves.
+    pub(super) approved: Spec,
     /// Path of the database that queries read.
     pub(super) target: PathBuf,
     pub(super) question: String,
@@ -153,7 +163,7 @@ impl AskJob {
             command: "ask",
             listener: self.context.metrics.new_usage_listener(),
             interrupt: self.interrupt.clone(),
-            ..Request::new(&self.active.spec, &self.target, &self.context.facts, sql)
+            ..Request::new(&self.approved, &self.target, &self.context.facts, sql)
         }
     }
 
@@ -172,7 +182,7 @@ impl AskJob {
                 *plan
             }
             PlanningOutcome::Declined(reason) => return Ok(AskResult::Declined(reason)),
-            PlanningOutcome::Unreadable if self.active.spec.is_replay() => {
+            PlanningOutcome::Unreadable if self.approved.is_replay() => {
                 return Err(Failure::wrong_input(
                     "the recordings contain no query for this question",
                     "set a real model in [model], or ask the question of an [[example]]",
@@ -223,13 +233,13 @@ impl AskJob {
         rewrites: bool,
         write: impl FnOnce(&mut Asker<'_>) -> Result<T, AskError>,
     ) -> Result<(T, Vec<FailedQuery>, f64), Failure> {
-        let (writing_spec, _) = ask::limit_sql_generation_cost(&self.active.spec)?;
+        let (writing_spec, _) = ask::limit_sql_generation_cost(&self.approved)?;
         let question = AskQuestion {
             text: &self.question,
             request: self.build_request("", Dialect::default()),
             writing_spec: &writing_spec,
             budget_usd: None,
-            planning_model: model::connect_for_planning(&self.active.spec)?,
+            planning_model: model::connect_for_planning(&self.approved)?,
             rewrites,
             before_request: &|| {},
         };
@@ -244,8 +254,8 @@ impl AskJob {
     /// Checks a query and computes its maximum cost. Sends no request.
     fn plan_query(&self, shown: &ShownQuery) -> Result<PagePlan, Failure> {
         let request = self.build_request(&shown.sql, shown.dialect);
-        let planning_model = model::connect_for_planning(&self.active.spec)?;
-        let limits = CostLimits { budget_usd: None, spec_usd: self.active.spec.limits.budget_usd };
+        let planning_model = model::connect_for_planning(&self.approved)?;
+        let limits = CostLimits { budget_usd: None, spec_usd: self.approved.limits.budget_usd };
         let mut plan = ask::plan_query(&request, &planning_model, "", limits)
             .map_err(|error| self.to_query_failure(error, &shown.sql))?;
         plan.assumptions.clone_from(&shown.assumptions);
@@ -257,7 +267,7 @@ impl AskJob {
     /// Sets the identity of a plan. The identity does not depend on how the query was created, or
     /// on white space that an HTML form changes.
     fn set_plan_id(&self, plan: &mut AskPlan) -> Result<(), Failure> {
-        let (_, schema_hash) = ask::describe_tables(&self.target, &self.active.spec, false)?;
+        let (_, schema_hash) = ask::describe_tables(&self.target, &self.approved, false)?;
         let sql = plan.sql.trim().replace("\r\n", "\n");
         let request = self.build_request(&sql, plan.dialect);
         plan.id = ask::compute_plan_id(&request, &schema_hash, &plan.explained);

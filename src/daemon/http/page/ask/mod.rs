@@ -14,16 +14,17 @@ use maud::{Markup, html};
 use serde::Deserialize;
 
 use self::answer::{
-    AskAction, AskAnswer, AskJob, AskResult, PagePlan, ShownQuery, describe_max_cost,
-    describe_max_writing_cost, describe_writing_cost,
+    AskAction, AskAnswer, AskJob, AskResult, PagePlan, ShownQuery, approve_requests,
+    describe_max_cost, describe_max_writing_cost, describe_writing_cost,
 };
 use self::submissions::{Submissions, create_page_id};
 use super::super::query::find_target;
 use super::super::reply::HttpError;
 use super::query::{
     format_cost_notes, render_default_chart, render_routes_section, render_rows_table,
-    render_schema_section, render_usage_section,
+    render_usage_section,
 };
+use super::schema::render_schemas;
 use super::spec_edit::add_example;
 use super::{
     ErrorPage, HttpState, Page, percent_encode, read_form, render_failure, render_main_page,
@@ -123,7 +124,7 @@ pub(super) async fn show_ask(
     Query(form): Query<AskForm>,
 ) -> Result<Page, ErrorPage> {
     let form = AskForm { spec: form.spec, question: form.question, ..AskForm::default() };
-    Ok(AskPage::open(&state, &form)?.render(None))
+    Ok(AskPage::open(&state, &form).await?.render(None))
 }
 
 /// Handles `POST /ask`.
@@ -134,7 +135,7 @@ pub(super) async fn submit_ask(
     let mut form: AskForm = read_form(request).await?;
     // Browsers submit text with Windows line endings.
     form.sql = form.sql.replace("\r\n", "\n");
-    let mut page = AskPage::open(&state, &form)?;
+    let mut page = AskPage::open(&state, &form).await?;
     if form.action == "keep" {
         return add_answer_as_example(&state, page).await;
     }
@@ -158,8 +159,18 @@ pub(super) async fn submit_ask(
             let answer = move || {
                 let done = match find_target(&active.spec) {
                     Ok(target) => {
-                        AskJob { context, spec, active, target, question, earlier, interrupt }
-                            .answer_question(action)
+                        let approved = approve_requests(&active.spec);
+                        AskJob {
+                            context,
+                            spec,
+                            active,
+                            approved,
+                            target,
+                            question,
+                            earlier,
+                            interrupt,
+                        }
+                        .answer_question(action)
                     }
                     Err(failure) => AskResult::Failed { failure, sql: None },
                 };
@@ -230,7 +241,7 @@ struct AskPage<'f> {
 }
 
 impl<'f> AskPage<'f> {
-    fn open(state: &HttpState, form: &'f AskForm) -> Result<Self, ErrorPage> {
+    async fn open(state: &HttpState, form: &'f AskForm) -> Result<Self, ErrorPage> {
         let status = state.context.status.borrow().clone();
         let specs: Vec<String> = status.specs.keys().cloned().collect();
         let first = status.specs.values().find(|spec| spec.active_spec.is_some());
@@ -247,13 +258,13 @@ impl<'f> AskPage<'f> {
             None => String::new(),
         };
         let spec = chosen.unwrap_or_default();
-        let schema = status.find_spec(&spec).map(|spec| render_schema_section(spec));
+        let schema = render_schemas(state, &spec).await;
         Ok(Self {
             form,
             specs,
             spec,
             active,
-            schema: schema.unwrap_or_default(),
+            schema,
             writing_cost,
             turns: form.read_turns()?,
             note: None,
@@ -274,7 +285,7 @@ impl<'f> AskPage<'f> {
             } @else if is_new {
                 div.beside {
                     div { (self.render_note()) (self.render_spec_choice()) (self.render_question(&self.turns, &self.form.question, "Question", true)) (self.render_examples()) }
-                    div { (self.schema) }
+                    div.schemas tabindex="0" role="region" aria-label="Tables and columns" { (self.schema) }
                 }
             } @else {
                 (self.render_turns())
