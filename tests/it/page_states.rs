@@ -14,11 +14,14 @@ use crate::cascades::calibrated_project;
 use crate::mcp::{self, LIVE as PLANNED};
 use crate::mcp_http;
 use hqdl_testkit::browser::{Browser, find_chromium};
-use hqdl_testkit::daemon::Daemon;
+use hqdl_testkit::daemon::{DEADLINE, Daemon};
 use hqdl_testkit::endpoint::{Endpoint, Fault, Frequency};
 use hqdl_testkit::project::{Project, heroes_project, true_value, truthful_endpoint};
 
 const WIDTHS: [u32; 5] = [320, 390, 768, 1280, 1920];
+/// Number and length of the complaints that a failed test prints.
+const MAX_COMPLAINTS: usize = 10;
+const MAX_COMPLAINT_CHARS: usize = 280;
 /// Widths at which axe-core checks for violations of WCAG 2.2 AA.
 const AXE_WIDTHS: [u32; 2] = [320, 1280];
 const SCHEMES: [&str; 2] = ["light", "dark"];
@@ -39,13 +42,19 @@ impl Walk {
         loop {
             self.browser.open_page(&format!("http://{}{path}", daemon.address));
             let text = self.read_text();
-            let is_over = started_at.elapsed() > Duration::from_secs(20);
-            if is_over || words.iter().all(|words| text.contains(*words)) {
+            if started_at.elapsed() > self.patience()
+                || words.iter().all(|words| text.contains(*words))
+            {
                 break;
             }
             std::thread::sleep(Duration::from_millis(50));
         }
         self.judge(state, words);
+    }
+
+    /// Returns the time to wait for a condition. After a complaint, the test fails in any case.
+    fn patience(&self) -> Duration {
+        if self.complaints.is_empty() { DEADLINE } else { Duration::from_secs(5) }
     }
 
     /// Returns the text of the open page.
@@ -62,7 +71,6 @@ impl Walk {
     /// Checks the result of a query, which the page's script shows without leaving the page.
     fn run_query(&mut self, state: &str, words: &[&str]) {
         self.browser.eval_script("document.querySelector('#query button.main').click()");
-        self.wait_for_words(words);
         self.judge(state, words);
     }
 
@@ -77,14 +85,13 @@ impl Walk {
     /// Presses a button whose result the page's script shows without leaving the page.
     fn press_live(&mut self, state: &str, button: &str, words: &[&str]) {
         self.browser.eval_script(&format!("document.querySelector('{button}').click()"));
-        self.wait_for_words(words);
         self.judge(state, words);
     }
 
     /// Waits until the page contains some words.
     fn wait_for_words(&mut self, words: &[&str]) {
         let started_at = Instant::now();
-        while started_at.elapsed() < Duration::from_secs(20) {
+        while started_at.elapsed() < self.patience() {
             let text = self.read_text();
             if words.iter().all(|words| text.contains(*words)) {
                 break;
@@ -93,7 +100,9 @@ impl Walk {
         }
     }
 
+    /// Checks the open page, which the page's script may still be changing.
     fn judge(&mut self, state: &str, words: &[&str]) {
+        self.wait_for_words(words);
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/page_looks.js");
         let script = std::fs::read_to_string(script).unwrap();
         let text = self.read_text();
@@ -180,6 +189,9 @@ fn at_rest(walk: &mut Walk, project: &Project, daemon: &Daemon) {
     walk.look("tables", daemon, "/specs/x/tables", &["hero", "filled by the model", "10"]);
     let view = "/specs/x/tables/hero?sort=-height&facet=height&facet=name";
     walk.look("table of the database", daemon, view, &["Zed Zedsson", "mean", "10 rows"]);
+    walk.look("row of the database", daemon, "/specs/x/tables/hero/row?row=%5B1%5D", &["height"]);
+    let view = "/specs/x/tables/hero_expanded?sort=-height";
+    walk.look("view with filled columns", daemon, view, &["Zed Zedsson", "10 rows, 7 columns"]);
     let cell = |column: &str, key: &str| format!("/specs/x/cell?table=llm&column={column}&{key}");
     let zed = "key=Zed&key=Zed%20Zedsson";
     walk.look("why", daemon, &cell("motto", zed), &["Wordswithout", "test-model"]);
@@ -573,6 +585,30 @@ fn all(walk: &mut Walk) {
     }
 }
 
+/// Returns the first complaints, each shortened, and the number of the others, so that a log that
+/// keeps only the end of a long message shows them.
+fn describe_complaints(complaints: &[String]) -> String {
+    let shorten = |complaint: &String| match complaint.char_indices().nth(MAX_COMPLAINT_CHARS) {
+        Some((at, _)) => format!("{}…", &complaint[..at]),
+        None => complaint.clone(),
+    };
+    let mut lines: Vec<String> = complaints.iter().take(MAX_COMPLAINTS).map(shorten).collect();
+    if complaints.len() > MAX_COMPLAINTS {
+        lines.push(format!("and {} more", complaints.len() - MAX_COMPLAINTS));
+    }
+    lines.join("\n")
+}
+
+#[test]
+fn complaints_are_few_and_short() {
+    let long: Vec<String> = (0..12).map(|n| format!("{n}: {}", "é".repeat(500))).collect();
+    let text = describe_complaints(&long);
+    assert_eq!(text.lines().count(), MAX_COMPLAINTS + 1, "{text}");
+    assert!(text.lines().all(|line| line.chars().count() < 300), "{text}");
+    assert!(text.ends_with("\nand 2 more"), "{text}");
+    assert_eq!(describe_complaints(&["short".to_owned()]), "short");
+}
+
 /// Visits states in a browser and expects no complaint.
 fn check_states(visit: impl FnOnce(&mut Walk)) {
     let program = find_chromium().expect("Chromium, which was there when this was built");
@@ -583,7 +619,7 @@ fn check_states(visit: impl FnOnce(&mut Walk)) {
         axe: read_axe(),
     };
     visit(&mut walk);
-    assert!(walk.complaints.is_empty(), "{}", walk.complaints.join("\n"));
+    assert!(walk.complaints.is_empty(), "{}", describe_complaints(&walk.complaints));
 }
 
 #[test]
