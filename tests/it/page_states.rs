@@ -70,7 +70,14 @@ impl Walk {
 
     /// Checks the result of a query, which the page's script shows without leaving the page.
     fn run_query(&mut self, state: &str, words: &[&str]) {
-        self.browser.eval_script("document.querySelector('#query button.main').click()");
+        // A linked query shows its rows already, so the words may be those of the page before.
+        let run = "document.querySelector('main').dataset.old = 'yes'; document.querySelector('#query button.main').click()";
+        self.browser.eval_script(run);
+        let started_at = Instant::now();
+        let is_old = "document.querySelector('main[data-old]') !== null";
+        while self.browser.eval_script(is_old) == true && started_at.elapsed() < self.patience() {
+            std::thread::sleep(Duration::from_millis(30));
+        }
         self.judge(state, words);
     }
 
