@@ -118,12 +118,14 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
                 if output_options.json {
                     let key: serde_json::Map<_, _> =
                         l.key.iter().map(|(n, v)| (n.clone(), v.as_str().into())).collect();
-                    let line = json!({ "line": number, "key": key, "column": l.column, "value": l.value, "note": l.note });
+                    let line = json!({ "line": number, "key": key, "column": l.column, "value": l.value, "note": l.note, "replaced": l.replaced });
                     anstream::println!("{line}");
                 } else {
-                    let note =
-                        if l.note.is_empty() { String::new() } else { format!("  ({})", l.note) };
-                    anstream::println!("{}  {} = {}{note}", key.join(", "), l.column, l.value);
+                    let reason = match l.describe_reason() {
+                        reason if reason.is_empty() => reason,
+                        reason => format!("  ({reason})"),
+                    };
+                    anstream::println!("{}  {} = {}{reason}", key.join(", "), l.column, l.value);
                 }
             }
             Ok(ExitCode::SUCCESS)

@@ -246,11 +246,17 @@ fn an_override_is_stored_in_the_spelling_of_the_list_and_keeps_its_note() {
     assert!(line().ends_with("eye_color,Green,a photo"), "{}", line());
     let stderr = set(&["Brown"]);
     assert!(stderr.contains("set in"), "{stderr}");
-    assert!(line().ends_with("eye_color,Brown,a photo; replaced Green"), "{}", line());
+    assert!(line().ends_with("eye_color,Brown,a photo,Green"), "{}", line());
     set(&["Blue"]);
-    assert!(line().ends_with("eye_color,Blue,a photo; replaced Brown"), "{}", line());
+    assert!(line().ends_with("eye_color,Blue,a photo,Brown"), "{}", line());
     set(&["Green", "--note", "a film"]);
-    assert!(line().ends_with("eye_color,Green,a film; replaced Blue"), "{}", line());
+    assert!(line().ends_with("eye_color,Green,a film,Blue"), "{}", line());
+    let listed = project.run_hqdl(&["override", "list", "specs/x.toml"]).expect_exit_code(0);
+    assert!(listed.stdout.ends_with("= Green  (a film; replaced Blue)\n"), "{}", listed.stdout);
+    // A note that looks like the text of a replaced value remains as it is.
+    set(&["Green", "--note", "a film; replaced in 2020"]);
+    set(&["Brown"]);
+    assert!(line().ends_with("eye_color,Brown,a film; replaced in 2020,Green"), "{}", line());
 }
 
 #[test]

@@ -445,7 +445,7 @@ fn check_override_unchanged(
     }
     let now = existing.map_or_else(
         || "it has no override now".to_owned(),
-        |line| format!("its override is now `{}` ({})", line.value, line.note),
+        |line| format!("its override is now `{}` ({})", line.value, line.describe_reason()),
     );
     let (cell, key) = (format!("{}.{}", request.table, request.column), request.key.join(", "));
     let message = format!("{cell} of {key} has changed since you saw it: {now}");
@@ -459,8 +459,9 @@ fn find_override(spec: &Spec, request: &OverrideRequest) -> Result<Option<Overri
     let Some(expansion) = spec.expansions.iter().find(is_named) else { return Ok(None) };
     let texts = request.key.iter().map(|text| if text == "NULL" { "" } else { text.as_str() });
     let key = expansion.key.names().iter().cloned().zip(texts.map(str::to_owned)).collect();
-    let (column, value, note) = (request.column.clone(), String::new(), String::new());
-    let cell = OverrideLine { key, column, value, note };
+    let column = request.column.clone();
+    let [value, note, replaced] = [const { String::new() }; 3];
+    let cell = OverrideLine { key, column, value, note, replaced };
     let lines = read_lines(&spec.overrides_path()).map_err(Failure::from)?;
     Ok(lines.into_iter().map(|(_, line)| line).find(|line| overrides::is_same_cell(line, &cell)))
 }
@@ -510,7 +511,7 @@ pub(super) async fn list_overrides(
         .map(|(number, l)| {
             let key: serde_json::Map<String, Json> =
                 l.key.into_iter().map(|(n, v)| (n, v.into())).collect();
-            json!({ "line": number, "key": key, "column": l.column, "value": l.value, "note": l.note })
+            json!({ "line": number, "key": key, "column": l.column, "value": l.value, "note": l.note, "replaced": l.replaced })
         })
         .collect();
     Ok(axum::Json(json!({ "overrides": lines })))

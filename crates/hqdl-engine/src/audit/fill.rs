@@ -165,6 +165,7 @@ impl Audit {
                     column: expansion.columns[column].name.clone(),
                     value: format_cell(value),
                     note: format!("audit {}", self.draw.id),
+                    replaced: String::new(),
                 };
                 if lines.iter().any(|l| is_same_cell(l, &line) && l.value == line.value) {
                     continue;

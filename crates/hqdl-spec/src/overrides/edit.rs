@@ -14,9 +14,6 @@ use hqdl_values::cell::{CellValue, State};
 use hqdl_values::key::Entity;
 use hqdl_values::value::Value;
 
-/// Start of the part of a note that records the value that an override replaced.
-const REPLACED: &str = "replaced ";
-
 /// Reason why an override cannot be set or removed.
 #[derive(Debug, thiserror::Error)]
 pub enum OverrideEditError {
@@ -117,7 +114,7 @@ impl OverrideEditError {
 
 /// Overrides a cell, and returns the value that it stores. `key` has the order of the key columns;
 /// `NULL` means NULL. A value of a list is stored in the list's spelling. An override without a note
-/// keeps the note of the override that it replaces. If the value changes, the note records the
+/// keeps the note of the override that it replaces. If the value changes, the line contains the
 /// replaced one.
 ///
 /// # Errors
@@ -139,16 +136,12 @@ pub fn set_override(
     let _lock = lock_file(&path)?;
     let before: Vec<OverrideLine> = read_lines(&path)?.into_iter().map(|(_, l)| l).collect();
     if let Some(replaced) = before.iter().find(|l| is_same_cell(l, &line)) {
-        let is_new_value = replaced.value != line.value;
         if line.note.is_empty() {
-            let note = replaced.note.as_str();
-            let kept = if is_new_value { strip_replaced_value(note) } else { note };
-            kept.clone_into(&mut line.note);
+            line.note.clone_from(&replaced.note);
         }
-        if is_new_value {
-            let separator = if line.note.is_empty() { "" } else { "; " };
-            line.note.push_str(&format!("{separator}{REPLACED}{}", replaced.value));
-        }
+        let is_new_value = replaced.value != line.value;
+        let replaced = if is_new_value { &replaced.value } else { &replaced.replaced };
+        line.replaced.clone_from(replaced);
     }
     let mut lines: Vec<OverrideLine> =
         before.iter().filter(|l| !is_same_cell(l, &line)).cloned().collect();
@@ -160,14 +153,6 @@ pub fn set_override(
         return Err(error.into());
     }
     Ok(value)
-}
-
-/// Returns a note without the part that records the replaced value.
-fn strip_replaced_value(note: &str) -> &str {
-    if note.starts_with(REPLACED) {
-        return "";
-    }
-    note.rfind(&format!("; {REPLACED}")).map_or(note, |end| &note[..end])
 }
 
 /// Returns a value in the spelling of the column's list; the value itself if the column has no
@@ -342,6 +327,7 @@ fn build_override_line(
         column: expansion.columns[position].name.clone(),
         value: String::new(),
         note: String::new(),
+        replaced: String::new(),
     })
 }
 

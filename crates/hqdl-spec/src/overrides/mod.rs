@@ -9,8 +9,8 @@
 //! Yoda,,powers,The Force|Telekinesis,
 //! ```
 //!
-//! The header names the key columns, then `column`, `value` and optionally `note`. The value `?`
-//! sets the cell to no value. An empty key field means NULL and also the empty text. A row applies
+//! The header names the key columns, then `column`, `value` and optionally `note` and `replaced`,
+//! the value of the previous override of the cell. The value `?` sets the cell to no value. An empty key field means NULL and also the empty text. A row applies
 //! to every expansion that has these key columns and that column.
 
 mod edit;
@@ -34,6 +34,8 @@ use hqdl_values::value::Value;
 
 /// Columns of the file that are not part of a key.
 const VALUE_COLUMNS: [&str; 3] = ["column", "value", "note"];
+/// Column after [`VALUE_COLUMNS`] with the replaced values, if a line has one.
+const REPLACED_COLUMN: &str = "replaced";
 
 /// Value of a line that sets a cell to no value, unless the column's value list contains it. An
 /// audit uses the same sign for a truth that cannot be known.
@@ -101,6 +103,20 @@ pub struct OverrideLine {
     pub value: String,
     /// Reason for the override.
     pub note: String,
+    /// Value of the previous override of the cell; empty if there was none.
+    pub replaced: String,
+}
+
+impl OverrideLine {
+    /// Returns the note and the replaced value as one text; empty if the line has neither.
+    #[must_use]
+    pub fn describe_reason(&self) -> String {
+        let separator = if self.note.is_empty() { "" } else { "; " };
+        match self.replaced.as_str() {
+            "" => self.note.clone(),
+            replaced => format!("{}{separator}replaced {replaced}", self.note),
+        }
+    }
 }
 
 /// A line with its number and, for each expansion, the entities that the line may apply to.
@@ -175,7 +191,7 @@ impl Overrides {
                         )));
                     }
                 };
-                let note = Some(line.note.clone()).filter(|n| !n.is_empty());
+                let note = Some(line.describe_reason()).filter(|n| !n.is_empty());
                 for key in line_entities {
                     applicable.push((n, key.clone()));
                     let cell_override = Override { value: value.clone(), note: note.clone() };
@@ -387,9 +403,14 @@ pub fn read_lines(path: &Path) -> Result<Vec<(u64, OverrideLine)>, OverridesErro
             column: String::new(),
             value: String::new(),
             note: String::new(),
+            replaced: String::new(),
         };
-        for (name, field) in header.iter().zip(&record) {
+        for (n, (name, field)) in header.iter().zip(&record).enumerate() {
             match name {
+                // A key column may have this name.
+                REPLACED_COLUMN if n + 1 == header.len() && n > 0 && &header[n - 1] == "note" => {
+                    field.clone_into(&mut line.replaced);
+                }
                 "column" => field.clone_into(&mut line.column),
                 "value" => field.clone_into(&mut line.value),
                 "note" => field.clone_into(&mut line.note),
@@ -438,16 +459,20 @@ pub fn write_lines(path: &Path, lines: &[OverrideLine]) -> Result<(), OverridesE
             keys.push(name);
         }
     }
+    let replaced_column =
+        lines.iter().any(|line| !line.replaced.is_empty()).then_some(REPLACED_COLUMN);
     let mut writer = csv::Writer::from_writer(Vec::new());
     writer
-        .write_record(keys.iter().copied().chain(VALUE_COLUMNS))
+        .write_record(keys.iter().copied().chain(VALUE_COLUMNS).chain(replaced_column))
         .map_err(|e| file_error(e.to_string()))?;
     for line in lines {
         let key = keys
             .iter()
             .map(|k| line.key.iter().find(|(n, _)| n == k).map_or("", |(_, v)| v.as_str()));
         let value_fields = [line.column.as_str(), &line.value, &line.note];
-        writer.write_record(key.chain(value_fields)).map_err(|e| file_error(e.to_string()))?;
+        let replaced = replaced_column.map(|_| line.replaced.as_str());
+        let fields = key.chain(value_fields).chain(replaced);
+        writer.write_record(fields).map_err(|e| file_error(e.to_string()))?;
     }
     let bytes = writer.into_inner().map_err(|e| file_error(e.to_string()))?;
     // The name is unique, so that concurrent writers do not write to the same temporary file.
