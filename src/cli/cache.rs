@@ -16,6 +16,7 @@ use crate::facts::{Facts, FactsError};
 use crate::format::{
     format_cost, format_count, format_thousands, format_usd_bound, to_single_line,
 };
+use crate::key::ColumnIdentity;
 use crate::session::Cache;
 
 /// Maximum size of the line that is read to recognize an export.
@@ -167,13 +168,11 @@ impl IdNames {
         let history = facts.history();
         let (mut columns, mut questions) = (BTreeMap::new(), BTreeMap::new());
         for (id, text) in history.list_column_identities()? {
-            let json: Json = serde_json::from_str(&text).unwrap_or(Json::Null);
-            let column = json["column"].as_str().unwrap_or_default();
-            // The column of every ad-hoc question has this name.
-            if let ("answer", Some(question)) = (column, json["about"].as_str()) {
+            let Ok(identity) = serde_json::from_str::<ColumnIdentity>(&text) else { continue };
+            if let Some(question) = identity.question() {
                 questions.insert(id, to_single_line(question));
             }
-            columns.insert(id, column.to_owned());
+            columns.insert(id, identity.column);
         }
         Ok(Self { columns, questions, models: history.list_models()?.into_iter().collect() })
     }

@@ -75,6 +75,6 @@ fn column_name(identity_json: &str) -> ColumnName {
     let Ok(identity) = serde_json::from_str::<ColumnIdentity>(identity_json) else {
         return (identity_json.to_owned(), String::new());
     };
-    let asked = matches!(identity.column.as_str(), "answer" | "partners");
-    (if asked { identity.about } else { identity.column }, identity.key.join(", "))
+    let name = identity.question().unwrap_or(&identity.column);
+    (name.to_owned(), identity.key.join(", "))
 }

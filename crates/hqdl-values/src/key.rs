@@ -160,6 +160,14 @@ pub fn quote_json(text: &str) -> String {
     serde_json::to_string(text).unwrap_or_default()
 }
 
+/// Name of the column that answers an ad-hoc question of a query.
+pub const QUESTION_COLUMN: &str = "answer";
+/// Name of the column with the partners that a join's question is about.
+pub const PARTNERS_COLUMN: &str = "partners";
+/// Parts of the key of every ad-hoc question: what the question is about. A further value of the
+/// same question is called `value_2`.
+const QUESTION_KEYS: [&str; 7] = ["value", "document", "rows", "text", "image", "audio", "media"];
+
 /// Identity of a column: everything that defines the question to the model. If any part of the
 /// identity changes, the stored answers belong to a different question.
 ///
@@ -196,6 +204,25 @@ pub struct ColumnIdentity {
 }
 
 impl ColumnIdentity {
+    /// Returns the text of the ad-hoc question that the column answers; `None` for a column of a
+    /// spec. A column of a spec with the same name and key as an ad-hoc question has its identity.
+    #[must_use]
+    pub fn question(&self) -> Option<&str> {
+        match self.column.as_str() {
+            QUESTION_COLUMN => {
+                let is_question = self.key.iter().any(|k| QUESTION_KEYS.contains(&k.as_str()));
+                is_question.then_some(&self.about)
+            }
+            PARTNERS_COLUMN if !self.candidates.is_empty() => Some(&self.about),
+            // Earlier versions appended the hash of the candidates to the question.
+            PARTNERS_COLUMN => {
+                let (question, hash) = self.about.rsplit_once(' ')?;
+                hash.starts_with("l1:").then_some(question)
+            }
+            _ => None,
+        }
+    }
+
     /// Returns the fingerprint of this identity.
     #[must_use]
     pub fn fingerprint(&self) -> Fingerprint {

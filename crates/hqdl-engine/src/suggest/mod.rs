@@ -12,7 +12,7 @@ use hqdl_database::keys::Keys;
 use hqdl_database::{Database, StoreError};
 use hqdl_facts::{Facts, FactsError, LiveQuestion, QuestionBinding, QuestionOrigin};
 use hqdl_spec::{Binding, Expansion, SLOTS, SourceRows, Spec};
-use hqdl_values::key::ColumnIdentity;
+use hqdl_values::key::{ColumnIdentity, QUESTION_COLUMN};
 
 /// Minimum share of a question's values that must be keys of an expansion. Below this share, the
 /// question is about something else.
@@ -343,7 +343,7 @@ impl Suggestion {
         let mut name = derive_column_name(&question);
         if let Some((expansion, used_names)) = &expansion {
             // A column with the same key and name has the same identity, so its facts are reused.
-            let own_name = "answer".to_owned();
+            let own_name = QUESTION_COLUMN.to_owned();
             if expansion.key.names() == live_question.identity.key
                 && !used_names.contains(&own_name)
             {

@@ -12,7 +12,7 @@ use hqdl_sql::blendsql::parse::ParsedQuery;
 use hqdl_sql::blendsql::usage::{CallUsage, ComparedWith, Key};
 use hqdl_sql::blendsql::{Call, Choices, Quantifier, Subject, yes_no};
 use hqdl_values::format::describe_regex_error;
-use hqdl_values::key::{ColumnIdentity, ListHash};
+use hqdl_values::key::{ColumnIdentity, ListHash, QUESTION_COLUMN};
 use hqdl_values::value::Value;
 
 /// Returns the regular expression that an answer must match, if the call specifies one.
@@ -259,7 +259,7 @@ pub(in crate::query) fn build_ad_hoc_column(
     });
     let identity = ColumnIdentity {
         key: key.to_vec(),
-        column: "answer".to_owned(),
+        column: QUESTION_COLUMN.to_owned(),
         kind: data_type.name().to_owned(),
         about: question.to_owned(),
         many: list,
@@ -268,6 +268,7 @@ pub(in crate::query) fn build_ad_hoc_column(
         requires_evidence: false,
         candidates: Vec::new(),
     };
+    debug_assert!(key.is_empty() || identity.question().is_some(), "{identity:?}");
     Column {
         keeps_items: list,
         ..Column::new_ad_hoc(data_type, question.to_owned(), values, identity)

@@ -13,11 +13,10 @@ use crate::query::route::calls::JoinCall;
 use hqdl_facts::{CellLookup, ExpansionRequirements, Record};
 use hqdl_spec::{Column, Expansion, Reuse, Task, Type, ValueList};
 use hqdl_values::cell::{Answer, CellValue, State};
-use hqdl_values::key::{ColumnIdentity, Entity, ListHash};
+use hqdl_values::key::{ColumnIdentity, Entity, ListHash, PARTNERS_COLUMN};
 use hqdl_values::value::Value;
 
 /// Name of the column of a join's facts.
-pub const PARTNERS_COLUMN: &str = "partners";
 
 /// A join, with the lists of candidates that it has asked about, in this query or earlier.
 #[derive(Debug)]
