@@ -1,6 +1,6 @@
 //! Implements `hqdl why`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use serde_json::Value as Json;
@@ -9,7 +9,7 @@ use super::failure::Failure;
 use super::progress::parenthesize_notes;
 use super::{CacheFlags, OutputOptions, cache, session};
 use crate::database::Database;
-use crate::database::provenance::CellProvenance;
+use crate::database::provenance::{CellProvenance, ProvenanceError};
 use crate::evidence::ShownEvidence;
 use crate::format::to_single_line;
 use crate::key::ColumnIdentity;
@@ -41,7 +41,9 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
         return Err(Failure::wrong_input("no column", "hqdl why TABLE KEY… COLUMN"));
     };
     let cells = match find_published_cells(options, key, column) {
-        Err(error) if QUESTION_TABLES.contains(&options.table.as_str()) => {
+        Err(LookupError::NotPublished(error))
+            if QUESTION_TABLES.contains(&options.table.as_str()) =>
+        {
             let answers = find_question_answers(options, key, column)?;
             if answers.is_empty() {
                 return Err(error);
@@ -59,16 +61,46 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
     Ok(ExitCode::SUCCESS)
 }
 
+/// Reason why no published cell was found.
+enum LookupError {
+    /// No published database has the cell.
+    NotPublished(Failure),
+    /// The options are wrong, or the database cannot be read.
+    Failed(Failure),
+}
+
+impl From<Failure> for LookupError {
+    fn from(failure: Failure) -> Self {
+        Self::Failed(failure)
+    }
+}
+
+impl From<LookupError> for Failure {
+    fn from(error: LookupError) -> Self {
+        match error {
+            LookupError::NotPublished(failure) | LookupError::Failed(failure) => failure,
+        }
+    }
+}
+
 fn find_published_cells(
     options: &Options,
     key: &[String],
     column: &str,
-) -> Result<Vec<CellProvenance>, Failure> {
+) -> Result<Vec<CellProvenance>, LookupError> {
     let database = match &options.db {
-        Some(db) => session::open_flag_database(db)?,
-        None => Database::open(&find_target(options)?)?,
+        Some(db) => session::open_flag_database(db).map_err(|failure| match exists(db) {
+            true => LookupError::Failed(failure),
+            false => LookupError::NotPublished(failure),
+        })?,
+        None => Database::open(&find_target(options)?).map_err(Failure::from)?,
     };
-    Ok(database.find_provenance(&options.table, key, column)?)
+    database.find_provenance(&options.table, key, column).map_err(|error| match error {
+        ProvenanceError::Store(_) | ProvenanceError::Key { .. } => {
+            LookupError::Failed(error.into())
+        }
+        _ => LookupError::NotPublished(error.into()),
+    })
 }
 
 /// Returns the stored answers about a value to an ad-hoc question, oldest first.
@@ -85,8 +117,7 @@ fn find_question_answers(
     let history = facts.history();
     let is_asked = |text: &str| {
         serde_json::from_str::<ColumnIdentity>(text).is_ok_and(|identity| {
-            identity.column == "answer"
-                && to_single_line(&identity.about) == to_single_line(question)
+            identity.question().is_some_and(|text| to_single_line(text) == to_single_line(question))
         })
     };
     let identities = history.list_column_identities()?;
@@ -142,10 +173,10 @@ fn find_question_answers(
 }
 
 /// Returns the path of the database to read: the database that was passed, or the target of a spec.
-fn find_target(options: &Options) -> Result<PathBuf, Failure> {
+fn find_target(options: &Options) -> Result<PathBuf, LookupError> {
     let target_of = |draft: &UncheckedSpec| draft.output().unwrap_or_else(|| draft.database());
     if let Some(spec) = &options.spec {
-        return require_output(target_of(&UncheckedSpec::read(spec)?));
+        return require_output(target_of(&UncheckedSpec::read(spec).map_err(Failure::from)?));
     }
     let drafts: Vec<UncheckedSpec> = std::fs::read_dir("specs")
         .into_iter()
@@ -167,26 +198,32 @@ fn find_target(options: &Options) -> Result<PathBuf, Failure> {
         .collect();
     match found.as_slice() {
         [one] => require_output(one.clone()),
-        [] => Err(Failure::wrong_input(
+        [] => Err(LookupError::NotPublished(Failure::wrong_input(
             format!("no spec in specs/ defines a table `{}`", options.table),
             "name the table first, and the published database with --db or its spec with --spec",
-        )),
+        ))),
         several => Err(Failure::wrong_input(
             format!("{} specs in specs/ define a table `{}`", several.len(), options.table),
             "name the published database with --db, or its spec with --spec",
-        )),
+        )
+        .into()),
     }
 }
 
+/// Returns whether a database exists. A server counts as existing.
+fn exists(database: &Path) -> bool {
+    database.exists() || crate::spec::is_server(database)
+}
+
 /// Returns the path of the published database. Fails if the database does not exist yet.
-fn require_output(target: PathBuf) -> Result<PathBuf, Failure> {
-    if target.exists() || crate::spec::is_server(&target) {
+fn require_output(target: PathBuf) -> Result<PathBuf, LookupError> {
+    if exists(&target) {
         return Ok(target);
     }
-    Err(Failure::wrong_input(
+    Err(LookupError::NotPublished(Failure::wrong_input(
         format!("{} does not exist yet", target.display()),
         "create it with `hqdl materialize`",
-    ))
+    )))
 }
 
 /// Returns whether the spec's target contains this joined view.

@@ -584,4 +584,33 @@ fn a_copied_placeholder_is_not_stored_as_a_value() {
     }
     let other = ["why", "values", "Cow", "What else?", "--spec", "specs/x.toml"];
     project.run_hqdl(&other).expect_exit_code(2);
+    // A file that does not exist contains no cell; one that cannot be read may contain it.
+    let ask_db = |db| project.run_hqdl(&["why", "values", "Cow", question, "--db", db]);
+    assert!(ask_db("missing.sqlite").expect_exit_code(0).stdout.contains("invalid"));
+    std::fs::write(project.path("damaged.sqlite"), "x".repeat(8192)).unwrap();
+    let damaged = ask_db("damaged.sqlite").expect_exit_code(2).stderr;
+    assert!(damaged.contains("damaged.sqlite"), "{damaged}");
+}
+
+/// The key of a column's identity decides whether the column answers an ad-hoc question.
+#[test]
+fn a_column_of_a_spec_that_is_called_answer_is_no_question() {
+    let endpoint = Endpoint::start_with(|_, _| "Dog".into());
+    let sql = "CREATE TABLE t (x TEXT); INSERT INTO t VALUES ('Dog');";
+    let expansion = r#"
+[[expansion]]
+name = "e"
+source = "t"
+key = ["x"]
+[[expansion.column]]
+name = "answer"
+about = "what it says"
+"#;
+    let project = Project::new(&endpoint, sql, &format!("{MODEL}{expansion}"));
+    project.run_materialize(&[]).expect_exit_code(0);
+    let join = "SELECT a.x FROM t AS a JOIN t AS b ON {{LLMJoin(a.x, b.x, join_criteria='eats')}}";
+    let list = || project.run_hqdl(&["cache", "list"]).expect_exit_code(0).stdout;
+    assert!(list().contains(" answer: ok \"Dog\""), "{}", list());
+    project.run_hqdl(&["query", "--spec", "specs/x.toml", join]).expect_exit_code(0);
+    assert!(list().contains(" partners \"eats\": "), "{}", list());
 }
