@@ -465,11 +465,13 @@ impl Database {
 
     /// Returns a table's name of the catalog as SQL writes it. On a server, the name can include a
     /// schema.
-    #[must_use]
-    pub fn write_table_name(&self, name: &str) -> String {
+    ///
+    /// # Errors
+    /// Returns [`StoreError`] if the server cannot be read.
+    pub fn write_table_name(&self, name: &str) -> Result<String, StoreError> {
         let server = self.server().filter(|_| name.contains('.'));
-        let qualified = server.and_then(|server| server.find_table(name).ok().flatten());
-        qualified.unwrap_or_else(|| quote_name(name))
+        let qualified = server.map(|server| server.find_table(name)).transpose()?;
+        Ok(qualified.flatten().unwrap_or_else(|| quote_name(name)))
     }
 
     /// Returns the connection. If the database is on a server, this is a private local connection.

@@ -135,7 +135,7 @@ fn list_tables(guard: &GuardedConnection, spec: &Spec) -> Result<Vec<ListedTable
         // Browsers remove these names from an address.
         let has_address = !["", ".", ".."].contains(&name.as_str());
         let is_readable = (is_file || filled.is_some()) && has_address;
-        let sql_name = database.write_table_name(&name);
+        let sql_name = database.write_table_name(&name)?;
         let columns =
             if is_file { list_column_names(database.connection(), &name) } else { Vec::new() };
         tables.push(ListedTable { name, sql_name, content, rows, columns, is_readable });
