@@ -71,6 +71,7 @@ fn a_wrong_flag_is_shown_with_the_correct_one() {
             &["no source column `Kyoto`", "if it is a text, write 'Kyoto'"],
         ),
         (&["plan", spec, "--where", "{{LLMMap('x', name)}}"], &["cannot contain calls"]),
+        (&["plan", spec, "--where", "nme = '{{x}}'"], &["no such column: nme"]),
         (
             &["plan", spec, "--recordings", "data.sqlite"],
             &["is a SQLite database, not a recording"],

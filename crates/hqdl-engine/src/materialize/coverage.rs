@@ -16,6 +16,7 @@ use hqdl_model::generate::ExpansionKeys;
 use hqdl_model::plan::{ColumnPlan, ExpansionPlan};
 use hqdl_spec::overrides::Override;
 use hqdl_spec::{Catalog, Expansion};
+use hqdl_sql::blendsql::lexer::has_call_braces;
 use hqdl_values::cell::{Answer, CellValue, State, Tally};
 use hqdl_values::key::Entity;
 use hqdl_values::problem::find_nearest;
@@ -209,7 +210,7 @@ impl<'w> Materializer<'w> {
             message: message.to_owned(),
             hint,
         };
-        if filter.contains("{{") {
+        if has_call_braces(filter) {
             let hint = "use columns of the source; `hqdl query` accepts calls in WHERE".to_owned();
             return to_error("the condition cannot contain calls", hint);
         }

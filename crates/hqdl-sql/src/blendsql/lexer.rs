@@ -211,6 +211,11 @@ pub fn read_tokens(sql: &str, brackets: Brackets) -> impl Iterator<Item = Token>
     })
 }
 
+/// Returns true if a text contains the braces of a call outside of its strings, names and comments.
+pub fn has_call_braces(sql: &str) -> bool {
+    read_tokens(sql, Brackets::Name).any(|token| token.lexeme == TokenKind::Open)
+}
+
 /// Returns true if the outermost SELECT has an `ORDER BY` (outside of all parentheses).
 ///
 /// # Errors
