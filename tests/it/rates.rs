@@ -92,6 +92,16 @@ fn a_request_larger_than_the_limit_is_sent_alone() {
     endpoint.wait_for(1);
     std::thread::sleep(Duration::from_millis(500));
     running.send_signal("KILL");
-    running.wait_for_exit();
+    let stderr = running.wait_for_exit().stderr;
     assert_eq!(endpoint.request_count(), 1);
+    // The warning names the number that hqdl compares with the limit.
+    let (_, rest) = stderr.split_once("one request is likely to take ").expect(&stderr);
+    let tokens: u64 = rest.split(' ').next().unwrap().parse().unwrap();
+    let limit = tokens - 40;
+    let project = many(&endpoint, &format!("tokens_per_minute = {limit}"));
+    let running = project.start_hqdl(&["materialize", "specs/x.toml"]);
+    endpoint.wait_for(2);
+    running.send_signal("KILL");
+    let stderr = running.wait_for_exit().stderr;
+    assert!(stderr.contains(&format!("`tokens_per_minute` is {limit}, but")), "{stderr}");
 }

@@ -453,7 +453,7 @@ fn immediate_retry_error(message: &str) -> ModelError {
 
 /// Returns the number of tokens that a request needs a permit for. Assumes that the answer uses a
 /// quarter of its maximum length.
-fn estimate_permit_need(prompt: &Prompt) -> Need {
+pub(crate) fn estimate_permit_need(prompt: &Prompt) -> Need {
     let Prompt { input_tokens: input, max_output, .. } = prompt;
     Need { likely: input + max_output / 4, max: input + max_output }
 }

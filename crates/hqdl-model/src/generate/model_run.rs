@@ -11,6 +11,7 @@ use tokio::sync::watch;
 use super::{CircuitBreaker, Event, Listener};
 use crate::Model;
 use crate::budget::Budget;
+use crate::endpoint::estimate_permit_need;
 use crate::plan::estimate_reasoning_tokens;
 use hqdl_facts::limits::MAX_PAUSE;
 use hqdl_facts::{Facts, FactsError, RemainingWait, RunId};
@@ -204,13 +205,11 @@ impl ModelRun {
     /// Warns once if a request needs more tokens than the spec allows per minute.
     pub fn warn_about_token_limit(&self, prompt: &Prompt) {
         let Some(limit) = self.tokens_per_minute else { return };
-        if prompt.input_tokens + prompt.max_output / 4 > u64::from(limit)
-            && !self.token_limit_warned.swap(true, Ordering::Relaxed)
-        {
+        let tokens = estimate_permit_need(prompt).likely;
+        if tokens > u64::from(limit) && !self.token_limit_warned.swap(true, Ordering::Relaxed) {
             self.warn(format!(
-                "`tokens_per_minute` is {limit}, but one request can take {} tokens: raise it in \
-                 [limits]",
-                prompt.input_tokens + prompt.max_output
+                "`tokens_per_minute` is {limit}, but one request is likely to take {tokens} \
+                 tokens: raise it in [limits]"
             ));
         }
     }
