@@ -99,6 +99,21 @@ impl Failure {
         }
     }
 
+    /// Replaces advice about options by advice about the fields of the page's forms.
+    #[must_use]
+    pub fn with_form_advice(self) -> Self {
+        match self {
+            Self::Message { message, hint, exit } => {
+                let hint = hint.replace("pass --force", "tick the box of the form").replace(
+                    "run this again with a larger --budget to continue",
+                    "approve a higher cost, or set a higher budget_usd in the spec",
+                );
+                Self::Message { message, hint, exit }
+            }
+            problems => problems,
+        }
+    }
+
     /// Replaces advice about commands and request fields by advice for an assistant, which can only
     /// set the arguments of its tools.
     #[must_use]

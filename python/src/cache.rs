@@ -7,8 +7,9 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
-use hqdl::facts::{Facts, FactsError, is_cache_server};
+use hqdl::facts::{Facts, FactsError};
 use hqdl::session::Cache;
+use hqdl::spec::is_server;
 use tokio::sync::watch;
 
 use crate::errors::{Failed, lock, wrong_input};
@@ -46,7 +47,7 @@ impl OpenCache {
 
 /// Connects to the server of a cache's URL; `None` if the cache is a directory.
 fn connect_to_server(cache: &Path, description: &str) -> Option<Result<Facts, FactsError>> {
-    let url = cache.to_str().filter(|_| is_cache_server(cache))?.to_owned();
+    let url = cache.to_str().filter(|_| is_server(cache))?.to_owned();
     let on_status: hqdl::facts::StatusCallback = Arc::new(|_| {});
     Some(Cache::Server { url, owner_description: description.to_owned(), on_status }.open())
 }

@@ -247,7 +247,7 @@ impl Project {
             };
             let facts = if keep {
                 let cache = cache.map_or_else(user_cache_dir, Ok)?;
-                let is_server = hqdl::facts::is_cache_server(&cache);
+                let is_server = hqdl::spec::is_server(&cache);
                 FactLocation::Cache(if is_server { cache } else { absolute(cache) })
             } else {
                 FactLocation::Temporary(Mutex::default())

@@ -9,10 +9,10 @@ use super::failure::Failure;
 use super::input::{self, open_for_query};
 use super::{CacheFlags, ModelFlags, OutputOptions, session};
 use crate::approval::{PlanStore, SpendingLedger, SpendingLimits};
-use crate::facts::is_cache_server;
 use crate::mcp::config::{Assistant, build_config};
 use crate::mcp::context::{DEFAULT_TIMEOUT, ServerContext, plans_dir};
 use crate::spec::Provider;
+use crate::spec::is_server;
 
 /// Flag that prints the configuration.
 const PRINT_CONFIG: &str = "--print-config";
@@ -93,7 +93,7 @@ pub fn open_plans(flags: &CacheFlags) -> Result<PlanStore, Failure> {
 
 /// Returns the command that approves a plan, without the plan's id.
 pub fn build_approve_command(flags: &CacheFlags) -> String {
-    match flags.cache.as_ref().filter(|cache| !flags.no_cache && !is_cache_server(cache)) {
+    match flags.cache.as_ref().filter(|cache| !flags.no_cache && !is_server(cache)) {
         Some(dir) => format!("hqdl approve --cache {}", quote_for_shell(&to_absolute_path(dir))),
         None => "hqdl approve".to_owned(),
     }
@@ -115,11 +115,7 @@ fn to_absolute_path(path: &Path) -> String {
 /// Returns the absolute path of a file. The URL of a cache or a database is returned unchanged.
 fn to_absolute_location(text: &str) -> String {
     let path = Path::new(text);
-    if is_cache_server(path) || crate::spec::is_server(path) {
-        text.to_owned()
-    } else {
-        to_absolute_path(path)
-    }
+    if is_server(path) { text.to_owned() } else { to_absolute_path(path) }
 }
 
 /// Returns arguments without `--print-config`, and with absolute paths.

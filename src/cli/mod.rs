@@ -46,9 +46,9 @@ use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 pub use examples::{EXAMPLES, wrap_example};
 use failure::Failure;
 
-use crate::facts::is_cache_server;
 use crate::problem::find_nearest;
 use crate::session::user_cache_dir;
+use crate::spec::is_server;
 use crate::spec::{PriceTable, Provider};
 
 /// Add columns to a `SQLite` or `PostgreSQL` database and fill them with answers from a language
@@ -274,7 +274,7 @@ impl CacheFlags {
     /// Returns the cache directory. If the cache is on a server or temporary, returns the user's
     /// default directory.
     fn local_dir(&self) -> Result<PathBuf, Failure> {
-        let given = self.cache.as_ref().filter(|dir| !self.no_cache && !is_cache_server(dir));
+        let given = self.cache.as_ref().filter(|dir| !self.no_cache && !is_server(dir));
         let given = given.filter(|dir| !dir.as_os_str().is_empty());
         Ok(given.map_or_else(user_cache_dir, |dir| Ok(dir.clone()))?)
     }

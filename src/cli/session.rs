@@ -6,10 +6,10 @@ use std::sync::Arc;
 use super::failure::Failure;
 use super::{CacheFlags, ModelFlags, OutputOptions};
 use crate::database::{Database, StoreError, find_write_only_output};
-use crate::facts::{Facts, FactsError, StatusCallback, is_cache_server};
+use crate::facts::{Facts, FactsError, StatusCallback};
 use crate::problem::Problems;
 use crate::session::{Cache, Session, SpecOverrides, user_cache_dir};
-use crate::spec::{Provider, UncheckedSpec, is_sqlite_file};
+use crate::spec::{Provider, UncheckedSpec, is_server, is_sqlite_file};
 
 /// Reads a spec, applies the flags and checks it.
 pub fn open_spec(
@@ -94,7 +94,7 @@ pub fn open_unchecked_spec(
             "choose another path",
         ));
     }
-    if let Some(database) = flags.db.as_deref().filter(|db| !crate::spec::is_server(db)) {
+    if let Some(database) = flags.db.as_deref().filter(|db| !is_server(db)) {
         // The path comes from a flag, so open the database here: the error message must not name
         // the spec.
         open_flag_database(database)?;
@@ -136,7 +136,7 @@ pub fn select_cache(flags: &CacheFlags, command: &str) -> Cache {
 
 /// Returns the URL of the cache server, if the flags name one.
 pub fn server_url(flags: &CacheFlags) -> Option<String> {
-    let cache = flags.cache.as_deref().filter(|cache| is_cache_server(cache))?;
+    let cache = flags.cache.as_deref().filter(|cache| is_server(cache))?;
     Some(cache.to_string_lossy().into_owned())
 }
 

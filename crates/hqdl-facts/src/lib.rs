@@ -274,14 +274,6 @@ impl FactsError {
     }
 }
 
-/// Returns true if the location of a cache is the URL of a server, which
-/// [`Facts::connect_to_server`] opens.
-#[must_use]
-pub fn is_cache_server(cache: &Path) -> bool {
-    let text = cache.to_string_lossy();
-    ["postgres://", "postgresql://"].iter().any(|scheme| text.starts_with(scheme))
-}
-
 /// A handle to the store of facts, cheap to clone. Any number of runs may use it concurrently.
 #[derive(Clone)]
 pub struct Facts {

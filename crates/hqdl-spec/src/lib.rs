@@ -49,7 +49,7 @@ use hqdl_values::cell::{CellValue, State};
 use hqdl_values::key::{ColumnIdentity, Fingerprint, KeyColumns, ListHash};
 use hqdl_values::value::Value;
 
-/// Returns true if the location of a database is the URL of a server.
+/// Returns true if the location of a database or a cache is the URL of a server.
 #[must_use]
 pub fn is_server(location: &Path) -> bool {
     let text = location.to_string_lossy();

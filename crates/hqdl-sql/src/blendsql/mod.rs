@@ -153,7 +153,7 @@ impl Call {
             Some(written) => written.arguments.iter().any(|argument| {
                 let keyword = argument.keyword.map(|keyword| keyword.text(sql));
                 let is_options = keyword.is_none_or(|keyword| {
-                    ["options", "labels", "options_searcher"]
+                    [ingredients::OPTIONS, "labels", "options_searcher"]
                         .iter()
                         .any(|name| name.eq_ignore_ascii_case(keyword))
                 });

@@ -212,11 +212,7 @@ fn render_page_in(section: &str, title: &str, content: &Markup) -> Page {
 
 /// Renders a failure, formatted as on the command line.
 fn render_failure(failure: &Failure) -> Markup {
-    // On the page, fields of the forms replace the options.
-    let text = failure.to_text().replace("pass --force", "tick the box of the form").replace(
-        "run this again with a larger --budget to continue",
-        "approve a higher cost, or set a higher budget_usd in the spec",
-    );
+    let text = failure.clone().with_form_advice().to_text();
     let lines: Vec<&str> = text.lines().collect();
     html! {
         pre.problem role="alert" {

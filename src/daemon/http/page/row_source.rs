@@ -8,6 +8,7 @@ use rusqlite::{Connection, Row};
 use serde_json::{Value as Json, json};
 
 use super::record_cell::{RecordCell, RecordValue, find_cells, find_key_part};
+use crate::database::publish::find_column_affinity;
 use crate::query::result::json::format_text;
 use crate::spec::{Many, Spec, Type};
 use crate::sql::quote_name;
@@ -389,7 +390,7 @@ pub(super) fn find_database_table(
             name,
             place: ColumnPlace::Table { is_key: position > 0 },
             has_list: false,
-            kind: find_affinity(&declared),
+            kind: find_affinity_type(&declared),
             list: None,
             reference: None,
             filled_by: None,
@@ -473,15 +474,12 @@ pub(super) fn find_cell_key(
     expansion.key.names().iter().map(|name| value(name)).collect()
 }
 
-/// Returns the type of a column's affinity, by `SQLite`'s rules; `None` if it has none.
-fn find_affinity(declared: &str) -> Option<Type> {
-    let declared = declared.to_ascii_uppercase();
-    let has = |words: &[&str]| words.iter().any(|word| declared.contains(word));
-    if has(&["INT"]) {
-        Some(Type::Integer)
-    } else if has(&["CHAR", "CLOB", "TEXT"]) {
-        Some(Type::Text)
-    } else {
-        has(&["REAL", "FLOA", "DOUB"]).then_some(Type::Real)
+/// Returns the type of a column's affinity; `None` if the affinity is no type.
+fn find_affinity_type(declared: &str) -> Option<Type> {
+    match find_column_affinity(Some(declared)) {
+        "INTEGER" => Some(Type::Integer),
+        "TEXT" => Some(Type::Text),
+        "REAL" => Some(Type::Real),
+        _ => None,
     }
 }

@@ -22,6 +22,7 @@ use crate::query::request::error::QueryError;
 use hqdl_spec::ingredients::{
     AliasArgument, AliasWriter, FunctionIngredient, FunctionKind, IngredientTable,
 };
+use hqdl_sql::blendsql::ingredients::OPTIONS;
 use hqdl_sql::blendsql::lexer::TokenKind;
 use hqdl_sql::blendsql::macros::WrittenArgument;
 use hqdl_sql::blendsql::normalize::{number_query_parameters, scan_calls};
@@ -85,7 +86,7 @@ impl<'t> MacroNode<'t> {
     ) -> Result<(), QueryError> {
         let call_arguments: &[&str] = match function.kind {
             FunctionKind::Pairs => &JOIN_ARGUMENTS,
-            _ if function.takes_options => &["options"],
+            _ if function.takes_options => &[OPTIONS],
             _ => &[],
         };
         let is_accepted = |word: &str| call_arguments.iter().any(|n| n.eq_ignore_ascii_case(word));
@@ -147,7 +148,7 @@ impl<'t> MacroNode<'t> {
 /// Describes the arguments of a function for a message.
 fn describe_arguments(own: &IngredientTable, function: &FunctionIngredient) -> String {
     let names = own.arguments.iter().map(String::as_str);
-    let names: Vec<&str> = names.chain(function.takes_options.then_some("options")).collect();
+    let names: Vec<&str> = names.chain(function.takes_options.then_some(OPTIONS)).collect();
     if names.is_empty() {
         return "it has no arguments".to_owned();
     }

@@ -9,6 +9,7 @@
 
 use crate::query::read::arguments::{ArgumentNames, BuiltInMacro, MEDIA, MacroNode};
 use crate::query::request::error::QueryError;
+use hqdl_sql::blendsql::ingredients::OPTIONS;
 use hqdl_sql::blendsql::lexer::{Token, TokenKind};
 use hqdl_sql::blendsql::macros::WrittenArgument;
 use hqdl_sql::blendsql::split_legacy_column;
@@ -26,7 +27,7 @@ const USAGE: (&str, &str) = (
 /// The macro `LLMClassify`.
 pub(super) const CLASSIFY: BuiltInMacro = BuiltInMacro {
     signature: MacroSignature {
-        literal_argument: Some((1, &["options", "labels"])),
+        literal_argument: Some((1, &[OPTIONS, "labels"])),
         ..MacroSignature::new(Subject::Value, false)
     },
     usage: Some(USAGE),
@@ -49,7 +50,7 @@ impl MacroNode<'_> {
     fn rewrite_classify(&self) -> Result<Edits, QueryError> {
         let arguments: [ArgumentNames<'_>; 8] = [
             &["value", "values"],
-            &["options", "labels"],
+            &[OPTIONS, "labels"],
             &["question"],
             &["many", "multi"],
             &["other"],

@@ -6,6 +6,7 @@ use crate::query::read::nearest::ValueSource;
 use crate::query::request::error::QueryError;
 use hqdl_spec::Literal;
 use hqdl_spec::ingredients::{AskedOf, IngredientTable, SearchRole, SearchTable, TemplateSlot};
+use hqdl_sql::blendsql::ingredients::OPTIONS;
 use hqdl_sql::blendsql::macros::WrittenArgument;
 use hqdl_sql::{EditText, Edits};
 use hqdl_values::problem::find_nearest;
@@ -194,7 +195,7 @@ impl<'t> MacroNode<'t> {
         let mut call = format!("{ingredient}({question}, ");
         // The keywords of a function are the names of its own arguments, except `options`.
         let is_own = |keyword: &str| match &own.function {
-            Some(function) => function.takes_options && keyword == "options",
+            Some(function) => function.takes_options && keyword == OPTIONS,
             None => true,
         };
         let is_set = |keyword: &str| is_own(keyword) && self.has_keyword(keyword);
@@ -202,7 +203,7 @@ impl<'t> MacroNode<'t> {
         if let Some(kind) = return_type_name(own).filter(|_| !has_return_type) {
             call.push_str(&format!("return_type='{kind}', "));
         }
-        if let Some(options) = own.options.as_ref().filter(|_| !is_set("options")) {
+        if let Some(options) = own.options.as_ref().filter(|_| !is_set(OPTIONS)) {
             let options: Vec<String> = options.iter().map(literal_to_sql).collect();
             call.push_str(&format!("options=({},), ", options.join(", ")));
         }

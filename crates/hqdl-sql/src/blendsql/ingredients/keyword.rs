@@ -58,6 +58,9 @@ pub enum Keyword {
     Tuning,
 }
 
+/// Keyword with the list that an answer is chosen from.
+pub const OPTIONS: &str = "options";
+
 /// Keywords that declare a medium: one per kind, and `media` for every kind.
 pub const MEDIA_KEYWORDS: [&str; 3] = ["image", "audio", "media"];
 
@@ -73,7 +76,7 @@ pub(in crate::blendsql) const KEYWORDS: [(&str, Keyword); 39 + MEDIA_KEYWORDS.le
     ("context", Keyword::Context),
     ("left_on", Keyword::Left),
     ("right_on", Keyword::Right),
-    ("options", Keyword::Options),
+    (OPTIONS, Keyword::Options),
     ("return_type", Keyword::ReturnType),
     ("output_type", Keyword::ReturnType),
     ("quantifier", Keyword::Quantifier),

@@ -15,7 +15,7 @@ use std::ops::Range;
 
 pub use answer::{AnswerFunction, SummaryFunction};
 pub use join::LlmJoin;
-pub use keyword::{Keyword, MEDIA_KEYWORDS, MEDIA_KINDS};
+pub use keyword::{Keyword, MEDIA_KEYWORDS, MEDIA_KINDS, OPTIONS};
 pub use map::LlmMap;
 pub(in crate::blendsql) use map::SLOT;
 pub use qa::LlmQa;
