@@ -1,6 +1,7 @@
 //! Tests of `hqdl swan` with small databases in BIRD's layout: the rows that are kept, the specs of
 //! all four databases, runs that fail, and runs that are resumed.
 
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -569,17 +570,17 @@ fn a_killed_run_and_the_next_one_share_the_rate_limits() {
     bench.write("slow.toml", &spec.replace("requests_per_minute = 500", "requests_per_minute = 1"));
     let url = bench.endpoint.base_url();
     let args = args(&url, &["--spec", "slow.toml", "--rows-per-request", "1"]);
-    let kill = |mut child: Child| {
+    // Each run reports that it waits for the limit before it is killed.
+    for run in ["first", "second"] {
+        let mut child = bench.start(&args);
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
+        let waits = |line: &String| line.contains("requests or tokens per minute is used up");
+        assert!(lines.into_iter().any(|line| waits(&line)), "the {run} run did not wait");
+        assert!(child.try_wait().unwrap().is_none(), "the {run} run has ended");
         child.kill().unwrap();
         child.wait().unwrap();
-    };
-    let first = bench.start(&args);
-    bench.endpoint.wait_for(1);
-    kill(first);
-    let second = bench.start(&args);
-    std::thread::sleep(Duration::from_secs(3));
-    kill(second);
-    assert_eq!(bench.endpoint.request_count(), 1);
+        assert_eq!(bench.endpoint.request_count(), 1, "after the {run} run");
+    }
 }
 
 #[test]
