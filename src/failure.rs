@@ -546,6 +546,11 @@ impl From<QueryError> for Failure {
                 error.to_string(),
                 "name a model in [model] of the spec, or with --model",
             ),
+            QueryError::Refused => Self::Message {
+                message: error.to_string(),
+                hint: "a content filter rejects it: reword the question, or name another model in [model], or with --model".to_owned(),
+                exit: REFUSED,
+            },
             QueryError::Timeout(_) => Self::wrong_input(
                 error.to_string(),
                 "raise --timeout, or select less; `hqdl explain` shows the SQL",

@@ -239,6 +239,21 @@ fn an_answer_without_a_query_is_reported() {
 }
 
 #[test]
+fn a_refusal_of_the_provider_is_reported_with_the_next_step() {
+    for fault in [Fault::ContentFilter, Fault::Refusal] {
+        let endpoint = endpoint(&[TALL]);
+        endpoint.add_fault(fault, Frequency::Once);
+        let project = project(&endpoint);
+        let asked = ask(&project, &[QUESTION]).expect_exit_code(4);
+        for part in ["the provider refused to answer this question", "reword the question"] {
+            assert!(asked.stderr.contains(part), "{part}: {}", asked.stderr);
+        }
+        // Another question, or the same one again, is asked.
+        ask(&project, &[QUESTION]).expect_exit_code(0);
+    }
+}
+
+#[test]
 fn a_query_without_rows_is_relaxed_twice_at_most() {
     let with = |name: &str| {
         format!(

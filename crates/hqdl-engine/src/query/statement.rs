@@ -84,7 +84,8 @@ impl<'a> StatementWriter<'a> {
     /// `None` if the model's reply could not be read.
     ///
     /// # Errors
-    /// Returns [`QueryError`] if the request fails, for example because it would exceed the budget.
+    /// Returns [`QueryError`] if the request fails, for example because it would exceed the budget,
+    /// or if the provider refuses it.
     pub fn write_statement(
         &self,
         question: &StatementQuestion,
@@ -116,8 +117,12 @@ impl<'a> StatementWriter<'a> {
         }
         before_request();
         let demands = vec![Demand::new(0, entity, 0)];
-        self.run.get_or_start_run()?.send_demands(&mut targets, demands, &mut Counts::default())?;
-        self.look_up_answer(&mut targets, entity)
+        let mut counts = Counts::default();
+        self.run.get_or_start_run()?.send_demands(&mut targets, demands, &mut counts)?;
+        match self.look_up_answer(&mut targets, entity)? {
+            None if counts.refused > 0 => Err(QueryError::Refused),
+            answer => Ok(answer),
+        }
     }
 
     /// Ends the run and returns its usage.

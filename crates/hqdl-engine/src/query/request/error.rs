@@ -32,6 +32,9 @@ pub enum QueryError {
     /// The query needs a value that is not stored, but the request has no model.
     #[error("a call needs a model, but none is named")]
     NoModel,
+    /// The provider, or the model itself, refused to write the query or the prose of a question.
+    #[error("the provider refused to answer this question")]
+    Refused,
     /// The run stopped before the query was complete. Answers received until then are kept.
     #[error(transparent)]
     Stopped(#[from] StopReason),
