@@ -153,15 +153,20 @@ fn facts_are_looked_up_and_filled_in_batches() {
         json!([["Zed", "Zed Zedsson"], { "name": "Echo", "full_name": null }, ["Nobody", "x"]]);
     let asked = json!({ "keys": keys, "columns": ["born", "motto"] });
     let facts = daemon.post("/v1/facts", &asked).expect_status(200).json();
-    assert_eq!(facts["facts"][0]["cells"]["born"]["state"], "missing");
+    let missing = json!({ "state": "missing", "value": null, "reason": "new_row" });
+    assert_eq!(facts["facts"][0]["cells"]["born"], missing);
     assert_eq!(endpoint.request_count(), 0);
     let filled = json!({ "keys": keys, "columns": ["born", "motto"], "fill": true });
     let facts = daemon.post("/v1/facts", &filled).expect_status(200).json();
     assert_eq!(facts["facts"][1]["cells"]["motto"]["state"], "ok", "{facts}");
-    assert_eq!(facts["facts"][2]["cells"]["motto"]["state"], "missing");
+    assert_eq!(facts["facts"][2]["cells"]["motto"], missing);
     assert_eq!(endpoint.cells_since(0).len(), 4);
     daemon.post("/v1/facts", &filled).expect_status(200);
     assert_eq!(endpoint.cells_since(0).len(), 4);
+    let asked = json!({ "keys": keys, "columns": ["powers"] });
+    let facts = daemon.post("/v1/facts", &asked).expect_status(200).json();
+    assert_eq!(facts["facts"][0]["cells"]["powers"]["reason"], "new_column");
+    assert_eq!(facts["facts"][2]["cells"]["powers"]["reason"], "new_row");
     assert_eq!(project.query_rows("SELECT count(*) FROM llm"), [[json!(2)]]);
 }
 

@@ -28,7 +28,10 @@ const FIELDS: [(&str, &str); 67] = [
     ),
     ("last_warning", "latest warning of the run, such as a wait for a limit, or null"),
     ("expansions", "plan of each expansion: columns with their missing cells, requests and tokens"),
-    ("facts", "known cells of each key, with their states"),
+    (
+        "facts",
+        "cells of each key. A `missing` cell has a `reason`: `new_row` (nothing is stored about the row; hqdl does not check whether a source has the key), `new_column`, `changed_column`, `changed_list`, `other_model` or `failed`. If the reason is still `new_row` after `fill`, no source has the key",
+    ),
     ("failed_requests", "number of failed requests"),
     ("file", "path of the file of overrides"),
     ("held", "reason why the spec waits, or null"),
