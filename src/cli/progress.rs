@@ -37,6 +37,33 @@ const TICK_INTERVAL: Duration = Duration::from_millis(200);
 /// Maximum number of distinct error messages of failed requests to print.
 const MAX_FAILURES: usize = 3;
 
+/// What the display shows the progress of.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum ProgressKind {
+    /// A run that fills tables.
+    Fill,
+    /// A query, which asks the model in passes.
+    Query,
+}
+
+impl ProgressKind {
+    /// Returns the noun for what is requested.
+    fn noun(self) -> &'static str {
+        match self {
+            Self::Fill => "cell",
+            Self::Query => "value",
+        }
+    }
+
+    /// Returns advice for a prompt that is too long for the model.
+    fn length_advice(self) -> &'static str {
+        match self {
+            Self::Fill => "show it fewer columns, less `context` or less `evidence`",
+            Self::Query => "select fewer rows, or lower `context_tokens` in [limits]",
+        }
+    }
+}
+
 /// Handle of a progress display.
 pub struct Progress {
     bar: ProgressBar,
@@ -77,13 +104,20 @@ fn add_length_advice(message: &str, advice: &str) -> String {
 impl Progress {
     /// Returns a progress display and the listener that updates it.
     pub fn new(output_options: OutputOptions) -> (Self, Listener) {
+        Self::with_kind(output_options, ProgressKind::Fill)
+    }
+
+    fn with_kind(output_options: OutputOptions, kind: ProgressKind) -> (Self, Listener) {
         // Hide the bar until the run has cells to request.
         let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::hidden());
         let has_bar =
             !output_options.quiet && !output_options.json && std::io::stderr().is_terminal();
-        let style = ProgressStyle::with_template(
-            "{bar:20} {percent:>3}% {pos}/{len} cells, {msg}, {elapsed}, ETA {eta}",
-        );
+        // How many values later passes of a query need is not known.
+        let eta = if kind == ProgressKind::Fill { ", ETA {eta}" } else { "" };
+        let style = ProgressStyle::with_template(&format!(
+            "{{bar:20}} {{percent:>3}}% {{pos}}/{{len}} {}s, {{msg}}, {{elapsed}}{eta}",
+            kind.noun()
+        ));
         if let Ok(style) = style {
             bar.set_style(style.with_key("eta", write_eta));
         }
@@ -99,54 +133,17 @@ impl Progress {
         let progress = Self { bar: bar.clone(), state: Arc::clone(&state) };
         let listener: Listener = Arc::new(move |event: &Event| {
             let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
-            show_event(event, &mut state, &bar, has_bar, output_options);
+            show_event(event, &mut state, &bar, (kind, has_bar), output_options);
         });
         (progress, listener)
     }
 
-    /// Returns a listener for a query. It prints a line for each pass that asks the model, on a
-    /// terminal only, so that it does not disturb the rows. It prints failures everywhere, and the
-    /// progress of a query that takes long.
+    /// Returns a listener for a query. On a terminal, it shows a bar while the model is asked, and
+    /// removes the bar before the rows. Otherwise it prints failures, and the progress of a query that
+    /// takes long.
     pub fn new_query_listener(output_options: OutputOptions) -> Listener {
-        let is_terminal = !output_options.quiet && std::io::stderr().is_terminal();
-        let failures = Mutex::new(PrintedFailures::default());
-        let progress = Mutex::new((0, 0, Instant::now()));
-        Arc::new(move |event: &Event| match event {
-            Event::Begin { expansion, cells } => {
-                progress.lock().unwrap_or_else(PoisonError::into_inner).1 += cells;
-                if is_terminal {
-                    let values = format_count(*cells, "value");
-                    match expansion.as_str() {
-                        // An ad-hoc question belongs to no expansion of the spec.
-                        "values" | "documents" => print_note!("asking for {values}"),
-                        _ => print_note!("asking for {values} of {expansion}"),
-                    }
-                }
-            }
-            Event::Stored { cells, usage } => {
-                let mut progress = progress.lock().unwrap_or_else(PoisonError::into_inner);
-                let (done, total, last_line_at) = &mut *progress;
-                *done += cells.total();
-                if !output_options.quiet && last_line_at.elapsed() >= LINE_INTERVAL {
-                    *last_line_at = Instant::now();
-                    print_note!("{done}/{total} values, {}", format_usage(usage));
-                }
-            }
-            Event::Failed(message)
-                if !output_options.quiet
-                    && failures
-                        .lock()
-                        .unwrap_or_else(PoisonError::into_inner)
-                        .record_if_new(message) =>
-            {
-                let advice = "select fewer rows, or lower `context_tokens` in [limits]";
-                print_note!("failed: {}", add_length_advice(message, advice));
-            }
-            Event::Warning(message) if !output_options.quiet => {
-                print_note!("note: {message}");
-            }
-            _ => {}
-        })
+        // With --json, stdout contains the rows, and stderr has the same lines as without it.
+        Self::with_kind(OutputOptions { json: false, ..output_options }, ProgressKind::Query).1
     }
 
     /// Ends the display; the bar stays visible.
@@ -174,7 +171,7 @@ fn show_event(
     event: &Event,
     state: &mut ProgressState,
     bar: &ProgressBar,
-    has_bar: bool,
+    (kind, has_bar): (ProgressKind, bool),
     output_options: OutputOptions,
 ) {
     let plain = !output_options.quiet && !output_options.json && !has_bar;
@@ -182,7 +179,12 @@ fn show_event(
         Event::Begin { expansion, cells } => {
             state.total += cells;
             bar.set_length(state.total);
-            if has_bar && bar.is_hidden() {
+            if has_bar && bar.is_finished() {
+                // A further pass of a query.
+                bar.reset();
+                bar.set_position(state.done);
+                bar.enable_steady_tick(TICK_INTERVAL);
+            } else if has_bar && bar.is_hidden() {
                 bar.set_draw_target(ProgressDrawTarget::stderr());
                 bar.reset_elapsed();
                 bar.set_message("waiting for the first answer");
@@ -190,7 +192,7 @@ fn show_event(
             }
             if output_options.json {
                 print_line!("{}", event.to_json());
-            } else if plain {
+            } else if plain && kind == ProgressKind::Fill {
                 print_note!("{expansion}: {} to ask", format_count(*cells, "cell"));
             }
         }
@@ -198,9 +200,10 @@ fn show_event(
             state.done += cells.total();
             let rate = state.done as f64 / state.began.elapsed().as_secs_f64().max(1e-3);
             bar.set_message(format!(
-                "{}, {} cells/s",
+                "{}, {} {}s/s",
                 format_usage(usage),
-                format_thousands(rate as u64)
+                format_thousands(rate as u64),
+                kind.noun()
             ));
             bar.set_position(state.done);
             if output_options.json {
@@ -212,7 +215,13 @@ fn show_event(
                 print_line!("{line}");
             } else if plain && state.last_line_at.elapsed() >= LINE_INTERVAL {
                 state.last_line_at = Instant::now();
-                print_note!("{}/{} cells, {}", state.done, state.total, format_usage(usage));
+                print_note!(
+                    "{}/{} {}s, {}",
+                    state.done,
+                    state.total,
+                    kind.noun(),
+                    format_usage(usage)
+                );
             }
         }
         Event::Submitted { batch, requests } => {
@@ -249,11 +258,12 @@ fn show_event(
             if output_options.json {
                 print_line!("{}", event.to_json());
             } else if !output_options.quiet && is_new {
-                let advice = "show it fewer columns, less `context` or less `evidence`";
-                let message = add_length_advice(message, advice);
+                let message = add_length_advice(message, kind.length_advice());
                 bar.suspend(|| print_note!("failed: {message}"));
             }
         }
+        // The rows of a query are printed after its last pass.
+        Event::PassEnded => bar.finish_and_clear(),
         Event::Warning(message) => {
             if output_options.json {
                 print_line!("{}", event.to_json());
@@ -295,5 +305,43 @@ pub fn format_duration(seconds: f64) -> String {
         s if s < 120.0 => format!("{s:.0} s"),
         s if s < 7200.0 => format!("{:.0} min", s / 60.0),
         s => format!("{:.1} h", s / 3600.0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cell::{State, Tally};
+
+    /// A query has one bar for all of its passes. It disappears when a pass ends.
+    #[test]
+    fn the_bar_of_a_query_ends_with_each_pass() {
+        let bar = ProgressBar::hidden();
+        let now = Instant::now();
+        let mut state = ProgressState {
+            began: now,
+            last_line_at: now,
+            total: 0,
+            done: 0,
+            failures: PrintedFailures::default(),
+            polled: HashMap::new(),
+        };
+        let options = OutputOptions { json: false, quiet: false, verbose: false };
+        let mut show = |event: Event| {
+            show_event(&event, &mut state, &bar, (ProgressKind::Query, true), options);
+            (bar.position(), bar.length(), bar.is_finished())
+        };
+        let begin = |cells| Event::Begin { expansion: "values".to_owned(), cells };
+        let stored = |count| {
+            let mut cells = Tally::default();
+            cells.add(State::Ok, count);
+            Event::Stored { cells, usage: Usage::default() }
+        };
+        assert_eq!(show(begin(8)), (0, Some(8), false));
+        assert_eq!(show(stored(3)), (3, Some(8), false));
+        assert!(show(Event::PassEnded).2);
+        assert_eq!(show(begin(4)), (3, Some(12), false));
+        assert_eq!(show(stored(9)), (12, Some(12), false));
+        assert!(show(Event::PassEnded).2);
     }
 }

@@ -59,6 +59,8 @@ pub enum Event {
         /// Number of requests that failed or have no answer.
         failed: u64,
     },
+    /// The requests of a query's pass have ended.
+    PassEnded,
     /// A warning for the user.
     Warning(String),
 }
@@ -89,6 +91,7 @@ impl Event {
                 "event": "collected", "batch": batch, "status": status, "answered": answered,
                 "failed": failed,
             }),
+            Self::PassEnded => json!({ "event": "pass" }),
             Self::Warning(message) => json!({ "event": "warning", "message": message }),
         }
     }

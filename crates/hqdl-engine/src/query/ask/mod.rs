@@ -141,7 +141,9 @@ impl<'a> QueryRun<'a> {
             }
         }
         demands.retain(|d| !targets[d.target()].has_embeddings());
-        self.send_requests(targets, &demands)?;
+        let sent = self.send_requests(targets, &demands);
+        (self.request.listener)(&Event::PassEnded);
+        sent?;
         let newly_found = self.run.answered_by_others.swap(0, Ordering::Relaxed);
         counts.asked += (demands.len() as u64).saturating_sub(newly_found);
         counts.reused += newly_found;
