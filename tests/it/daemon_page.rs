@@ -176,6 +176,22 @@ fn the_first_page_shows_what_each_model_cost() {
     let shown = page(&daemon, "/");
     assert!(shown.contains("<td>Which planet is it from?"), "{shown}");
     assert_eq!(shown.matches("<td>eye_color ").count(), 1);
+    assert!(!shown.contains("spent by queries"), "{shown}");
+}
+
+/// Money that no run spent is explained.
+#[test]
+fn the_first_page_shows_what_spent_money_without_a_run() {
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "csv");
+    let daemon = Daemon::start(&project, &["--no-spend"]);
+    daemon.wait_until_idle("waiting");
+    assert!(!page(&daemon, "/").contains("spent by queries"));
+    daemon.query_rows("SELECT {{LLMMap('Which planet is it from?', hero.name)}} FROM hero");
+    let shown = page(&daemon, "/");
+    let (_, note) = shown.split_once("<h2>Runs</h2>").unwrap();
+    assert!(note.contains("below were spent by queries and other commands"), "{note}");
+    assert!(note.contains("most of it for <q>Which planet is it from?</q>"), "{note}");
 }
 
 #[test]

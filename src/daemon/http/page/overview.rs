@@ -61,6 +61,7 @@ pub(super) async fn render_overview(
             }
             h2 { "Runs" }
             (render_runs_table(&latest))
+            @if status.runs.iter().all(|run| run.usage.cost_usd <= 0.0) { (spending.render_other_spending()) }
             (spending.to_section())
             p.quiet.small { "Since " time datetime=(status.began) { (shorten_time(&status.began)) } " UTC, cache " code { (status.cache) }
                 ", " a href="/v1/openapi.json" { "API" } ", " a href="/metrics" { "metrics" } }

@@ -8,7 +8,7 @@ use maud::{Markup, html};
 use super::super::HttpState;
 use super::super::query::run_blocking;
 use super::plot::{BOTTOM, LEFT, RIGHT, ValueScale, draw_chart, format_coordinate};
-use super::{ErrorPage, format_usd};
+use super::{ErrorPage, format_usd, truncate_text};
 use crate::daemon::spending::ColumnCost;
 use crate::daemon::status::{DaemonStatus, SpecStatus};
 use crate::facts::HourlySpending;
@@ -85,6 +85,18 @@ impl SpendingReport {
         let name = (column.name.clone(), key.join(", "));
         let cost = self.columns.iter().find(|cost| cost.column == name);
         cost.map_or((0.0, 0), |cost| (cost.usd, cost.cells))
+    }
+
+    /// Renders what spent the money, which no run of this daemon did.
+    pub(super) fn render_other_spending(&self) -> Markup {
+        let usd = self.total_usd();
+        html! { @if usd > 0.0 { p.quiet {
+            "The " (format_usd(usd)) " below were spent by queries and other commands"
+            @if let Some(most) = self.columns.first().map(SpendingShare::from_cost) {
+                ", most of it for " q { (truncate_text(&most.name, 200)) }
+            }
+            "."
+        } } }
     }
 
     /// Renders the chart and the tables.
