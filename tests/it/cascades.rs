@@ -740,7 +740,11 @@ fn the_page_reviews_the_least_certain_cells() {
     assert!(next.contains("Undo the last answer"), "{next}");
     // A form of another tab does not replace the override, and an old link does not remove it.
     let stale = daemon.submit_form(path, "column=country&skip=0&key=p000&value=Spain");
-    assert!(stale.expect_status(409).body.contains("now `France`"));
+    let stale = stale.expect_status(409).body;
+    assert!(stale.contains("now `France`"), "{stale}");
+    // The form of the next cell does not contain the value for the previous one.
+    assert!(stale.contains("<strong>p010</strong>"), "{stale}");
+    assert!(stale.contains("Another value<input name=\"value\" value=\"\""), "{stale}");
     let undo = format!("do=unset&column=country&skip=0{done}");
     for other in [undo.replace("France", "Spain"), undo.replace("reviewed", "checked")] {
         daemon.submit_form(path, &other).expect_status(409);
@@ -751,6 +755,8 @@ fn the_page_reviews_the_least_certain_cells() {
     assert!(!overrides().contains("p000"), "{}", overrides());
     daemon.submit_form(path, &undo).expect_status(409);
     let wrong = daemon.submit_form(path, "column=country&skip=0&key=p000&value=Mars");
-    assert!(wrong.expect_status(400).body.contains("Mars"));
+    let wrong = wrong.expect_status(400).body;
+    assert!(wrong.contains("name=\"value\" value=\"Mars\""), "{wrong}");
+    assert!(wrong.contains("class=\"problem\""), "{wrong}");
     daemon.get("/specs/x/doubts?table=nothing").expect_status(400);
 }

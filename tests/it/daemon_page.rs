@@ -436,6 +436,8 @@ fn an_audit_is_reviewed_cell_by_cell() {
     assert!(first.contains("0 of 2</strong> sampled cells"), "{first}");
     let wrong = daemon.submit_form(review, "at=0&value=Purple").expect_status(400).body;
     assert!(wrong.contains("not in the value list"), "{wrong}");
+    assert!(wrong.contains("name=\"value\" value=\"Purple\""), "{wrong}");
+    assert!(wrong.contains("value=\"0\""), "{wrong}");
     let set = daemon.submit_form(review, "at=0&value=Blue").expect_status(303);
     assert!(set.headers.contains("&at=1&done=0&before="), "{}", set.headers);
     // The last answer can be undone, and given again.

@@ -4,18 +4,19 @@
 use std::sync::Arc;
 
 use axum::extract::{Path, Query, Request, State};
-use axum::response::Response;
+use axum::response::{IntoResponse, Response};
 use maud::{Markup, html};
 use serde_json::Value as Json;
 
 use super::super::api::{OverrideChange, OverrideRequest};
 use super::super::query::run_blocking;
+use super::super::reply::HttpError;
 use super::judged_cell::{CellAddress, JudgedCell, read_judged_cell, render_rows, render_sources};
 use super::lineage::count_column_uses;
 use super::review::render_answer_forms;
 use super::{
     ErrorPage, HttpState, QueryPairs, ShownPage, format_value, percent_encode, read_form,
-    redirect_to, render_key_setting, render_page, spec_path, truncate_text,
+    redirect_to, render_failure, render_key_setting, render_page, spec_path, truncate_text,
 };
 use crate::audit::sheet::format_cell;
 use crate::database::{Database, current_timestamp};
@@ -73,13 +74,23 @@ pub(super) async fn show_doubts(
     Path(name): Path<String>,
     Query(asked): Query<QueryPairs>,
 ) -> ShownPage {
-    let (_, active_spec) = state.find_active_spec(Some(&name))?;
+    render_doubts(&state, &name, &asked, None).await
+}
+
+/// Renders the page. `rejected` is an override that was not stored, and the reason.
+async fn render_doubts(
+    state: &HttpState,
+    name: &str,
+    asked: &QueryPairs,
+    rejected: Option<(&OverrideRequest, &Failure)>,
+) -> ShownPage {
+    let (_, active_spec) = state.find_active_spec(Some(name))?;
     let (client_guard, _) = state.context.clients.begin_work();
     let permit = state.acquire_read_permit().await?;
     let facts = Arc::clone(&state.context.facts);
-    let queries = state.context.uses.find_queries(&name);
-    let (table, active) = (find_value(&asked, "table").to_owned(), Arc::clone(&active_spec));
-    let skip = find_value(&asked, "skip").parse().unwrap_or(0).min(MAX_SKIPPED);
+    let queries = state.context.uses.find_queries(name);
+    let (table, active) = (find_value(asked, "table").to_owned(), Arc::clone(&active_spec));
+    let skip = find_value(asked, "skip").parse().unwrap_or(0).min(MAX_SKIPPED);
     let next = run_blocking(permit, client_guard, move || {
         let find = || -> Result<NextCell, Failure> {
             let spec = &active.spec;
@@ -105,22 +116,24 @@ pub(super) async fn show_doubts(
                 column: expansion.columns[cell.column].name.clone(),
                 key: cell.key.clone(),
             };
-            Some((cell, read_judged_cell(&state, &name, address).await?))
+            Some((cell, read_judged_cell(state, name, address).await?))
         }
         None => None,
     };
-    let path = doubts_path(&name, &expansion.name);
-    let undo = render_undo_form(&format!("{path}&skip={skip}"), &asked);
+    let path = doubts_path(name, &expansion.name);
+    let undo = render_undo_form(&format!("{path}&skip={skip}"), asked);
     Ok(render_page(
         "Uncertain cells",
         &html! {
-            h1 { a href=(spec_path(&name)) { (name) } " / " (expansion.name) " / uncertain cells" }
+            h1 { a href=(spec_path(name)) { (name) } " / " (expansion.name) " / uncertain cells" }
             p { strong { (next.count) } " cells have a known confidence below 100 %. "
                 span.quiet { "The first one has the greatest doubt, times the use of its column in queries. Your answers become overrides, and are no audit." } }
+            @if let Some((_, failure)) = rejected { (render_failure(failure)) }
             div.review {
                 @match &judged {
                     Some((cell, judged)) => section.card {
-                        (render_cell(&path, skip, expansion, (cell, judged), next.uses))
+                        @let typed = rejected.filter(|(typed, _)| is_cell_of(typed, expansion, cell)).map_or("", |(typed, _)| &typed.value);
+                        (render_cell(&path, skip, expansion, (cell, judged, typed), next.uses))
                         (render_sources(judged))
                         p.pages {
                             @if skip > 0 { a.button href=(format!("{path}&skip={}", skip - 1)) data-key="b" { "Back" kbd { "b" } } }
@@ -137,12 +150,18 @@ pub(super) async fn show_doubts(
     ))
 }
 
-/// Renders a cell with buttons for its value.
+/// Returns true if a request is about this cell. Another person may have answered its cell in the
+/// meantime, so that the page shows the next one.
+fn is_cell_of(request: &OverrideRequest, expansion: &Expansion, cell: &DoubtfulCell) -> bool {
+    request.column == expansion.columns[cell.column].name && request.key == key_texts(cell)
+}
+
+/// Renders a cell with buttons for its value. The form contains the value `typed`.
 fn render_cell(
     path: &str,
     skip: usize,
     expansion: &Expansion,
-    (cell, judged): (&DoubtfulCell, &JudgedCell),
+    (cell, judged, typed): (&DoubtfulCell, &JudgedCell, &str),
     uses: u64,
 ) -> Markup {
     let column = &expansion.columns[cell.column];
@@ -165,7 +184,7 @@ fn render_cell(
             "Confidence " (format!("{:.0} %", 100.0 * cell.confidence))
             @match uses { 0 => "", 1 => ", 1 query uses the column", n => { ", " (n) " queries use the column" } }
         }
-        (render_answer_forms(path, &hidden, column, &answer, false))
+        (render_answer_forms(path, &hidden, column, (&answer, typed), false))
     }
 }
 
@@ -215,7 +234,14 @@ pub(super) async fn store_override(
         note: note.clone(),
         force: false,
     };
-    state.override_cell(word, change).await?;
+    let typed = word.clone();
+    if let Err(HttpError { status, failure }) = state.override_cell(word, change).await {
+        // The form keeps what the user has typed.
+        let address =
+            vec![("table".to_owned(), table.to_owned()), ("skip".to_owned(), skip.to_string())];
+        let page = render_doubts(&state, &name, &address, Some((&typed, &failure))).await?;
+        return Ok((status, page).into_response());
+    }
     let mut path = format!("{}&skip={skip}", doubts_path(&name, table));
     if is_set {
         path.push_str(&format!("&done={}", percent_encode(&column)));

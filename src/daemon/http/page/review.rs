@@ -15,8 +15,8 @@ use super::judged_cell::{CellAddress, JudgedCell, read_judged_cell, render_rows,
 use super::overview::{RejectedSample, render_overview};
 use super::spec_edit::CHECK_TIMEOUT;
 use super::{
-    ErrorPage, HttpState, ShownPage, percent_encode, read_form, redirect_to, render_key_setting,
-    render_page, spec_path, truncate_text,
+    ErrorPage, HttpState, ShownPage, percent_encode, read_form, redirect_to, render_failure,
+    render_key_setting, render_page, spec_path, truncate_text,
 };
 use crate::audit::sheet::{CANNOT_BE_KNOWN, format_cell, parse_truth};
 use crate::audit::{Audit, CellTruth, Draw, DrawRequest, generate_seed};
@@ -37,7 +37,7 @@ const CONFIDENCE: f64 = 0.95;
 const VALUE_KEYS: usize = 9;
 
 /// Fields of the page's address and of its form.
-#[derive(Default, Deserialize)]
+#[derive(Clone, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct ReviewRequest {
     /// The expansion; if empty, the first audited one.
@@ -75,12 +75,12 @@ impl ReviewRequest {
 }
 
 /// Renders the form with a shortcut key for each likely value of a cell, and the form for any other
-/// value. `hidden` contains the fields that identify the cell.
+/// value, which contains `typed`. `hidden` contains the fields that identify the cell.
 pub(super) fn render_answer_forms(
     path: &str,
     hidden: &Markup,
     column: &Column,
-    answer: &str,
+    (answer, typed): (&str, &str),
     can_be_unknown: bool,
 ) -> Markup {
     let values = column.values.as_ref().map_or(&[][..], |list| &list.values);
@@ -95,7 +95,7 @@ pub(super) fn render_answer_forms(
         }
         form.row method="post" action=(path) {
             (hidden)
-            label { "Another value" input name="value" list="values" autocomplete="off" data-key="v"; }
+            label { "Another value" input name="value" value=(typed) list="values" autocomplete="off" data-key="v"; }
             @if !values.is_empty() { datalist id="values" { @for value in values { option value=(value) {} } } }
             button { "Set" }
             @if column.many.is_some() { span.quiet.small { code { "|" } " between values, " code { "none" } " for no value" } }
@@ -182,8 +182,15 @@ impl<'s> Review<'s> {
         }
     }
 
-    /// Renders the page of a cell; `judged` is `None` if the audit is complete.
-    fn to_page(&self, spec: &str, asked: &ReviewRequest, judged: Option<&JudgedCell>) -> Markup {
+    /// Renders the page of a cell; `judged` is `None` if the audit is complete. `rejected` is the
+    /// reason why the value of `asked` was not stored.
+    fn to_page(
+        &self,
+        spec: &str,
+        asked: &ReviewRequest,
+        judged: Option<&JudgedCell>,
+        rejected: Option<&Failure>,
+    ) -> Markup {
         let filled = self.cells.iter().filter(|cell| self.is_filled(cell)).count();
         let path = asked.page_path(spec, &self.expansion.name);
         html! {
@@ -191,9 +198,10 @@ impl<'s> Review<'s> {
             p { strong { (filled) " of " (self.cells.len()) } " sampled cells have been reviewed. "
                 span.quiet { "You may stop at any time: the rows reviewed so far count." } }
             progress.whole aria-label="Reviewed cells" max=(self.cells.len().max(1)) value=(filled) {}
+            @if let Some(failure) = rejected { (render_failure(failure)) }
             div.beside.review {
                 @match self.find_shown_position(asked) {
-                    Some(at) => (self.render_cell_section(&path, at, judged)),
+                    Some(at) => (self.render_cell_section(&path, (at, &asked.value), judged)),
                     None => section.card {
                         h2 { "The audit is complete" }
                         p { code { "hqdl audit " (spec) ".toml --report" } " prints the accuracy of each column; "
@@ -219,8 +227,13 @@ impl<'s> Review<'s> {
         }
     }
 
-    /// Renders a cell with buttons for its truth.
-    fn render_cell_section(&self, path: &str, at: usize, judged: Option<&JudgedCell>) -> Markup {
+    /// Renders a cell with buttons for its truth. The form contains the value `typed`.
+    fn render_cell_section(
+        &self,
+        path: &str,
+        (at, typed): (usize, &str),
+        judged: Option<&JudgedCell>,
+    ) -> Markup {
         let cell = self.cells[at];
         let row = &self.audit.draw.frame[cell.row];
         let column = &self.expansion.columns[cell.column];
@@ -241,7 +254,7 @@ impl<'s> Review<'s> {
                 p.answer { @if answer.is_empty() { span.quiet { (row.states[cell.audited]) } } @else { (truncate_text(&answer, 400)) } }
                 @if let Some(said) = &said { p.note { "Reviewed already: " strong { (said) } ". A new answer replaces it." } }
                 @if let Some(note) = truth.map(|t| t.note.as_str()).filter(|note| !note.is_empty()) { p.quiet.small { (note) } }
-                (render_answer_forms(path, &html! { input type="hidden" name="at" value=(at); }, column, &answer, true))
+                (render_answer_forms(path, &html! { input type="hidden" name="at" value=(at); }, column, (&answer, typed), true))
                 @if let Some(judged) = judged { (render_sources(judged)) }
                 p.pages {
                     @if at > 0 { a.button href=(go(at - 1)) data-key="b" { "Back" kbd { "b" } } }
@@ -277,9 +290,20 @@ pub(super) async fn show_review(
     Path(name): Path<String>,
     Query(asked): Query<ReviewRequest>,
 ) -> ShownPage {
-    let (spec, mut asked) = (name.clone(), asked);
+    let asked = ReviewRequest { value: String::new(), ..asked };
+    render_review(&state, &name, asked, None).await
+}
+
+/// Renders the review page. `rejected` is the reason why the value of `asked` was not stored.
+async fn render_review(
+    state: &HttpState,
+    name: &str,
+    mut asked: ReviewRequest,
+    rejected: Option<Failure>,
+) -> ShownPage {
+    let spec = name.to_owned();
     let (table, at) = (asked.table.clone(), asked.at);
-    let found = run_with_spec(&state, &name, move |active| {
+    let found = run_with_spec(state, name, move |active| {
         let review = Review::read(&active.spec, &table)?;
         let asked = ReviewRequest { table, at, ..ReviewRequest::default() };
         Ok(review.find_shown_position(&asked).map(|at| (at, review.build_cell_address(at))))
@@ -288,13 +312,13 @@ pub(super) async fn show_review(
         Some((at, address)) => {
             // Another person may fill the cell in the meantime: the page is still about this cell.
             asked.at = Some(at);
-            Some(read_judged_cell(&state, &name, address).await?)
+            Some(read_judged_cell(state, name, address).await?)
         }
         None => None,
     };
-    let shown = run_with_spec(&state, &name, move |active| {
+    let shown = run_with_spec(state, name, move |active| {
         let review = Review::read(&active.spec, &asked.table)?;
-        Ok(review.to_page(&spec, &asked, judged.as_ref()))
+        Ok(review.to_page(&spec, &asked, judged.as_ref(), rejected.as_ref()))
     });
     Ok(render_page("Review", &shown.await?))
 }
@@ -310,10 +334,19 @@ pub(super) async fn store_truth(
     let form: ReviewRequest = read_form(request).await?;
     let lock = state.edits.lock().await;
     let path = asked.page_path(&name, &asked.table);
+    // A rejected form keeps what the user has typed.
+    let typed =
+        ReviewRequest { at: form.at, value: form.value.clone(), done: None, ..asked.clone() };
     let stored =
-        run_with_spec(&state, &name, move |active| store_review(active, &asked, &form)).await?;
+        run_with_spec(&state, &name, move |active| store_review(active, &asked, &form)).await;
     drop(lock);
-    let StoredReview { next, done, before } = stored;
+    let StoredReview { next, done, before } = match stored {
+        Ok(stored) => stored,
+        Err(HttpError { status, failure }) => {
+            let page = render_review(&state, &name, typed, Some(failure)).await?;
+            return Ok((status, page).into_response());
+        }
+    };
     let at = next.map_or_else(String::new, |at| format!("&at={at}"));
     let undo = done.map(|done| format!("&done={done}&before={}", percent_encode(&before)));
     Ok(redirect_to(&[path, at, undo.unwrap_or_default()].concat()))
@@ -355,7 +388,7 @@ fn store_review(
     let before = review.audit.sheet.truth(cell.row, cell.column).map(format_truth);
     let column = &review.expansion.columns[cell.column];
     let value = parse_truth(&Checker::new(column), &column.name, &form.value)
-        .map_err(|message| Failure::wrong_input(message, "go back and choose another value"))?;
+        .map_err(|message| Failure::wrong_input(message, "choose another value"))?;
     let truth =
         CellTruth { value, source: asked.source(), note: crate::database::current_timestamp() };
     review.audit.record_truth(&active.spec, review.expansion, (cell.row, cell.column), truth)?;

@@ -48,7 +48,7 @@ pub(super) async fn show_spec(
     Ok(render_spec(&state, &spec, price.as_ref(), None))
 }
 
-/// A budget that the user has typed, and why it was rejected.
+/// A budget that the user has typed, and why the run was rejected.
 struct RejectedBudget<'r> {
     text: &'r str,
     failure: &'r Failure,
@@ -251,32 +251,35 @@ pub(super) async fn approve_run(
     request: Request,
 ) -> Result<Response, ErrorPage> {
     let approval: ApprovalForm = read_form(request).await?;
-    let budget = match approval.budget.trim() {
-        "" => None,
-        text => match text.parse::<f64>().ok().filter(|b| b.is_finite() && *b >= 0.0) {
-            Some(budget) => Some(budget),
-            None => {
-                let spec = find_spec(&state, &name)?;
-                let message = format!("`{text}` is not a valid budget");
-                let HttpError { status, failure } =
-                    HttpError::bad_request(message, "enter an amount in USD, such as 0.50");
-                let rejected = RejectedBudget { text, failure: &failure };
-                return Ok(
-                    (status, render_spec(&state, &spec, None, Some(&rejected))).into_response()
-                );
-            }
-        },
+    let spec = find_spec(&state, &name)?;
+    let text = approval.budget.trim();
+    let started = match parse_budget(text) {
+        Ok(budget) => {
+            let selection = Selection { limit: approval.limit, ..Selection::default() };
+            state.request_run(&name, selection, budget, None).await.map(|_| ())
+        }
+        Err(error) => Err(error),
     };
-    find_spec(&state, &name)?;
-    state
-        .request_run(
-            &name,
-            Selection { limit: approval.limit, ..Selection::default() },
-            budget,
-            None,
-        )
-        .await?;
-    Ok(redirect_to(&spec_path(&name)))
+    match started {
+        Ok(()) => Ok(redirect_to(&spec_path(&name))),
+        Err(HttpError { status, failure }) => {
+            // The form keeps what the user has typed.
+            let rejected = RejectedBudget { text, failure: &failure };
+            Ok((status, render_spec(&state, &spec, None, Some(&rejected))).into_response())
+        }
+    }
+}
+
+/// Parses a budget in USD; `None` if the text is empty.
+fn parse_budget(text: &str) -> Result<Option<f64>, HttpError> {
+    if text.is_empty() {
+        return Ok(None);
+    }
+    let budget = text.parse::<f64>().ok().filter(|budget| budget.is_finite() && *budget >= 0.0);
+    budget.map(Some).ok_or_else(|| {
+        let message = format!("`{text}` is not a valid budget");
+        HttpError::bad_request(message, "enter an amount in USD, such as 0.50")
+    })
 }
 
 /// Plans a spec's missing cells. Sends no request.
