@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde_json::{Value as Json, json};
 
 use crate::increments::Changing;
+use crate::page_tables::find_link;
 use hqdl_testkit::daemon::{Daemon, wait_until};
 use hqdl_testkit::endpoint::{Endpoint, Fault, Frequency};
 use hqdl_testkit::postgres::{self, HeldLock, Server, sql_at};
@@ -29,6 +30,17 @@ fn project(endpoint: &Endpoint) -> (Project, String) {
     let url = postgres::create_database();
     sql_at(&url, &heroes());
     (Project::new(endpoint, "", &over(&url, &heroes_spec())), url)
+}
+
+/// Decodes the percent-encoding of a link.
+fn percent_decode(text: &str) -> String {
+    let mut parts = text.split('%');
+    let mut bytes = parts.next().unwrap_or_default().as_bytes().to_vec();
+    for part in parts {
+        bytes.push(u8::from_str_radix(&part[..2], 16).unwrap());
+        bytes.extend(part[2..].as_bytes());
+    }
+    String::from_utf8(bytes).unwrap()
 }
 
 /// Returns the first value of a query.
@@ -681,6 +693,30 @@ fn a_daemon_fills_new_rows_on_a_server() {
     assert!(why.body.contains("The motto of New"), "{}", why.body);
     let page = daemon.get("/specs/x/tables/llm").expect_status(200);
     assert!(page.body.contains("The motto of New"), "{}", page.body);
+    // The query of a view has its rows, in the server's SQL.
+    for view in [
+        "sort=-born",
+        "f=eye_color%7Cis%7CGreen&sort=born",
+        "f=powers%7Cis%7CSpeed&q=E",
+        "f=powers%7Cnot%7CSpeed&f=born%7Cmin%7C1920",
+        "f=born%7Cis%7Cx",
+        "f=full_name%7Cnull%7C",
+        "state=ok&f=motto%7Cstate%7Cok",
+        "state=error",
+    ] {
+        let page = daemon.get(&format!("/specs/x/tables/llm?{view}")).expect_status(200).body;
+        let link = find_link(&page, "Query and chart");
+        let form = format!("{}&do=explain", link.trim_start_matches("/query?"));
+        daemon.submit_form("/query", &form).expect_status(200);
+        let sql = percent_decode(link.split_once("&sql=").unwrap().1);
+        let exported = format!("/specs/x/tables/llm/export?{view}&format=json");
+        let shown = daemon.get(&exported).expect_status(200).json();
+        let asked = daemon.post("/v1/query", &json!({ "sql": sql })).expect_status(200);
+        let names = |rows: Vec<String>| rows.into_iter().collect::<std::collections::BTreeSet<_>>();
+        let shown = shown.as_array().unwrap().iter().map(|row| row["name"].to_string());
+        let asked = asked.json_lines().into_iter().filter_map(|row| Some(row.get(0)?.to_string()));
+        assert_eq!(names(asked.collect()), names(shown.collect()), "{view}: {sql}");
+    }
     let query =
         daemon.post("/v1/query", &json!({ "sql": "SELECT count(*) FROM llm" })).expect_status(200);
     assert!(query.body.contains("[11]"), "{}", query.body);

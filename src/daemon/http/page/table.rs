@@ -23,7 +23,7 @@ use super::row_source::{
     ColumnPlace, Cursor, MAX_VALUE_CHARS, RowSource, ViewColumn, find_cell_key, find_database_table,
 };
 use super::view::{CONDITIONS, TableView, reference_path, row_path, table_path};
-use super::view_query::write_view_query;
+use super::view_query::{ViewDialect, write_view_query};
 use super::{
     ErrorPage, HttpState, QueryPairs, ShownPage, find_spec, is_word, needs_wide_column,
     percent_encode, render_page, spec_path, text_direction, truncate_text,
@@ -126,7 +126,10 @@ pub(super) async fn show_table(
     let (client_guard, interrupt) = state.context.clients.begin_work();
     let permit = state.acquire_read_permit().await?;
     let (of, wanted) = (table.clone(), view.clone());
-    let is_on_server = is_server(active_spec.spec.target());
+    let dialect = match is_server(active_spec.spec.target()) {
+        true => ViewDialect::Postgres,
+        false => ViewDialect::Sqlite,
+    };
     let active = Arc::clone(&active_spec);
     let read = move || {
         let spec = &active_spec.spec;
@@ -146,9 +149,8 @@ pub(super) async fn show_table(
                     h1 { a href=(spec_path(&name)) { (name) } " / " a href=(format!("{}/tables", spec_path(&name))) { "tables" } " / " (table) }
                     @if shown.published { span.quiet { (describe_size(&page)) } }
                 }
-                // The conditions of a view are SQLite's SQL.
-                @if shown.published && !(view.is_filtered() && is_on_server) {
-                    a.button href=(query_path(&name, &table, &view, shown)) { "Query and chart" }
+                @if shown.published {
+                    a.button href=(query_path(&name, &table, (&view, dialect), shown)) { "Query and chart" }
                 }
             }
             (render_filter_form(&path, &view, shown))
@@ -197,8 +199,13 @@ fn render_progress_note(spec: &SpecStatus, shown: &ShownTable) -> Markup {
 }
 
 /// Returns the path of the query page with a query for the rows of a view.
-fn query_path(spec: &str, table: &str, view: &TableView, shown: &ShownTable) -> String {
-    let sql = write_view_query(view, table, &shown.source, &shown.columns);
+fn query_path(
+    spec: &str,
+    table: &str,
+    (view, dialect): (&TableView, ViewDialect),
+    shown: &ShownTable,
+) -> String {
+    let sql = write_view_query(view, table, (&shown.source, &shown.columns), dialect);
     format!("/query?spec={}&sql={}", percent_encode(spec), percent_encode(&sql))
 }
 

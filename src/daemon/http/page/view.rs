@@ -183,6 +183,9 @@ impl TableView {
                     }
                     sql.push(")", []);
                 }
+                if !self.selects_unfilled_rows() {
+                    sql.push(" AND FALSE", []);
+                }
                 sql
             }
         };
@@ -194,6 +197,12 @@ impl TableView {
             sql.push_all(&filter.condition_sql(column), parameter);
         }
         sql
+    }
+
+    /// Returns true if the state selects the rows of a table that hqdl does not fill. Their cells count
+    /// as `ok`.
+    pub(super) fn selects_unfilled_rows(&self) -> bool {
+        ["", "ok"].contains(&self.state.as_str())
     }
 
     /// Returns the FROM and WHERE clauses for the search and the state in an expansion's records.
@@ -751,6 +760,8 @@ mod tests {
             ("plain", &[("q", "B")], "[2] [3]"),
             ("plain", &[("q", "' OR 1 --"), ("state", "ok")], ""),
             ("pair", &[("f", "n|is|three")], "[1,\"x\"]"),
+            ("plain", &[("q", "B"), ("state", "ok")], "[2] [3]"),
+            ("plain", &[("q", "B"), ("state", "error")], ""),
             ("pair", &[("f", "n|max|3"), ("f", "gone|is|x")], "[0,\"z\"] [1,\"y\"]"),
         ] {
             let (source, columns) = find_database_table(&connection, table).unwrap().unwrap();

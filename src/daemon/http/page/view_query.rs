@@ -9,22 +9,34 @@ use crate::value::Value;
 /// Maximum number of rows of the query.
 const MAX_ROWS: usize = 1000;
 
+/// SQL dialect of a view's query.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum ViewDialect {
+    Sqlite,
+    /// For tables that hqdl publishes on a server.
+    Postgres,
+}
+
 /// Returns a query with the search, the filters and the order of a view.
 pub(super) fn write_view_query(
     view: &TableView,
     table: &str,
-    source: &RowSource,
-    columns: &[ViewColumn],
+    (source, columns): (&RowSource, &[ViewColumn]),
+    dialect: ViewDialect,
 ) -> String {
-    let writer = QueryWriter { table, source, columns };
+    let writer = QueryWriter { table, source, columns, dialect };
     let filters = view.list_filters(columns).map(|(f, c)| writer.write_filter(f, c));
     let mut conditions: Vec<String> = filters.collect();
     if !view.search.is_empty() {
         let found = columns.iter().map(|c| writer.write_contains(c, &view.search));
         conditions.push(format!("({})", found.collect::<Vec<_>>().join(" OR ")));
     }
-    if source.expansion().is_some() && !view.state.is_empty() {
-        conditions.push(writer.write_state(None, &view.state));
+    match source.expansion() {
+        Some(_) if !view.state.is_empty() => {
+            conditions.push(writer.write_state(None, &view.state));
+        }
+        None if !view.selects_unfilled_rows() => conditions.push("FALSE".to_owned()),
+        _ => {}
     }
     let mut sql = format!("SELECT * FROM {}", quote_name(table));
     if !conditions.is_empty() {
@@ -43,13 +55,14 @@ struct QueryWriter<'q> {
     table: &'q str,
     source: &'q RowSource,
     columns: &'q [ViewColumn],
+    dialect: ViewDialect,
 }
 
 impl QueryWriter<'_> {
     fn write_filter(&self, filter: &ViewFilter, column: &ViewColumn) -> String {
         let name = write_name(column);
-        let literal = write_literal(&filter.value, column);
-        let equals = write_equals(&filter.value, column);
+        let literal = self.write_literal(&filter.value, column);
+        let equals = self.write_equals(&filter.value, column);
         match filter.condition {
             "null" if self.find_list(column).is_some() => {
                 format!("NOT {}", self.write_condition(column, "TRUE"))
@@ -63,8 +76,14 @@ impl QueryWriter<'_> {
             }
             "not" => format!("({equals}) IS NOT TRUE"),
             "has" => self.write_contains(column, &filter.value),
-            "min" => self.write_condition(column, &format!("{name} >= {literal}")),
-            "max" => self.write_condition(column, &format!("{name} <= {literal}")),
+            // A server rejects a text that is compared with a number.
+            "min" | "max" if literal.is_none() => "FALSE".to_owned(),
+            "min" => {
+                self.write_condition(column, &format!("{name} >= {}", literal.unwrap_or_default()))
+            }
+            "max" => {
+                self.write_condition(column, &format!("{name} <= {}", literal.unwrap_or_default()))
+            }
             _ if column.is_filled() => self.write_state(Some(column), &filter.value),
             _ => if filter.value == "ok" { "TRUE" } else { "FALSE" }.to_owned(),
         }
@@ -74,7 +93,11 @@ impl QueryWriter<'_> {
         let pattern = build_like_pattern(text);
         let escape = if pattern.contains('\\') { " ESCAPE '\\'" } else { "" };
         let name = write_name(column);
-        self.write_condition(column, &format!("{name} LIKE {}{escape}", quote_text(&pattern)))
+        let contains = match self.dialect {
+            ViewDialect::Sqlite => format!("{name} LIKE"),
+            ViewDialect::Postgres => format!("CAST({name} AS TEXT) ILIKE"),
+        };
+        self.write_condition(column, &format!("{contains} {}{escape}", quote_text(&pattern)))
     }
 
     /// Returns the table with the items of a list, unless it is the shown table.
@@ -87,9 +110,13 @@ impl QueryWriter<'_> {
     fn write_condition(&self, column: &ViewColumn, condition: &str) -> String {
         let Some(list) = self.find_list(column) else { return condition.to_owned() };
         let (list, table) = (quote_name(list), quote_name(self.table));
+        let is = match self.dialect {
+            ViewDialect::Sqlite => "IS",
+            ViewDialect::Postgres => "IS NOT DISTINCT FROM",
+        };
         let keys = self.key_columns().map(|key| {
             let key = quote_name(&key.name);
-            format!("{list}.{key} IS {table}.{key} AND ")
+            format!("{list}.{key} {is} {table}.{key} AND ")
         });
         format!("EXISTS (SELECT 1 FROM {list} WHERE {}{condition})", keys.collect::<String>())
     }
@@ -101,15 +128,75 @@ impl QueryWriter<'_> {
         let keys = self.key_columns().map(|key| format!("{table}.{}", quote_name(&key.name)));
         let column = column
             .map_or_else(String::new, |c| format!(" AND c.\"column\" = {}", quote_text(&c.name)));
+        let keys = keys.collect::<Vec<_>>().join(", ");
+        let is_key = match self.dialect {
+            ViewDialect::Sqlite => format!("c.key = json_array({keys})"),
+            ViewDialect::Postgres => format!("CAST(c.key AS jsonb) = jsonb_build_array({keys})"),
+        };
         format!(
-            "EXISTS (SELECT 1 FROM hqdl_cell AS c WHERE c.expansion = {expansion} AND c.key = json_array({}){column} AND c.state = {})",
-            keys.collect::<Vec<_>>().join(", "),
+            "EXISTS (SELECT 1 FROM hqdl_cell AS c WHERE c.expansion = {expansion} AND {is_key}{column} AND c.state = {})",
             quote_text(state)
         )
     }
 
     fn key_columns(&self) -> impl Iterator<Item = &ViewColumn> {
         self.columns.iter().filter(|c| c.key_part().is_some())
+    }
+
+    /// Returns the condition that a column shows a value. Texts and whole numbers are compared as
+    /// such, and any other value by the text that the page shows.
+    fn write_equals(&self, value: &str, column: &ViewColumn) -> String {
+        let name = write_name(column);
+        let is_whole = value.parse::<i64>().is_ok_and(|n| n.to_string() == value);
+        match (column.place, column.kind) {
+            (ColumnPlace::Cell, Some(Type::Real)) if self.dialect == ViewDialect::Sqlite => {
+                match value.parse::<f64>() {
+                    Ok(number) => {
+                        let text = Value::Real(number).to_text().unwrap_or_default().into_owned();
+                        format!("CAST({name} AS TEXT) = {}", quote_text(&text))
+                    }
+                    Err(_) => "FALSE".to_owned(),
+                }
+            }
+            (ColumnPlace::Table { .. }, Some(Type::Integer)) if is_whole => {
+                format!("{name} = {value}")
+            }
+            (ColumnPlace::Table { .. }, Some(Type::Text)) if !value.starts_with("X'") => {
+                format!("{name} = {}", quote_text(value))
+            }
+            (ColumnPlace::Table { .. }, _) => {
+                format!("{} = {}", column.text_sql(), quote_text(value))
+            }
+            // The published key can be a number.
+            (ColumnPlace::KeyPart(_), _) => format!("CAST({name} AS TEXT) = {}", quote_text(value)),
+            _ => match self.write_literal(value, column) {
+                Some(literal) => format!("{name} = {literal}"),
+                None => "FALSE".to_owned(),
+            },
+        }
+    }
+
+    /// Returns a value as SQL writes it: a number, unless the column is declared as text. On a server,
+    /// every value is a text, which the server converts to the column's type; returns `None` if it
+    /// cannot.
+    fn write_literal(&self, value: &str, column: &ViewColumn) -> Option<String> {
+        let is_number = value.parse::<f64>().is_ok_and(f64::is_finite)
+            && value.bytes().all(|b| b.is_ascii_digit() || b"+-.eE".contains(&b));
+        if self.dialect == ViewDialect::Postgres {
+            let is_valid = match column.kind {
+                Some(Type::Integer) => value.parse::<i64>().is_ok(),
+                Some(Type::Real) => is_number,
+                Some(Type::Boolean) => ["0", "1"].contains(&value),
+                _ => true,
+            };
+            return is_valid.then(|| quote_text(value));
+        }
+        let is_untyped = column.kind.is_none() && !matches!(column.place, ColumnPlace::KeyPart(_));
+        if is_number && (column.is_number() || is_untyped) {
+            Some(value.to_owned())
+        } else {
+            Some(quote_text(value))
+        }
     }
 }
 
@@ -118,48 +205,12 @@ fn write_name(column: &ViewColumn) -> String {
     quote_name(column.list.as_ref().map_or(&column.name, |list| &list.column))
 }
 
-/// Returns the condition that a column shows a value. Texts and whole numbers are compared as such,
-/// and any other value by the text that the page shows.
-fn write_equals(value: &str, column: &ViewColumn) -> String {
-    let name = write_name(column);
-    let is_whole = value.parse::<i64>().is_ok_and(|n| n.to_string() == value);
-    match (column.place, column.kind) {
-        (ColumnPlace::Cell, Some(Type::Real)) => match value.parse::<f64>() {
-            Ok(number) => {
-                let text = Value::Real(number).to_text().unwrap_or_default().into_owned();
-                format!("CAST({name} AS TEXT) = {}", quote_text(&text))
-            }
-            Err(_) => "FALSE".to_owned(),
-        },
-        (ColumnPlace::Table { .. }, Some(Type::Integer)) if is_whole => format!("{name} = {value}"),
-        (ColumnPlace::Table { .. }, Some(Type::Text)) if !value.starts_with("X'") => {
-            format!("{name} = {}", quote_text(value))
-        }
-        (ColumnPlace::Table { .. }, _) => format!("{} = {}", column.text_sql(), quote_text(value)),
-        // The published key can be a number.
-        (ColumnPlace::KeyPart(_), _) => format!("CAST({name} AS TEXT) = {}", quote_text(value)),
-        _ => format!("{name} = {}", write_literal(value, column)),
-    }
-}
-
-/// Returns a value as SQL writes it: a number, unless the column is declared as text.
-fn write_literal(value: &str, column: &ViewColumn) -> String {
-    let is_number = value.parse::<f64>().is_ok_and(f64::is_finite)
-        && value.bytes().all(|b| b.is_ascii_digit() || b"+-.eE".contains(&b));
-    let is_untyped = column.kind.is_none() && !matches!(column.place, ColumnPlace::KeyPart(_));
-    if is_number && (column.is_number() || is_untyped) {
-        value.to_owned()
-    } else {
-        quote_text(value)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use rusqlite::{Connection, params_from_iter};
 
     use super::super::row_source::find_database_table;
-    use super::{TableView, write_view_query};
+    use super::{TableView, ViewDialect, write_view_query};
 
     /// The query of a view has the rows of the view.
     #[test]
@@ -191,10 +242,17 @@ mod tests {
             (&[("q", "%")], "2 3"),
             (&[("f", "name|has|o'h")], "1"),
             (&[("f", "x|state|error")], ""),
+            (&[("state", "error")], ""),
+            (&[("state", "ok"), ("f", "name|any|")], "1 2 4 5"),
         ] {
             let pairs: Vec<(String, String)> =
                 pairs.iter().map(|(n, v)| ((*n).to_owned(), (*v).to_owned())).collect();
-            let sql = write_view_query(&TableView::parse(&pairs), "t", &source, &columns);
+            let sql = write_view_query(
+                &TableView::parse(&pairs),
+                "t",
+                (&source, &columns),
+                ViewDialect::Sqlite,
+            );
             let mut statement = connection.prepare(&sql).unwrap();
             let found = statement.query_map([], |row| row.get::<_, i64>(0)).unwrap();
             let found: Vec<String> = found.map(|id| id.unwrap().to_string()).collect();
