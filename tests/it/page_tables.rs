@@ -1,8 +1,6 @@
 //! Tests of the daemon's data page over the database's own tables and views, and of its links to the
 //! query page.
 
-use std::time::{Duration, Instant};
-
 use hqdl_testkit::daemon::Daemon;
 use hqdl_testkit::project::{Project, heroes_project, truthful_endpoint};
 use serde_json::{Value as Json, json};
@@ -167,11 +165,9 @@ fn costly_tables_have_pages() {
     let daemon = Daemon::start(&project, &["--no-spend"]);
     daemon.wait_until_idle("waiting");
     for view in ["", "?facet=words&facet=bytes", "?sort=-words", "?f=bytes%7Cany%7C&facet=words"] {
-        let began = Instant::now();
         let page = read_page(&daemon, &format!("/specs/x/tables/big{view}"));
         assert_eq!(page.matches(">start ").count(), 50, "{view}");
         assert!(page.len() < 200_000, "{view}: {} bytes", page.len());
-        assert!(began.elapsed() < Duration::from_secs(10), "{view}: {:?}", began.elapsed());
         assert_eq!(
             page.contains("too many distinct values"),
             view.ends_with("facet=words"),
@@ -181,10 +177,9 @@ fn costly_tables_have_pages() {
     let row = daemon.get("/specs/x/tables/big/export?f=id%7Cis%7C7&format=csv").expect_status(200);
     assert!(row.body.len() > 6_000_000, "{} bytes", row.body.len());
     for view in ["", "?f=n%7Cmin%7C7", "?facet=n"] {
-        let began = Instant::now();
+        // The page ends, although the view does not.
         let page = read_page(&daemon, &format!("/specs/x/tables/endless{view}"));
         assert!(page.contains("rows not counted") && page.contains(">56<") == view.contains("min"));
-        assert!(began.elapsed() < Duration::from_secs(8), "{view}: {:?}", began.elapsed());
     }
     let list = read_page(&daemon, "/specs/x/tables");
     let ghost = list.split(">ghost<").nth(1).unwrap().split("</tr>").next().unwrap();

@@ -557,6 +557,7 @@ fn text(value: &str) -> SqlValue {
 
 #[cfg(test)]
 mod tests {
+    use rusqlite::types::ValueRef;
     use rusqlite::{Connection, params_from_iter};
 
     use super::super::record_cell::register_cell_functions;
@@ -759,14 +760,47 @@ mod tests {
             ("plain", &[("f", "note|has|a_")], "[3]"),
             ("plain", &[("q", "B")], "[2] [3]"),
             ("plain", &[("q", "' OR 1 --"), ("state", "ok")], ""),
-            ("pair", &[("f", "n|is|three")], "[1,\"x\"]"),
             ("plain", &[("q", "B"), ("state", "ok")], "[2] [3]"),
             ("plain", &[("q", "B"), ("state", "error")], ""),
+            ("pair", &[("f", "n|is|three")], "[1,\"x\"]"),
             ("pair", &[("f", "n|max|3"), ("f", "gone|is|x")], "[0,\"z\"] [1,\"y\"]"),
         ] {
             let (source, columns) = find_database_table(&connection, table).unwrap().unwrap();
             let found = read_page_keys(&connection, (&source, &columns), pairs, 9);
             assert_eq!(found.join(" "), keys, "{table} {pairs:?}");
+        }
+    }
+
+    /// The rows of a page contain the beginnings of long values only.
+    #[test]
+    fn a_page_reads_the_beginnings_of_long_values() {
+        let connection = Connection::open_in_memory().unwrap();
+        connection
+            .execute_batch(
+                "CREATE TABLE big (id INTEGER PRIMARY KEY, words TEXT, bytes BLOB);
+                 WITH RECURSIVE i (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM i WHERE n < 60)
+                   INSERT INTO big SELECT n, n || hex(zeroblob(50000)), zeroblob(100000) FROM i",
+            )
+            .unwrap();
+        let (source, columns) = find_database_table(&connection, "big").unwrap().unwrap();
+        for pair in [("facet", "words"), ("sort", "-words"), ("f", "bytes|any|")] {
+            let view = TableView::parse(&[(pair.0.to_owned(), pair.1.to_owned())]);
+            let sql = view.page_sql(&source, &columns, 50);
+            let mut statement = connection.prepare(&sql.sql).unwrap();
+            let width = statement.column_count();
+            let mut rows = statement.query(params_from_iter(sql.params)).unwrap();
+            let (mut count, mut bytes) = (0, 0);
+            while let Some(row) = rows.next().unwrap() {
+                count += 1;
+                for at in 0..width {
+                    bytes += match row.get_ref(at).unwrap() {
+                        ValueRef::Text(value) | ValueRef::Blob(value) => value.len(),
+                        _ => 8,
+                    };
+                }
+            }
+            assert_eq!(count, 51, "{pair:?}");
+            assert!(bytes < 51 * 1000, "{pair:?}: {bytes} bytes");
         }
     }
 
