@@ -171,13 +171,14 @@ fn print_plan(plan: &Plan, spec: &Spec, batch: bool) {
         format_thousands(plan.input_tokens()),
         format_thousands(output.likely.round() as u64)
     );
+    let without_repeats = describe_repeats(plan);
     if plan.has_price {
         anstream::println!(
             "cost      {} likely, {} to {}{}{}",
             format_cost(plan.cost_usd.likely),
             format_cost(plan.cost_usd.low),
             format_usd_bound(plan.cost_usd.max),
-            if plan.request_count() > 0 { format!(" {WITHOUT_REPEATS}") } else { String::new() },
+            if plan.request_count() > 0 { format!(" {without_repeats}") } else { String::new() },
             progress::parenthesize_notes(&plan.price_notes)
         );
     } else {
@@ -186,11 +187,36 @@ fn print_plan(plan: &Plan, spec: &Spec, batch: bool) {
         anstream::println!("cost      unknown: set `price` in {table}{notes}");
     }
     if plan.budget_left != BudgetLeft::default() {
-        let enough = || format!("enough, even for the maximum {WITHOUT_REPEATS}");
+        let enough = || format!("enough, even for the maximum {without_repeats}");
         anstream::println!("budget    {}", plan.budget_warning().unwrap_or_else(enough));
+    }
+    if let Some((requests, repeats)) = plan.measured_requests() {
+        let again = if is_repeated(repeats) {
+            format!(", which asked {repeats:.2} times for each cell")
+        } else {
+            String::new()
+        };
+        let requests = format_count(requests, "request");
+        anstream::println!("estimate  from the last run's answers to {requests}{again}");
     }
     let about = if batch { "within" } else { "about" };
     anstream::println!("time      {about} {}", progress::format_duration(plan.seconds));
+}
+
+/// Returns which repeated requests the maximum cost includes: those that the figures of the last run
+/// predict.
+fn describe_repeats(plan: &Plan) -> String {
+    match plan.measured_requests() {
+        Some((_, repeats)) if is_repeated(repeats) => {
+            "if no more requests are repeated than in the last run".to_owned()
+        }
+        _ => WITHOUT_REPEATS.to_owned(),
+    }
+}
+
+/// Returns true if a figure of the last run shows that cells were requested again.
+fn is_repeated(repeats: f64) -> bool {
+    repeats >= 1.005
 }
 
 /// Prints the possible thresholds of a column with a target, with their cost and agreement.

@@ -424,6 +424,41 @@ fn a_plans_duration_is_estimated_from_earlier_answers() {
     assert!((other["totals"]["seconds"].as_f64().unwrap() - assumed).abs() < 1e-9, "{other}");
 }
 
+/// A plan learns from the last run how often requests are repeated, and how long the answers are.
+#[test]
+fn a_plan_expects_what_the_last_run_measured() {
+    for fault in [None, Some(Fault::MissingRows), Some(Fault::Truncated)] {
+        let endpoint = truthful_endpoint();
+        let project = limited(&endpoint, "");
+        project.execute_sql(
+            "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 190)
+             INSERT INTO hero (name, full_name) SELECT 'Number ' || i, 'Person ' || (i * 7) FROM n",
+        );
+        let is_faulty = fault.is_some();
+        if let Some(fault) = fault.clone() {
+            endpoint.add_fault(fault, Frequency::Every(2));
+        }
+        let assumed = project.run_plan(&[]);
+        assert_eq!(assumed["totals"]["measured_requests"], 0);
+        project.run_materialize(&["--limit", "80"]);
+        let plan = project.run_plan(&[])["totals"].clone();
+        assert!(plan["measured_requests"].as_u64().unwrap() > 10, "{plan}");
+        assert_eq!(plan["measured_repeats"].as_f64().unwrap() > 1.1, is_faulty, "{plan}");
+        let text = project.run_hqdl(&["plan", "specs/x.toml"]).expect_exit_code(0).stdout;
+        assert!(text.contains("from the last run's answers to "), "{text}");
+        assert_eq!(text.contains(" times for each cell"), is_faulty, "{text}");
+        let ended = project.run_materialize(&[]);
+        let done = ended.done_event();
+        let (cost, likely) = (usd(&done["cost_usd"]), usd(&plan["cost_usd"]["likely"]));
+        let requests = done["requests"].as_f64().unwrap();
+        let planned = plan["requests"].as_f64().unwrap();
+        println!("{fault:?}: {likely} planned, {cost} spent; {planned} of {requests} requests");
+        assert!((likely / cost - 1.0).abs() < 0.3, "{fault:?}: {likely} planned, {cost} spent");
+        assert!((planned / requests - 1.0).abs() < 0.3, "{planned} planned, {requests} sent");
+        assert!(usd(&plan["cost_usd"]["most"]) > cost, "{plan}, {cost} spent");
+    }
+}
+
 /// The message about the daily budget counts all runs of the day.
 #[test]
 fn a_daily_budget_is_described_with_the_spending_of_the_day() {

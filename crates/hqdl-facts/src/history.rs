@@ -185,9 +185,12 @@ pub trait Answers {
         ids.iter().map(|id| self.load_completion(*id)).collect()
     }
 
-    /// Returns up to `max` completions of a model that have content, latest first.
-    fn load_latest_completions(&self, model: &str, max: u32)
-    -> Result<Vec<Completion>, FactsError>;
+    /// Returns up to `max` completions of a model that have content with their ids, latest first.
+    fn load_latest_completions(
+        &self,
+        model: &str,
+        max: u32,
+    ) -> Result<Vec<(i64, Completion)>, FactsError>;
 
     /// Visits the facts after a fact row, in order, and returns the last row id. Skips damaged
     /// rows, and also earlier rows about any entity that a damaged row may belong to.

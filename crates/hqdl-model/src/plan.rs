@@ -5,6 +5,7 @@ mod cascade;
 mod cost_estimator;
 mod throughput;
 mod budget_left;
+mod measured;
 mod request_shape;
 
 use std::collections::BTreeMap;
@@ -14,6 +15,7 @@ use serde_json::{Value as Json, json};
 pub use self::budget_left::{BudgetLeft, BudgetShortfall};
 pub use self::cascade::{AcceptedCells, CascadePlan, CascadeThreshold};
 pub use self::cost_estimator::CostEstimator;
+pub use self::measured::MeasuredAnswers;
 pub(crate) use self::request_shape::ANSWER_HEADROOM;
 pub use self::request_shape::RequestShape;
 pub use self::throughput::{ThroughputEstimate, describe_reasoning, estimate_reasoning_tokens};
@@ -167,6 +169,8 @@ pub struct ExpansionPlan {
     pub output_tokens: Estimate,
     /// Shapes of the expansion's requests, by requested columns.
     pub shapes: Vec<(Vec<usize>, RequestShape)>,
+    /// Figures of earlier requests that the estimates are based on; `None` if they are assumptions.
+    pub measured: Option<MeasuredAnswers>,
 }
 
 /// The plan of one column.
@@ -284,6 +288,19 @@ impl Plan {
         sum
     }
 
+    /// Returns the number of earlier requests that the estimates are based on, and how often such a
+    /// request asked for a cell on average until the cell had an answer; `None` if there are none.
+    #[must_use]
+    pub fn measured_requests(&self) -> Option<(u64, f64)> {
+        let (mut requests, mut requested, mut answered) = (0, 0.0, 0);
+        for measured in self.expansions.iter().filter_map(|e| e.measured.as_ref()) {
+            requests += measured.requests;
+            requested += measured.requested_cells;
+            answered += measured.answered_cells();
+        }
+        (requests > 0).then(|| (requests, f64::max(requested / answered.max(1) as f64, 1.0)))
+    }
+
     /// Computes the cost and the duration. Without a throughput estimate, the duration is 0.
     /// Batches have no throughput estimate, because the run does not wait for their answers.
     pub fn estimate_cost(&mut self, limits: &Limits, throughput: Option<ThroughputEstimate>) {
@@ -317,6 +334,7 @@ impl Plan {
     #[must_use]
     pub fn to_json(&self) -> Json {
         let output = self.output_tokens();
+        let measured = self.measured_requests();
         let expansions: Vec<Json> = self
             .expansions
             .iter()
@@ -347,6 +365,8 @@ impl Plan {
                 "output_tokens": output.likely.round() as u64,
                 "cost_usd": { "low": self.cost_usd.low, "likely": self.cost_usd.likely, "most": self.cost_usd.max },
                 "seconds": self.seconds, "tokens_counted": self.is_counted,
+                "measured_requests": measured.map_or(0, |(requests, _)| requests),
+                "measured_repeats": measured.map(|(_, repeats)| repeats),
             },
         })
     }

@@ -409,7 +409,7 @@ impl Materializer<'_> {
             Ok::<_, rusqlite::Error>(())
         };
         keys.for_each(&mut add_row).ok()?;
-        cost.write_totals(&mut plan, 0.0);
+        cost.write_totals(&mut plan, 0.0, None);
         Some(plan.likely_cost_usd() / rows.max(1) as f64)
     }
 }

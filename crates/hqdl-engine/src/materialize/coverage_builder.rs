@@ -18,7 +18,8 @@ use hqdl_facts::{CellLookup, Reason, Record};
 use hqdl_model::ModelChoice;
 use hqdl_model::generate::{ExpansionKeys, KeyHashes};
 use hqdl_model::plan::{
-    Batcher, ColumnPlan, CostEstimator, ExpansionPlan, MissingRow, ThroughputEstimate,
+    Batcher, ColumnPlan, CostEstimator, ExpansionPlan, MeasuredAnswers, MissingRow,
+    ThroughputEstimate,
 };
 use hqdl_spec::Expansion;
 use hqdl_values::cell::{Answer, Tally};
@@ -312,7 +313,12 @@ impl<'b, 'w> CoverageBuilder<'b, 'w> {
             let settings = self.materializer.spec.model_settings(name);
             let history = self.materializer.facts.history();
             let throughput = ThroughputEstimate::from_history(history, settings)?;
-            cost.write_totals(&mut self.model_plans[model], throughput.reasoning_tokens);
+            let requirements = self.materializer.requirements[self.n].model_requirements(model);
+            let columns = self.plan.columns.len();
+            let identity_ids: Vec<_> = (0..columns).map(|c| requirements.identity_id(c)).collect();
+            let measured = MeasuredAnswers::from_history(history, settings, &identity_ids)?;
+            let reasoning = throughput.reasoning_tokens;
+            cost.write_totals(&mut self.model_plans[model], reasoning, measured.as_ref());
         }
         for (column, plan) in self.plan.columns.iter().enumerate() {
             let first = models.column_models(column).first;
@@ -405,9 +411,15 @@ impl<'e> CostWalk<'e> {
         Self { requests: new_cost(), possible }
     }
 
-    /// Writes the cost into a plan, with the expected number of reasoning tokens per request.
-    fn write_totals(self, plan: &mut ExpansionPlan, reasoning: f64) {
-        self.requests.write_totals(plan, reasoning);
+    /// Writes the cost into a plan, with the expected number of reasoning tokens per request and the
+    /// figures of earlier requests.
+    fn write_totals(
+        self,
+        plan: &mut ExpansionPlan,
+        reasoning: f64,
+        measured: Option<&MeasuredAnswers>,
+    ) {
+        self.requests.write_totals(plan, reasoning, measured);
         if let Some(possible) = self.possible {
             possible.add_to_maximum(plan, reasoning);
         }
@@ -444,9 +456,20 @@ impl<'e> RequestCost<'e> {
         }
     }
 
-    pub(super) fn write_totals(mut self, plan: &mut ExpansionPlan, reasoning: f64) {
+    pub(super) fn write_totals(
+        mut self,
+        plan: &mut ExpansionPlan,
+        reasoning: f64,
+        measured: Option<&MeasuredAnswers>,
+    ) {
         self.batcher.finish_batches().iter().for_each(|batch| self.estimator.add_batch(batch));
+        let expected = measured
+            .filter(|_| reasoning <= 0.0)
+            .map(|measured| self.estimator.estimate_output(measured.answered_by_column()));
         self.estimator.write_totals(plan);
+        if let Some(measured) = measured.filter(|_| plan.requests > 0) {
+            plan.apply_measured(measured, expected);
+        }
         plan.add_reasoning(reasoning);
     }
 }
@@ -479,7 +502,7 @@ impl PossibleCost<'_> {
     fn add_to_maximum(self, plan: &mut ExpansionPlan, reasoning: f64) {
         let mut add_times = |cost: RequestCost<'_>, times: u64| {
             let mut part = ExpansionPlan::default();
-            cost.write_totals(&mut part, reasoning);
+            cost.write_totals(&mut part, reasoning, None);
             plan.extra_input += part.input_tokens * times;
             plan.output_tokens.max += part.output_tokens.max * times as f64;
             part.requests

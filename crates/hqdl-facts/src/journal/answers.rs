@@ -28,7 +28,7 @@ impl Journal {
 const SELECT_COMPLETION: &str =
     "SELECT c.run, c.model, c.prompt_hash, c.content, c.error, c.input_tokens,
   c.cached_input_tokens, c.output_tokens, c.cost_usd, c.asked_at, c.seconds, c.cells, c.parameters,
-  c.assumed_cache_writes, c.evidence, m.name
+  c.assumed_cache_writes, c.evidence, m.name, c.id
   FROM completion AS c JOIN model AS m ON m.id = c.model";
 
 fn read_completion(r: &rusqlite::Row<'_>) -> rusqlite::Result<(Completion, String)> {
@@ -95,13 +95,13 @@ impl Answers for Journal {
         &self,
         model: &str,
         max: u32,
-    ) -> Result<Vec<Completion>, FactsError> {
+    ) -> Result<Vec<(i64, Completion)>, FactsError> {
         let sql = format!(
             "{SELECT_COMPLETION} WHERE c.model = (SELECT id FROM model WHERE name = ?1)
              AND c.content IS NOT NULL ORDER BY c.id DESC LIMIT ?2"
         );
         self.with_connection(|c| {
-            let read = |r: &rusqlite::Row<'_>| Ok(read_completion(r)?.0);
+            let read = |r: &rusqlite::Row<'_>| Ok((r.get(16)?, read_completion(r)?.0));
             c.prepare_cached(&sql)?.query_map(params![model, max], read)?.collect()
         })
     }

@@ -131,12 +131,14 @@ impl Answers for Server {
         &self,
         model: &str,
         max: u32,
-    ) -> Result<Vec<Completion>, FactsError> {
+    ) -> Result<Vec<(i64, Completion)>, FactsError> {
         let sql = format!(
             "{SELECT_COMPLETION} WHERE c.model = (SELECT id FROM hqdl.model WHERE name = $1)
              AND c.content IS NOT NULL ORDER BY c.id DESC LIMIT $2"
         );
-        self.query_all(&sql, &[&model, &i64::from(max)], |r| Ok(read_completion(r)?.0))
+        self.query_all(&sql, &[&model, &i64::from(max)], |r| {
+            Ok((r.try_get("id")?, read_completion(r)?.0))
+        })
     }
 
     fn visit_answers_after(

@@ -630,7 +630,7 @@ fn a_column_costs_the_shares_of_its_cells(pairs: Vec<Pair>) {
         let latest =
             |model: &str, most| one.history().load_latest_completions(model, most).unwrap();
         let last = latest("a model", 1);
-        assert_eq!(last[0].content.as_deref(), Some("second"), "{what}");
+        assert_eq!(last[0].1.content.as_deref(), Some("second"), "{what}");
         assert_eq!(latest("a model", 9).len(), 2, "{what}");
         // The position is the model's own, however many answers other models have given since.
         let other_model = one.history().intern_model("another").unwrap();
@@ -639,7 +639,7 @@ fn a_column_costs_the_shares_of_its_cells(pairs: Vec<Pair>) {
             of_another.completion.model = other_model;
             runtime.block_on(one.commit_unit(of_another)).unwrap();
         }
-        assert_eq!(latest("a model", 1)[0].content, last[0].content, "{what}");
+        assert_eq!(latest("a model", 1)[0].1.content, last[0].1.content, "{what}");
         assert_eq!((latest("another", 9).len(), latest("nobody", 9).len()), (5, 0), "{what}");
     }
 }

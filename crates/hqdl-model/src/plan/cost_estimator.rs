@@ -178,6 +178,34 @@ impl<'e> CostEstimator<'e> {
         shape.add_audio(tokenizer, audio);
     }
 
+    /// Returns the estimated tokens per cell of each column in an answer. The mean length of the
+    /// known cells is used if there are enough of them.
+    fn estimate_cells(&self) -> Vec<Estimate> {
+        let columns = self.cells.iter().zip(&self.surrounding_tokens).zip(&self.known_cells);
+        let estimate = |((cells, surrounding), (tokens, n)): ((&Estimate, &f64), &(u64, u64))| {
+            let likely = match *n >= ENOUGH_SAMPLES {
+                true => *tokens as f64 / *n as f64 + surrounding,
+                false => cells.likely,
+            };
+            Estimate { likely, ..*cells }
+        };
+        columns.map(estimate).collect()
+    }
+
+    /// Returns the tokens of the label or key that an answer repeats for a row, on average.
+    fn echoed_per_row(&self) -> f64 {
+        self.echoed_tokens as f64 / self.rows.max(1) as f64
+    }
+
+    /// Returns the likely number of output tokens for `answered` cells of each column.
+    #[must_use]
+    pub fn estimate_output(&self, answered: &[u64]) -> f64 {
+        let rows = answered.iter().max().copied().unwrap_or(0) as f64;
+        let cells = self.estimate_cells();
+        let of_cells = cells.iter().zip(answered).map(|(cell, n)| cell.likely * *n as f64);
+        rows * self.echoed_per_row() + of_cells.sum::<f64>()
+    }
+
     /// Writes the totals into a plan.
     pub fn write_totals(self, plan: &mut ExpansionPlan) {
         plan.requests = self.requests;
@@ -186,21 +214,14 @@ impl<'e> CostEstimator<'e> {
         plan.repeated_tokens = self.repeated_tokens;
         let echoed = self.echoed_tokens as f64;
         plan.output_tokens = Estimate::new(echoed * 0.8, echoed, echoed * 1.2);
-        let columns =
-            self.cells.iter().zip(&self.surrounding_tokens).zip(&self.asked).zip(&self.known_cells);
-        let mut likely = Vec::new();
-        for (((cells, surrounding), asked), (tokens, n)) in columns {
-            let mut estimate = *cells;
-            if *n >= ENOUGH_SAMPLES {
-                estimate.likely = *tokens as f64 / *n as f64 + surrounding;
-            }
-            plan.output_tokens.add_times(estimate, *asked as f64);
-            likely.push(estimate.likely);
+        let cells = self.estimate_cells();
+        for (estimate, asked) in cells.iter().zip(&self.asked) {
+            plan.output_tokens.add_times(*estimate, *asked as f64);
         }
-        let echoed_per_row = echoed / self.rows.max(1) as f64;
+        let echoed_per_row = self.echoed_per_row();
         plan.shapes = self.shapes;
         for (columns, shape) in &mut plan.shapes {
-            let cells: f64 = columns.iter().filter_map(|c| likely.get(*c)).sum();
+            let cells: f64 = columns.iter().filter_map(|c| cells.get(*c)).map(|c| c.likely).sum();
             shape.row_output = echoed_per_row + cells;
         }
     }

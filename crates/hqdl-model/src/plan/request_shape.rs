@@ -29,6 +29,8 @@ pub struct RequestShape {
     pub(super) input_limits: (u64, u64, u64),
     /// Maximum input tokens of the recordings in a request, and the total of all requests.
     pub(super) audio: (u64, u64),
+    /// Expected number of repetitions of a request, by the figures of earlier requests.
+    pub(super) repeated_share: f64,
 }
 
 impl RequestShape {
@@ -63,7 +65,7 @@ impl RequestShape {
         let max = self.output_limits.2;
         self.output_limits = (max, 0, max);
         self.row_output += likely / self.rows.max(1) as f64;
-        (self.requests * max) as f64
+        (self.requests * max) as f64 * (1.0 + self.repeated_share)
     }
 
     /// Returns the number of cells in a request with `rows` rows.
@@ -84,7 +86,8 @@ impl RequestShape {
     fn likely_tokens(&self, rows: u64) -> (f64, f64) {
         let all = (self.requests * self.rows).max(1) as f64;
         let row = self.all_rows as f64 / all;
-        ((self.shared + ENVELOPE_TOKENS) as f64 + row * rows as f64, self.row_output * rows as f64)
+        let input = (self.shared + ENVELOPE_TOKENS) as f64 + row * rows as f64;
+        (input * (1.0 + self.repeated_share), self.row_output * rows as f64)
     }
 }
 
@@ -104,7 +107,8 @@ impl ExpansionPlan {
 
 impl Plan {
     /// Returns the maximum that a run reserves for the plan's requests. A run with this budget can
-    /// send all of them, unless it must repeat some or answers exceed their planned length.
+    /// send all of them, unless it must repeat more of them than earlier runs, or answers exceed
+    /// their planned length.
     #[must_use]
     pub fn max_usage(&self) -> Usage {
         let mut sum = Usage::default();
@@ -116,10 +120,12 @@ impl Plan {
             let (input, output) = shape.compute_worst_case_tokens(shape.rows);
             let longest = (output * ANSWER_HEADROOM).ceil() as u64;
             let (input, output) = (input as u64, longest.min(shape.output_limits.2));
-            sum.requests += shape.requests;
-            sum.input_tokens += shape.requests * input;
-            sum.output_tokens += shape.requests * output;
-            sum.cost_usd += shape.requests as f64
+            let requests = shape.requests as f64 * (1.0 + shape.repeated_share);
+            let requests = requests.ceil() as u64;
+            sum.requests += requests;
+            sum.input_tokens += requests * input;
+            sum.output_tokens += requests * output;
+            sum.cost_usd += requests as f64
                 * SpentAmount::worst_case_with_audio(input, shape.audio.0, output, price).usd;
         }
         sum

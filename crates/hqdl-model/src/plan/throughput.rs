@@ -50,7 +50,7 @@ impl ThroughputEstimate {
         let tokenizer = Tokenizer::for_model(&settings.name);
         let (mut measured_seconds, mut expected_seconds, mut answers) = (0.0, 0.0, 0.0);
         let (mut content_total, mut hidden_total) = (0, 0);
-        for completion in
+        for (_, completion) in
             history.load_latest_completions(&settings.stored_name(&settings.name), SAMPLE_SIZE)?
         {
             let Some(content) = completion.content else { continue };
