@@ -106,14 +106,8 @@ impl Engine<'_, '_> {
         rewritten: &RewrittenQuery,
     ) -> Result<DemandBound, QueryError> {
         let (text, sites) = (&self.normalized.sql, &self.calls.sites);
-        let bound = compute_request_bound(
-            text,
-            &self.parsed.query,
-            self.parsed.is_single_call,
-            sites,
-            &self.schema,
-            &rewritten.plan,
-        );
+        let bound =
+            compute_request_bound(text, &self.parsed.query, sites, &self.schema, &rewritten.plan);
         if let Some(demands) = self.find_limit_demands(rewritten, &bound)? {
             return Ok(DemandBound { demands, unbounded: Vec::new(), batching: Batching::All });
         }

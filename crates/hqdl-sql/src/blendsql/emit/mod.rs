@@ -206,23 +206,14 @@ impl Emitter<'_> {
         text
     }
 
-    fn write_subquery(&mut self, expr: &Expr, query: &Query) -> String {
-        let text = self.write_query(query);
-        self.replace_parts(&expr.span, vec![(query.span.clone(), text)])
-    }
-
     fn write_call(&mut self, n: usize, args: &[Expr]) -> String {
-        let site = &self.sites[n];
+        let (text, plan, site) = (self.text, self.plan, &self.sites[n]);
         let nested = args.iter().any(Expr::has_call);
-        let arguments: Vec<String> = match &site.argument_sql {
-            Some(arguments) => arguments.clone(),
-            None => {
-                let indexed = args.iter().enumerate();
-                indexed
-                    .map(|(n, a)| self.write_argument(a, site.find_context_function(n)))
-                    .collect()
-            }
-        };
+        let arguments = write_arguments(text, plan, site, args, &mut |arg| match &arg.kind {
+            ExprKind::Column { .. } => column_sql(arg, text),
+            ExprKind::Scalar(query) => self.write_query(query),
+            _ => self.write_value(arg),
+        });
         let text = sql::call_answer_sql(n, nested, &arguments);
         let text = if self.lookup_only { sql::lookup_only_sql(&text) } else { text };
         if let Some(width) = site.row_width {
@@ -230,25 +221,33 @@ impl Emitter<'_> {
         }
         format!("{}{text}{}", site.sql_before, site.sql_after)
     }
-
-    fn write_argument(&mut self, arg: &Expr, context: Option<Function>) -> String {
-        match (&arg.kind, context) {
-            (ExprKind::Column { .. }, _) => column_sql(arg, self.text),
-            (ExprKind::Scalar(query), Some(aggregate)) => self.write_context(aggregate, query),
-            (ExprKind::Scalar(query), None) => format!("({})", self.write_query(query)),
-            _ => format!("({})", self.write_value(arg)),
-        }
-    }
-
-    /// Returns SQL that aggregates the rows of a query into one value.
-    fn write_context(&mut self, aggregate: Function, query: &Query) -> String {
-        let text = self.write_query(query);
-        let titles = self.plan.context_titles.get(&query.span.start).cloned().flatten();
-        context_sql(self.text, aggregate, titles.as_deref(), &text)
-    }
 }
 
-/// Returns SQL that aggregates the rows of the query `text` into one value. `titles` are the
+/// Returns SQL for the arguments of a call. `write` returns the SQL of an argument; of a subquery,
+/// it returns the SQL of the query.
+fn write_arguments(
+    text: &str,
+    plan: &DemandPlan,
+    site: &CallSite,
+    args: &[Expr],
+    write: &mut dyn FnMut(&Expr) -> String,
+) -> Vec<String> {
+    if let Some(arguments) = &site.argument_sql {
+        return arguments.clone();
+    }
+    let write_argument = |(n, arg): (usize, &Expr)| match (&arg.kind, site.find_context_function(n))
+    {
+        (ExprKind::Column { .. }, _) => write(arg),
+        (ExprKind::Scalar(query), Some(aggregate)) => {
+            let titles = plan.context_titles.get(&query.span.start).cloned().flatten();
+            context_sql(text, aggregate, titles.as_deref(), &write(arg))
+        }
+        _ => format!("({})", write(arg)),
+    };
+    args.iter().enumerate().map(write_argument).collect()
+}
+
+/// Returns SQL that aggregates the rows of the query `query` into one value. `titles` are the
 /// query's column titles.
 fn context_sql(text: &str, aggregate: Function, titles: Option<&[String]>, query: &str) -> String {
     let Some(titles) = titles else { return format!("({query})") };

@@ -9,8 +9,8 @@
 
 use std::collections::BTreeMap;
 
-use super::RewrittenQuery;
 use super::sql::call_answer_sql;
+use super::{RewrittenQuery, replace_parts};
 use crate::blendsql::parse::ParsedQuery;
 use crate::blendsql::plan::call_site::CallSite;
 use crate::blendsql::scope::strip_expr_parens;
@@ -60,7 +60,7 @@ pub fn rewrite_to_stored_columns(
     };
     builder.rewrite_query(&parsed.query)?;
     let mut out = RewrittenQuery {
-        sql: builder.replace_parts(sql, &(0..sql.len())),
+        sql: replace_parts(sql, &(0..sql.len()), builder.parts.clone()),
         ..RewrittenQuery::default()
     };
     for expr in &builder.unnamed_columns {
@@ -68,7 +68,7 @@ pub fn rewrite_to_stored_columns(
             ExprKind::Call(n, _) => parsed.calls.get(*n)?.question.clone(),
             _ => sql[expr.span.clone()].to_owned(),
         };
-        out.result_names.insert(builder.replace_parts(sql, &expr.span), name);
+        out.result_names.insert(replace_parts(sql, &expr.span, builder.parts.clone()), name);
     }
     Some(out)
 }
@@ -99,24 +99,6 @@ struct JoinTarget<'q> {
 }
 
 impl<'q> StoredPlanBuilder<'q> {
-    /// Returns the text of a span with its parts replaced.
-    fn replace_parts(&self, sql: &str, span: &Span) -> String {
-        let mut parts: Vec<&(Span, String)> = self
-            .parts
-            .iter()
-            .filter(|(part, _)| span.start <= part.start && part.end <= span.end)
-            .collect();
-        parts.sort_by_key(|(part, _)| (part.start, part.end));
-        let (mut text, mut at) = (String::new(), span.start);
-        for (part, new) in parts {
-            text.push_str(&sql[at..part.start]);
-            text.push_str(new);
-            at = part.end;
-        }
-        text.push_str(&sql[at..span.end]);
-        text
-    }
-
     fn rewrite_query(&mut self, query: &'q Query) -> Option<()> {
         if !query.has_call() {
             return Some(());

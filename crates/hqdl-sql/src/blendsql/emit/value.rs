@@ -104,22 +104,6 @@ impl<'q> Emitter<'q> {
         match &expr.kind {
             ExprKind::Call(n, args) => self.write_call(*n, args),
             ExprKind::And(_) | ExprKind::Or(_) => self.write_condition_value(expr),
-            ExprKind::Exists(query) => {
-                let text = self.write_subquery(expr, query);
-                self.wrap_exists(query, text)
-            }
-            ExprKind::Scalar(query) => self.write_subquery(expr, query),
-            ExprKind::In { operand, list, query, .. } => {
-                let mut parts = Vec::new();
-                for part in std::iter::once(operand.as_ref()).chain(list) {
-                    self.push_value(part, &mut parts);
-                }
-                let Some(query) = query else { return self.replace_parts(&expr.span, parts) };
-                let text = self.write_query(query);
-                parts.push((query.span.clone(), text));
-                let text = self.replace_parts(&expr.span, parts);
-                self.wrap_exists(query, text)
-            }
             ExprKind::Case { operand: None, whens, otherwise } => {
                 self.write_searched_case(expr, whens, otherwise.as_deref())
             }
@@ -170,9 +154,13 @@ impl<'q> Emitter<'q> {
             }
             _ => {
                 let mut parts = Vec::new();
-                let (exprs, _) = expr.children();
+                let (exprs, query) = expr.children();
                 exprs.into_iter().for_each(|inner| self.push_value(inner, &mut parts));
-                self.replace_parts(&expr.span, parts)
+                let Some(query) = query else { return self.replace_parts(&expr.span, parts) };
+                parts.push((query.span.clone(), self.write_query(query)));
+                let text = self.replace_parts(&expr.span, parts);
+                let is_scalar = matches!(expr.kind, ExprKind::Scalar(_));
+                if is_scalar { text } else { self.wrap_exists(query, text) }
             }
         }
     }

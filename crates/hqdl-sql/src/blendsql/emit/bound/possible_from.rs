@@ -1,7 +1,7 @@
 //! Builds FROM and WHERE clauses that select [possible rows](super::possible_rows).
 
-use super::super::replace_parts;
-use super::possible_rows::PossibleRowsBuilder;
+use super::{BoundWriter, ROWS_FROM_ANSWERS};
+use crate::blendsql::emit::replace_parts;
 use crate::blendsql::frame::Frame;
 use crate::blendsql::scope::{Field, Table};
 use crate::blendsql::tree::{FromItem, FromSource, JoinKind, SelectCore, Span};
@@ -11,7 +11,7 @@ use crate::blendsql::tree::{FromItem, FromSource, JoinKind, SelectCore, Span};
 const MAX_OUTER_JOINS: usize = 6;
 
 /// FROM and WHERE clauses that select possible rows.
-pub(in crate::blendsql::emit) struct PossibleFrom<'p> {
+pub(super) struct PossibleFrom<'p> {
     pub frame: Frame<'p>,
     parts: Vec<(Span, String)>,
     /// Replacements that make an outer join find no match.
@@ -19,16 +19,15 @@ pub(in crate::blendsql::emit) struct PossibleFrom<'p> {
     pub condition: String,
     /// Whether every table is exact, i.e. has the same rows as in the query.
     pub exact_tables: bool,
-    pub exact_from: bool,
     pub exact: bool,
 }
 
-impl PossibleRowsBuilder<'_> {
-    /// Builds the FROM and WHERE clauses of a SELECT over possible rows. Returns `None` if answers
-    /// affect a join by name, the arguments of a table function, or more than `MAX_OUTER_JOINS`
-    /// outer joins.
+impl BoundWriter<'_> {
+    /// Builds the FROM and WHERE clauses of a SELECT over possible rows, and adds probes of the
+    /// calls in its sources. Returns `None` if answers affect a join by name, the arguments of a
+    /// table function, or more than `MAX_OUTER_JOINS` outer joins.
     pub fn build_possible_from<'f>(
-        &self,
+        &mut self,
         core: &SelectCore,
         around: &'f Frame<'f>,
     ) -> Option<PossibleFrom<'f>> {
@@ -38,21 +37,20 @@ impl PossibleRowsBuilder<'_> {
             nulls: Vec::new(),
             condition: "1".to_owned(),
             exact_tables: true,
-            exact_from: true,
             exact: true,
         };
         let mut exact = Vec::new();
-        self.add_tables(&core.from, around, &mut open, &mut exact)?;
+        if !self.add_tables(&core.from, around, &mut open, &mut exact) {
+            return None;
+        }
         open.frame.aliases = (core.columns.iter())
             .filter_map(|c| Some((c.alias.clone()?, c.expr.clone()?)))
             .collect();
         open.exact_tables = exact.iter().all(|e| *e);
-        open.exact_from =
-            self.add_join_conditions(&core.from, &mut exact.into_iter(), &mut open)?;
+        open.exact = self.add_join_conditions(&core.from, &mut exact.into_iter(), &mut open)?;
         if open.nulls.len() > MAX_OUTER_JOINS {
             return None;
         }
-        open.exact = open.exact_from;
         if let Some(filter) = &core.filter {
             open.exact &= self.is_certain(filter, &open.frame, false);
             open.condition = self.build_possible_condition(filter, &open.frame);
@@ -61,27 +59,27 @@ impl PossibleRowsBuilder<'_> {
     }
 
     /// Adds the tables of FROM items to the scope. For each table, appends to `exact` whether the
-    /// table's rows are exact. Returns `None` if a join by name or a function's arguments depend on
+    /// table's rows are exact. Returns false if a join by name or a function's arguments depend on
     /// answers.
     fn add_tables(
-        &self,
+        &mut self,
         items: &[FromItem],
         around: &Frame<'_>,
         open: &mut PossibleFrom<'_>,
         exact: &mut Vec<bool>,
-    ) -> Option<()> {
+    ) -> bool {
+        let mut is_known = true;
         for item in items {
             let (fields, of) = match &item.source {
                 FromSource::Table { schema, name, .. } => {
                     match around.scope.cte_fields(name).filter(|_| schema.is_none()) {
                         Some(fields) => (fields.clone(), around.is_exact(name)),
-                        None => (self.resolver().resolve_base_fields(name), true),
+                        None => (self.analysis.resolver().resolve_base_fields(name), true),
                     }
                 }
                 FromSource::Function { name, args } => {
-                    if !args.iter().all(|a| self.is_certain(a, &open.frame, false)) {
-                        return None;
-                    }
+                    args.iter().for_each(|a| self.mark_all_unbounded(a, ROWS_FROM_ANSWERS));
+                    is_known &= args.iter().all(|a| self.is_certain(a, &open.frame, false));
                     let field = |name| Field {
                         name,
                         origin: None,
@@ -92,15 +90,13 @@ impl PossibleRowsBuilder<'_> {
                     (columns.map(|all| all.into_iter().map(field).collect()), true)
                 }
                 FromSource::Query(query) => {
-                    let rows = self.build_possible_rows(query, around);
-                    if !rows.exact || rows.fields.iter().flatten().any(|f| f.is_from_call) {
-                        open.parts.push((query.span.clone(), rows.text));
-                    }
+                    let rows = self.write_query(query, around);
+                    open.parts.push((query.span.clone(), rows.text));
                     (rows.fields, rows.exact)
                 }
                 FromSource::Join(inner) => {
                     let at = open.frame.scope.tables.len();
-                    self.add_tables(inner, around, open, exact)?;
+                    is_known &= self.add_tables(inner, around, open, exact);
                     if item.name.is_none() {
                         continue;
                     }
@@ -125,9 +121,7 @@ impl PossibleRowsBuilder<'_> {
             };
             let natural = item.natural
                 && (fields.is_none() || fields.iter().flatten().any(|f| live(&f.name)));
-            if natural || item.using.iter().any(|name| live(name)) {
-                return None;
-            }
+            is_known &= !natural && !item.using.iter().any(|name| live(name));
             open.frame.is_opaque |= fields.is_none() && !of;
             exact.push(of);
             open.frame.scope.tables.push(Table {
@@ -136,7 +130,7 @@ impl PossibleRowsBuilder<'_> {
                 source: item.table_sql(),
             });
         }
-        Some(())
+        is_known
     }
 
     /// Replaces the join conditions that depend on answers. Returns whether the joined rows are
@@ -196,21 +190,12 @@ impl PossibleRowsBuilder<'_> {
         };
         let span = last.span.end..end;
         let nulls: Vec<&(Span, String)> = open.nulls.iter().filter(|(s, _)| s.end <= end).collect();
-        let all = 0..1_usize << nulls.len();
-        let of = |which: usize| {
-            let mut parts: Vec<(Span, String)> = replacements.to_vec();
-            parts.extend(
-                nulls
-                    .iter()
-                    .enumerate()
-                    .filter(|(n, _)| which >> n & 1 == 1)
-                    .map(|(_, p)| (*p).clone()),
-            );
-            let free = |(span, _): &&(Span, String)| !parts.iter().any(|(s, _)| s == span);
-            let rest: Vec<(Span, String)> = open.parts.iter().filter(free).cloned().collect();
-            parts.extend(rest);
-            replace_parts(self.sql, &span, parts)
+        let write_variant = |which: usize| {
+            let chosen = nulls.iter().enumerate().filter(|(n, _)| which >> n & 1 == 1);
+            // The first of several parts with the same range applies.
+            let parts = replacements.iter().chain(chosen.map(|(_, null)| *null)).chain(&open.parts);
+            replace_parts(self.sql, &span, parts.cloned().collect())
         };
-        all.map(of).collect()
+        (0..1_usize << nulls.len()).map(write_variant).collect()
     }
 }

@@ -9,21 +9,18 @@
 //! depend on no answer are unchanged. A LIMIT in such a part keeps the same rows in each statement;
 //! `random()` would not.
 
-use super::super::replace_parts;
-use crate::blendsql::aggregates::{
-    is_aggregate, is_aggregate_call, is_aggregate_name, visit_own_exprs,
-};
-use crate::blendsql::frame::{Frame, is_random_function, joins_by_name, reads_table};
-use crate::blendsql::plan::analysis::Analysis;
-use crate::blendsql::plan::call_site::CallSite;
-use crate::blendsql::plan::condition::{may_fail, split_conjuncts};
-use crate::blendsql::scope::{Field, Resolver, rename_fields, strip_expr_parens};
+use super::{BoundWriter, EvalPosition, RECURSIVE_QUERY, ROWS_FROM_ANSWERS};
+use crate::blendsql::emit::find_result_column;
+use crate::blendsql::frame::{Frame, reads_table};
+use crate::blendsql::scope::{Field, rename_fields, strip_expr_parens};
 use crate::blendsql::terms::{Clause, resolve_term_expr};
 use crate::blendsql::tree::{Body, CompoundOperator, Cte, Expr, ExprKind, Query, SelectCore};
 use hqdl_values::sql;
 
+use super::possible_from::PossibleFrom;
+
 /// SQL that returns possible rows.
-pub(in crate::blendsql::emit) struct PossibleRows {
+pub(super) struct PossibleRows {
     pub text: String,
     /// Columns of the rows. A column that depends on an answer is NULL and has `is_from_call` set.
     pub fields: Option<Vec<Field>>,
@@ -31,255 +28,134 @@ pub(in crate::blendsql::emit) struct PossibleRows {
     pub exact: bool,
 }
 
-/// Builds SQL that returns possible rows.
-pub(in crate::blendsql::emit) struct PossibleRowsBuilder<'q> {
-    pub sql: &'q str,
-    pub sites: &'q [CallSite],
-    pub analysis: Analysis<'q>,
-}
-
-impl PossibleRowsBuilder<'_> {
-    pub(in crate::blendsql::emit) fn resolver(&self) -> Resolver<'_> {
-        self.analysis.resolver()
-    }
-
-    /// Returns the possible rows of a query.
-    pub fn build_possible_rows(&self, query: &Query, around: &Frame<'_>) -> PossibleRows {
-        if self.is_certain_query(query, around) {
-            let text = self.sql[query.span.clone()].to_owned();
-            return PossibleRows {
-                text,
-                fields: self.resolver().resolve_output_fields(query, &around.scope),
-                exact: true,
-            };
-        }
-        let frame = self.declare_ctes(query, around);
-        let rows = match &query.body {
-            Body::Core(core) => self.build_select_rows(query, core, &frame),
-            Body::Compound(operator, left, right) => {
-                self.build_compound_rows(query, *operator, (left, right), &frame)
-            }
-            Body::Values(exprs, width) => self.build_values_rows(query, exprs, *width, &frame),
-        };
-        PossibleRows { text: format!("{}{}", frame.with_clause(), rows.text), ..rows }
-    }
-
+impl PossibleRows {
     /// Returns a single row of NULLs, for a query all of whose columns may depend on answers.
-    fn build_null_row(fields: Option<Vec<Field>>) -> PossibleRows {
+    pub fn null_row(fields: Option<Vec<Field>>) -> Self {
         let fields: Option<Vec<Field>> = fields.map(|all| {
             all.into_iter().map(|f| Field { origin: None, is_from_call: true, ..f }).collect()
         });
         let named = |f: &Field| format!("NULL AS {}", sql::quote_name(&f.name));
         let columns: Vec<String> = fields.iter().flatten().map(named).collect();
         let columns = if columns.is_empty() { "NULL".to_owned() } else { columns.join(", ") };
-        PossibleRows { text: format!("SELECT {columns}"), fields, exact: false }
+        Self { text: format!("SELECT {columns}"), fields, exact: false }
     }
 
-    /// Returns a frame that declares the common table expressions of a query.
-    pub fn declare_ctes<'f>(&self, query: &Query, around: &'f Frame<'f>) -> Frame<'f> {
+    /// Returns true if a column may depend on an answer.
+    fn has_answers(&self) -> bool {
+        self.fields.as_ref().is_none_or(|all| all.iter().any(|f| f.is_from_call))
+    }
+}
+
+impl BoundWriter<'_> {
+    /// Returns the possible rows of a query, and adds a probe of its calls.
+    pub fn write_query(&mut self, query: &Query, around: &Frame<'_>) -> PossibleRows {
+        if self.is_certain_query(query, around) {
+            let text = self.sql[query.span.clone()].to_owned();
+            let fields = self.analysis.resolver().resolve_output_fields(query, &around.scope);
+            return PossibleRows { text, fields, exact: true };
+        }
+        let outer = std::mem::take(&mut self.probes);
+        let frame = self.declare_ctes(query, around);
+        let rows = self.write_body(query, &frame);
+        let with = frame.with_clause();
+        if let Some(text) = self.take_probes(outer) {
+            self.push_probe(if with.is_empty() { text } else { format!("({with}SELECT {text})") });
+        }
+        PossibleRows { text: format!("{with}{}", rows.text), ..rows }
+    }
+
+    /// Returns a frame that declares the common table expressions of a query, and adds probes of
+    /// their calls.
+    pub fn declare_ctes<'f>(&mut self, query: &Query, around: &'f Frame<'f>) -> Frame<'f> {
         let mut frame = Frame::new_child(around);
-        for cte in &query.with {
-            let rows = if reads_table(&cte.query, &cte.name)
-                && !self.is_certain_query(&cte.query, &frame)
-            {
-                Self::build_null_row(self.find_recursive_cte_fields(cte, &frame))
-            } else {
-                self.build_possible_rows(&cte.query, &frame)
+        let mut undeclared: Vec<&Cte> = query.with.iter().collect();
+        while !undeclared.is_empty() {
+            // A common table expression can read one that is declared later.
+            let is_read = |cte: &Cte, reader: &Cte| {
+                !std::ptr::eq(cte, reader) && reads_table(&reader.query, &cte.name)
             };
-            let columns: Vec<String> = cte.columns.iter().map(|c| sql::quote_name(c)).collect();
-            let columns = if columns.is_empty() {
-                columns.concat()
-            } else {
-                format!("({})", columns.join(", "))
-            };
-            frame.cte_sql.push(format!(
-                "{}{columns} AS ({})",
-                sql::quote_name(&cte.name),
-                rows.text
-            ));
-            frame.exact_ctes.push((cte.name.clone(), rows.exact));
-            let fields = rows.fields.map(|f| rename_fields(f, &cte.columns));
-            frame.scope.ctes.push((cte.name.clone(), fields));
+            let first = undeclared.iter().position(|r| !undeclared.iter().any(|c| is_read(c, r)));
+            self.declare_cte(undeclared.remove(first.unwrap_or(0)), &mut frame);
         }
         frame
     }
 
-    /// Returns the columns of a recursive common table expression, if they are known.
-    fn find_recursive_cte_fields(&self, cte: &Cte, frame: &Frame<'_>) -> Option<Vec<Field>> {
-        let first = match &cte.query.body {
-            Body::Compound(_, left, _) => left,
-            _ => &cte.query,
-        };
-        self.resolver().resolve_output_fields(first, &frame.scope)
-    }
-
-    /// Returns true if neither the rows nor the values of a query depend on an answer.
-    fn is_certain_query(&self, query: &Query, around: &Frame<'_>) -> bool {
-        if query.has_call() {
-            return false;
-        }
-        let mut settled = true;
-        let live = |name: &str| {
-            around
-                .scope
-                .cte_fields(name)
-                .is_some_and(|f| f.iter().flatten().any(|f| f.is_from_call))
-        };
-        let by_name = joins_by_name(query);
-        query.visit_tables(&mut |name| {
-            settled &= around.is_exact(name) && !(by_name && live(name));
-        });
-        let opaque = around.ancestors().any(|f| f.is_opaque);
-        self.resolver().visit_exprs(query, &around.scope, &mut |e, at, _| match &e.kind {
-            ExprKind::Column { table, column } => {
-                settled &= match at.find_column(table.as_deref(), column) {
-                    Some(hit) => !hit.field.is_from_call,
-                    // The name can be the alias of an outer SELECT's result column.
-                    None => !opaque && !around.ancestors().any(|f| f.find_alias(column).is_some()),
-                };
-            }
-            ExprKind::Function { name, args, window: None, .. } if is_aggregate_name(name) => {
-                // An aggregate of outer columns belongs to the outer SELECT.
-                let mut deepest = None;
-                args.iter().for_each(|a| {
-                    a.visit_exprs(&mut |e| {
-                        if let ExprKind::Column { table, column } = &e.kind {
-                            let depth = at
-                                .find_column(table.as_deref(), column)
-                                .map_or(at.depth, |f| f.depth);
-                            deepest = deepest.max(Some(depth));
-                        }
-                    });
-                });
-                settled &= deepest.is_none_or(|d| d > around.scope.depth);
-            }
-            ExprKind::Function { name, .. } => settled &= !is_random_function(name),
-            _ => {}
-        });
-        settled
-    }
-
-    /// Returns true if the value of an expression does not depend on any answer. Aggregates and
-    /// window functions depend on all rows, so they are certain only if `exact_rows` is true. A
-    /// subquery that reads a common table expression with calls is never certain: the query
-    /// evaluates it after other calls.
-    pub fn is_certain(&self, expr: &Expr, frame: &Frame<'_>, exact_rows: bool) -> bool {
-        match &expr.kind {
-            ExprKind::Call(..) => return false,
-            ExprKind::Column { table, column } => {
-                return self.is_certain_column(table.as_deref(), column, frame);
-            }
-            ExprKind::Function { name, window, .. }
-                if is_random_function(name)
-                    || !exact_rows && (window.is_some() || is_aggregate_call(expr)) =>
-            {
-                return false;
-            }
-            _ => {}
-        }
-        let (exprs, query) = expr.children();
-        exprs.into_iter().all(|e| self.is_certain(e, frame, exact_rows))
-            && query.is_none_or(|q| {
-                self.analysis.list_reachable_calls(q).is_empty() && self.is_certain_query(q, frame)
-            })
-    }
-
-    fn is_certain_column(&self, table: Option<&str>, column: &str, frame: &Frame<'_>) -> bool {
-        let alias = frame.find_alias(column).filter(|_| table.is_none());
-        match (frame.scope.find_column(table, column), alias) {
-            (Some(hit), None) => !hit.field.is_from_call,
-            (Some(hit), Some(_)) => hit.depth == frame.scope.depth && !hit.field.is_from_call,
-            (None, Some(expr)) => {
-                let mut found = true;
-                visit_own_exprs(expr, &mut |e| {
-                    if let ExprKind::Column { table, column } = &e.kind {
-                        found &= frame.scope.find_column(table.as_deref(), column).is_some();
-                    }
-                });
-                found && self.is_certain(expr, frame, false)
-            }
-            (None, None) => {
-                let truth = ["true", "false"].iter().any(|t| column.eq_ignore_ascii_case(t));
-                let row = frame.scope.find_row_scope_depth(table, column).is_some();
-                row && !frame.ancestors().any(|f| f.is_opaque) || truth && table.is_none()
-            }
-        }
-    }
-
-    /// Returns the SQL of an expression, with aliases replaced by their expressions.
-    pub fn expr_sql(&self, expr: &Expr, frame: &Frame<'_>) -> String {
-        let mut parts = Vec::new();
-        visit_own_exprs(expr, &mut |e| {
-            if let ExprKind::Column { table: None, column } = &e.kind
-                && frame.scope.find_column(None, column).is_none()
-                && let Some(alias) = frame.find_alias(column)
-            {
-                parts.push((e.span.clone(), format!("({})", &self.sql[alias.span.clone()])));
-            }
-        });
-        replace_parts(self.sql, &expr.span, parts)
-    }
-
-    /// Returns a condition in which each part that depends on an answer is assumed to hold.
-    pub fn build_possible_condition(&self, condition: &Expr, frame: &Frame<'_>) -> String {
-        let open = split_conjuncts(condition);
-        let open = open.into_iter().filter(|c| !self.is_certain(c, frame, false));
-        let first = open.map(|c| c.span.start).min().unwrap_or(usize::MAX);
-        self.write_possible_condition(condition, true, frame, first)
-    }
-
-    fn write_possible_condition(
-        &self,
-        expr: &Expr,
-        wanted: bool,
-        frame: &Frame<'_>,
-        first: usize,
-    ) -> String {
-        match &expr.kind {
-            ExprKind::Paren(inner) => self.write_possible_condition(inner, wanted, frame, first),
-            ExprKind::Not(inner) => self.write_possible_condition(inner, !wanted, frame, first),
-            ExprKind::And(parts) | ExprKind::Or(parts) => {
-                let all = matches!(expr.kind, ExprKind::And(_)) == wanted;
-                let parts =
-                    parts.iter().map(|p| self.write_possible_condition(p, wanted, frame, first));
-                let parts: Vec<String> = parts.filter(|p| p != "1" || !all).collect();
-                if parts.iter().any(|p| p == "1") || parts.is_empty() {
-                    return "1".to_owned();
+    fn declare_cte(&mut self, cte: &Cte, frame: &mut Frame<'_>) {
+        let is_recursive = reads_table(&cte.query, &cte.name);
+        let rows = if is_recursive && !self.is_certain_query(&cte.query, frame) {
+            cte.query.visit_exprs(&mut |e| {
+                if let ExprKind::Call(n, _) = &e.kind {
+                    self.mark_unbounded(*n, RECURSIVE_QUERY);
                 }
-                format!("({})", parts.join(if all { " AND " } else { " OR " }))
-            }
-            _ if !self.is_certain(expr, frame, false) => "1".to_owned(),
-            // An earlier uncertain condition may protect this condition from an error, so do not
-            // evaluate it.
-            _ if may_fail(expr) && expr.span.start > first => "1".to_owned(),
-            _ if wanted => format!("({})", self.expr_sql(expr, frame)),
-            _ => format!("(NOT ({}))", self.expr_sql(expr, frame)),
-        }
+            });
+            // The first part determines the columns.
+            let first = match &cte.query.body {
+                Body::Compound(_, left, _) => left,
+                _ => &cte.query,
+            };
+            let fields = self.analysis.resolver().resolve_output_fields(first, &frame.scope);
+            PossibleRows::null_row(fields)
+        } else {
+            self.write_query(&cte.query, frame)
+        };
+        let columns: Vec<String> = cte.columns.iter().map(|c| sql::quote_name(c)).collect();
+        let columns =
+            if columns.is_empty() { String::new() } else { format!("({})", columns.join(", ")) };
+        let name = sql::quote_name(&cte.name);
+        frame.cte_sql.push(format!("{name}{columns} AS ({})", rows.text));
+        frame.exact_ctes.push((cte.name.clone(), rows.exact));
+        let fields = rows.fields.map(|f| rename_fields(f, &cte.columns));
+        frame.scope.ctes.push((cte.name.clone(), fields));
     }
 
-    /// Returns true if the rows of a SELECT are groups.
-    pub fn is_grouped(&self, query: &Query, core: &SelectCore, frame: &Frame<'_>) -> bool {
-        !core.group.is_empty()
-            || is_aggregate(core, query)
-            || !self.analysis.find_outer_aggregates(core, query, &frame.scope).is_empty()
+    /// Returns the possible rows of a query without its WITH clause, and adds probes of its calls.
+    pub fn write_body(&mut self, query: &Query, frame: &Frame<'_>) -> PossibleRows {
+        let rows = match &query.body {
+            Body::Core(core) => self.write_select(query, core, frame),
+            Body::Compound(operator, left, right) => {
+                self.write_compound(query, *operator, (left, right), frame)
+            }
+            Body::Values(exprs, width) => self.write_rows_of_values(query, exprs, *width, frame),
+        };
+        for limit in query.limit.iter().chain(&query.offset).filter(|e| e.has_call()) {
+            self.is_single_pass = false;
+            if let Some(text) = self.probe_expr(limit, EvalPosition::outside_selects(frame)) {
+                self.push_probe(text);
+            }
+        }
+        rows
+    }
+
+    /// Returns the possible rows of a SELECT, and adds probes of its calls.
+    fn write_select(
+        &mut self,
+        query: &Query,
+        core: &SelectCore,
+        around: &Frame<'_>,
+    ) -> PossibleRows {
+        let Some(open) = self.build_possible_from(core, around) else {
+            self.mark_select_unbounded(query, core, ROWS_FROM_ANSWERS);
+            let resolver = self.analysis.resolver();
+            let scope = resolver.build_select_scope(core, &around.scope);
+            return PossibleRows::null_row(resolver.resolve_select_fields(
+                core,
+                &scope,
+                &mut |_| true,
+            ));
+        };
+        if query.has_call() {
+            self.update_single_pass(query, core, &open);
+            self.probe_select(query, core, &open);
+        }
+        self.build_select_rows(query, core, &open)
     }
 
     fn build_select_rows(
         &self,
         query: &Query,
         core: &SelectCore,
-        frame: &Frame<'_>,
+        open: &PossibleFrom<'_>,
     ) -> PossibleRows {
-        let named = || {
-            self.resolver().resolve_select_fields(
-                core,
-                &self.resolver().build_select_scope(core, &frame.scope),
-                &mut |_| true,
-            )
-        };
-        let Some(open) = self.build_possible_from(core, frame) else {
-            return Self::build_null_row(named());
-        };
         let grouped = self.is_grouped(query, core, &open.frame);
         let fine = |e: &Expr| self.is_certain(e, &open.frame, false);
         let having = core.having.iter().all(|e| self.is_certain(e, &open.frame, true));
@@ -288,11 +164,11 @@ impl PossibleRowsBuilder<'_> {
         let windows = open.exact && core.windows.is_empty();
         let of_rows = if grouped { by_groups } else { windows };
         let certain = |e: &Expr| self.is_certain(e, &open.frame, of_rows);
-        let fields =
-            self.resolver().resolve_select_fields(core, &open.frame.scope, &mut |e| !certain(e));
+        let resolver = self.analysis.resolver();
+        let fields = resolver.resolve_select_fields(core, &open.frame.scope, &mut |e| !certain(e));
         let exprs = || core.columns.iter().filter_map(|c| c.expr.as_ref());
         if grouped && core.group.is_empty() && !(by_groups && exprs().all(certain)) {
-            return Self::build_null_row(fields);
+            return PossibleRows::null_row(fields);
         }
         let columns: Vec<String> = core
             .columns
@@ -309,46 +185,45 @@ impl PossibleRowsBuilder<'_> {
                 _ => self.sql[c.span.clone()].to_owned(),
             })
             .collect();
-        let mut tail = String::new();
-        if grouped && by_groups {
-            if !core.group.is_empty() {
-                let group: Vec<&str> =
-                    core.group.iter().map(|g| &self.sql[g.span.clone()]).collect();
-                tail.push_str(&format!(" GROUP BY {}", group.join(", ")));
-            }
-            if let Some(having) = &core.having {
-                tail.push_str(&format!(" HAVING {}", &self.sql[having.span.clone()]));
-            }
-        }
+        // The clauses GROUP BY and HAVING.
+        let last = core.having.as_ref().or(core.group.last()).filter(|_| grouped && by_groups);
+        let rows_end = core.filter.as_ref().map_or(core.from_end, |filter| filter.span.end);
+        let tail = last.map_or("", |last| &self.sql[rows_end..last.span.end]);
         let distinct = if core.distinct { "DISTINCT " } else { "" };
         let (columns, condition) = (columns.join(", "), &open.condition);
-        let each = self.write_from_variants(core, &open, core.from_end, &[]).into_iter();
+        let each = self.write_from_variants(core, open, core.from_end, &[]).into_iter();
         let each: Vec<String> = each
-            .map(|from| format!("SELECT {distinct}{columns}{from} WHERE {condition}{tail}"))
+            .map(|from| format!("SELECT {distinct}{columns}{from} WHERE {condition} {tail}"))
             .collect();
-        let live = fields.as_ref().is_none_or(|all| all.iter().any(|f| f.is_from_call));
-        let exact = open.exact
-            && (!grouped || by_groups)
-            && !(core.distinct && live)
+        let mut rows = PossibleRows { text: each.join(" UNION ALL "), fields, exact: open.exact };
+        rows.exact &= (!grouped || by_groups)
+            && !(core.distinct && rows.has_answers())
             && query.limit.is_none()
             && query.offset.is_none();
-        PossibleRows { text: each.join(" UNION ALL "), fields, exact }
+        rows
     }
 
-    fn build_compound_rows(
-        &self,
+    fn write_compound(
+        &mut self,
         query: &Query,
         operator: CompoundOperator,
         (left, right): (&Query, &Query),
         frame: &Frame<'_>,
     ) -> PossibleRows {
-        let (a, b) =
-            (self.build_possible_rows(left, frame), self.build_possible_rows(right, frame));
-        let live = |rows: &PossibleRows| {
-            rows.fields.as_ref().is_none_or(|all| all.iter().any(|f| f.is_from_call))
-        };
-        let exact = a.exact && b.exact && !live(&a) && !live(&b);
-        let takes_away = b.exact && !live(&a) && !live(&b);
+        if query.has_call() {
+            // The answers can change which rows a LIMIT keeps. EXCEPT and INTERSECT skip the right
+            // side if the left side has no rows.
+            self.is_single_pass &= query.limit.is_none();
+            self.is_single_pass &= operator.is_union() || !left.has_call();
+        }
+        for term in query.order.iter().filter(|o| o.expr.has_call()) {
+            if find_result_column(self.sql, &term.expr, query).is_none() {
+                self.mark_all_unbounded(&term.expr, ROWS_FROM_ANSWERS);
+            }
+        }
+        let (a, b) = (self.write_query(left, frame), self.write_query(right, frame));
+        let takes_away = b.exact && !a.has_answers() && !b.has_answers();
+        let exact = a.exact && takes_away && query.limit.is_none() && query.offset.is_none();
         let fields = match (a.fields, b.fields) {
             (Some(a), Some(b)) => Some(
                 (a.into_iter().zip(b))
@@ -367,27 +242,26 @@ impl PossibleRowsBuilder<'_> {
         // Each side of a compound can consist of several SELECTs.
         let side = |text: String| format!("SELECT * FROM ({text})");
         let text = format!("{} {} {}", side(a.text), operator.as_sql(), side(b.text));
-        PossibleRows {
-            text,
-            fields,
-            exact: exact && query.limit.is_none() && query.offset.is_none(),
-        }
+        PossibleRows { text, fields, exact }
     }
 
-    fn build_values_rows(
-        &self,
+    fn write_rows_of_values(
+        &mut self,
         query: &Query,
         exprs: &[Expr],
         width: usize,
         frame: &Frame<'_>,
     ) -> PossibleRows {
-        let fields = self.resolver().resolve_output_fields(query, &frame.scope);
+        if let Some(text) = self.probe_exprs(exprs, EvalPosition::outside_selects(frame)) {
+            self.push_probe(text);
+        }
+        let fields = self.analysis.resolver().resolve_output_fields(query, &frame.scope);
         let is_row = |e: &Expr| match &e.kind {
-            ExprKind::Call(n, _) => self.sites[*n].row_width.is_some(),
+            ExprKind::Call(n, _) => self.analysis.sites[*n].row_width.is_some(),
             _ => false,
         };
         if width == 0 || exprs.iter().any(is_row) {
-            return Self::build_null_row(fields);
+            return PossibleRows::null_row(fields);
         }
         let mut live = vec![false; width];
         let mut rows = Vec::new();
