@@ -236,7 +236,7 @@ fn phases_of_a_query_import_only_from_those_below() {
 }
 
 /// Files that read tokens themselves, and why this is no pass over a query's text.
-const LEXER_CALLERS: [(&str, &str); 12] = [
+const LEXER_CALLERS: [(&str, &str); 11] = [
     ("blendsql/lexer.rs", "the lexer itself"),
     ("blendsql/scan/mod.rs", "the parser's tokens, which contain the calls"),
     ("blendsql/scan/vendor_call.rs", "a lookahead of the parser's scanner"),
@@ -248,7 +248,6 @@ const LEXER_CALLERS: [(&str, &str); 12] = [
     ("request/params.rs", "the names of parameters, of a text that may be incomplete"),
     ("connection/quoted_texts.rs", "the name at the offset of a message of SQLite"),
     ("connection/statement.rs", "rejects writing statements, and finds the spans of messages"),
-    ("result/headers.rs", "the names of result columns; the query itself does not change"),
 ];
 
 /// The text of a query is read by one parser: no other file rewrites its tokens.
@@ -509,7 +508,7 @@ const TEXT_SEARCHES: [(&str, &str, &str); 23] = [
     ("connection/sqlite_message.rs", "before.", "only the hint of a syntax error"),
     ("query/server.rs", "message.", "a message of the server"),
     ("blendsql/error.rs", "starts_with(\"the ingredients are \")", "a message of our own"),
-    ("result/headers.rs", "starts_with(\"llm\")", "the name of an ingredient"),
+    ("blendsql/scan/call.rs", "starts_with(\"llm\")", "the name of an ingredient"),
     ("route/answer_parsing.rs", "find(\"{}\")", "the slots of a question"),
     ("read/macros.rs", "contains(\"{}\")", "the slots of a question"),
     ("plan/engine.rs", "starts_with(\"Expression tree is too large\")", "a message of SQLite"),

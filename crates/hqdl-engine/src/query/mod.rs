@@ -52,9 +52,11 @@ mod server;
 mod statement;
 
 use self::connection::large_stack::with_large_stack;
+use self::read::macros::find_signature;
 use self::read::with_read_query;
 use self::result::headers::SourceHeaders;
 use hqdl_spec::{Spec, is_server};
+use hqdl_sql::blendsql::parse::Syntax;
 use hqdl_sql::blendsql::{Subject, may_have_calls, scan_calls};
 use hqdl_sql::suql;
 
@@ -104,11 +106,16 @@ pub fn may_need_model(spec: &Spec, sql: &str, dialect: Dialect, classify: bool) 
 /// # Errors
 /// Returns [`QueryError`] if the query fails. Answers received before the error are kept.
 pub fn run(request: &Request<'_>, sink: &mut dyn RowSink) -> Result<Meta, QueryError> {
-    let sink = &mut SourceHeaders::new(request.sql, request.dialect, sink);
-    if is_server(request.database) {
-        return with_large_stack(|| server::run_with_calls(request, Some(sink)))?;
-    }
-    with_large_stack(|| with_read_query(request, |r, query| run::run_query(r, query, sink)))?
+    with_large_stack(|| {
+        let is_server = is_server(request.database);
+        let find_macro = |name: &str| find_signature(&request.spec.ingredients, name);
+        let syntax = Syntax { is_server, find_macro: Some(&find_macro), ..Syntax::default() };
+        let sink = &mut SourceHeaders::new(request.sql, request.dialect, syntax, sink);
+        if is_server {
+            return server::run_with_calls(request, Some(sink));
+        }
+        with_read_query(request, |r, query| run::run_query(r, query, sink))
+    })?
 }
 
 /// Returns a description of how a query would run, and the number of values that it would ask for.

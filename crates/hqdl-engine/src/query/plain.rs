@@ -18,7 +18,7 @@ use crate::query::result::headers::SourceHeaders;
 use crate::query::result::query_result::{Meta, Pass, RowSink};
 use crate::query::server;
 use hqdl_spec::is_server;
-use hqdl_sql::blendsql::parse::{ParsedQuery, parse_query};
+use hqdl_sql::blendsql::parse::{ParsedQuery, Syntax, parse_query};
 use hqdl_values::value::Value;
 
 /// A query without calls.
@@ -85,7 +85,9 @@ impl PlainQuery<'_> {
             Some(translated) => run_with_remapped_spans(&translated, |sql| {
                 statement::check_read_only(sql)?;
                 // The columns are named after the original query.
-                let mut headers = sink.map(|sink| SourceHeaders::new(self.sql, self.dialect, sink));
+                let mut headers = sink.map(|sink| {
+                    SourceHeaders::new(self.sql, self.dialect, Syntax::default(), sink)
+                });
                 self.run_on_sqlite(sql, headers.as_mut().map(|sink| sink as &mut dyn RowSink))
             }),
         }

@@ -70,6 +70,9 @@ pub struct Call {
     pub span: Range<usize>,
     /// The question or, for a join, its criteria, which may be empty.
     pub question: String,
+    /// Title of a result column that consists of the call: the question's text, or the SQL of a
+    /// question that is computed. `None` if the call has no question.
+    pub title: Option<String>,
     /// Byte offset in `question` of the instructions to the model, such as examples, in which `{}`
     /// is no placeholder.
     pub instructions_start: usize,
@@ -117,6 +120,7 @@ impl Call {
             ingredient,
             span: 0..0,
             question: String::new(),
+            title: None,
             instructions_start: 0,
             is_question_computed: false,
             values: Vec::new(),

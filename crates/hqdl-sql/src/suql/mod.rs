@@ -46,7 +46,7 @@ use std::collections::hash_map::Entry;
 
 use crate::blendsql::SqlError;
 use crate::blendsql::lexer::{Token, TokenKind};
-use crate::blendsql::parse::{parse_suql_query, scan_suql_query};
+use crate::blendsql::parse::{ParsedQuery, parse_suql_query, scan_suql_query};
 use crate::blendsql::vendors::Vendor;
 use crate::translated::Edits;
 use translator::Translator;
@@ -120,8 +120,22 @@ pub fn translate_with_columns(
         translator.translate_statement(&parsed.query)?;
         Ok(translator.into_edits().apply_to(sql)?)
     };
-    // The parser is recursive, so run it on a thread with enough stack, regardless of the caller's
-    // stack.
+    run_on_large_stack(run)
+}
+
+/// Parses a query in `SUQL`. The arguments of its calls are not parsed.
+///
+/// # Errors
+/// Returns [`SqlError`] with the location of the syntax error.
+pub fn parse_query(sql: &str, vendor: Option<Vendor>) -> Result<ParsedQuery, SqlError> {
+    let scanned = scan_suql_query(sql, vendor)?;
+    run_on_large_stack(|| parse_suql_query(sql, scanned))
+}
+
+/// Runs the parser, which is recursive, on a thread with enough stack, whatever the caller's stack.
+fn run_on_large_stack<T: Send>(
+    run: impl FnOnce() -> Result<T, SqlError> + Send,
+) -> Result<T, SqlError> {
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().stack_size(STACK_BYTES);
         match thread.spawn_scoped(scope, run).map(std::thread::ScopedJoinHandle::join) {

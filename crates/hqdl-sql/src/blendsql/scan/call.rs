@@ -80,6 +80,7 @@ pub(in crate::blendsql) fn build_call(sql: &str, scanned: ScannedCall) -> Result
         ingredient,
         span,
         question,
+        title: None,
         instructions_start,
         is_question_computed,
         values,
@@ -97,6 +98,31 @@ pub(in crate::blendsql) fn build_call(sql: &str, scanned: ScannedCall) -> Result
         is_values_row: scanned.is_values_row,
         macro_call: None,
     })
+}
+
+/// Returns the title of a result column that consists of a call in braces. Captions and the calls
+/// of the spec's own ingredients have no question.
+pub(super) fn read_title(sql: &str, name: Token, arguments: &[WrittenArgument]) -> Option<String> {
+    let name = name.text(sql);
+    let has_question = ["LLM", "VQA", "RAGQA", "DocumentSearch", "MultiLabelMap"]
+        .iter()
+        .any(|known| name.eq_ignore_ascii_case(known))
+        || name.to_ascii_lowercase().starts_with("llm") && !name.eq_ignore_ascii_case("LLMJoin");
+    let read_text = |argument: &WrittenArgument| {
+        let (first, rest) = argument.tokens.split_first()?;
+        let is_text = matches!(first.lexeme, TokenKind::Text | TokenKind::Quoted);
+        let text = match rest.first() {
+            Some(next) if next.is_symbol(b'|') => sql[token_span(&argument.tokens)].to_owned(),
+            _ => first.unquoted_text(sql),
+        };
+        is_text.then_some(text)
+    };
+    let is_named = |argument: &&WrittenArgument| {
+        argument.keyword.is_some_and(|keyword| keyword.is_word(sql, "question"))
+    };
+    let named = arguments.iter().find(is_named).and_then(read_text);
+    let first = || arguments.first().filter(|first| first.keyword.is_none()).and_then(read_text);
+    named.or_else(first).filter(|text| has_question && !text.trim().is_empty())
 }
 
 /// Fails if the stated return type contradicts the ingredient's.

@@ -270,12 +270,13 @@ impl Scanner<'_, '_> {
             inner,
             end: end.end,
         };
+        let title = call::read_title(self.sql, name, &scanned.arguments);
         let call = match signature {
             Some(signature) => self.build_macro_call(scanned, paren, signature),
             None => call::build_call(self.sql, scanned),
         };
         self.leave_call();
-        call
+        Ok(Call { title, ..call? })
     }
 
     /// Reads one argument and the `,` or `)` that ends it.
