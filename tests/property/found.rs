@@ -19,7 +19,7 @@ INSERT INTO q (pid, c, m) VALUES (1, 'alpha', 9), (2, 'beta', 2), (2, 'delta', 8
 pub const UNBOUNDED: usize = 6;
 
 /// With calls, and with functions.
-pub const QUERIES: [(&str, &str); 43] = [
+pub const QUERIES: [(&str, &str); 44] = [
     // A row decided what others waited for, and a condition that reads both kept waiting.
     (
         "WITH t AS (SELECT min({{LLMMap('fn:upper', p.a, return_type='str')}} || '!') AS y FROM p WHERE p.n IN \
@@ -316,5 +316,13 @@ pub const QUERIES: [(&str, &str); 43] = [
         "SELECT coalesce(r.v, {{LLMMap('fn:vowels', p.a, return_type='int')}}) FROM p LEFT JOIN r ON \
          {{LLMJoin(p.a, r.k)}} WHERE {{LLMMap('fn:length', p.a, return_type='int')}} > 3",
         "SELECT coalesce(r.v, hq_vowels(p.a)) FROM p LEFT JOIN r ON p.a = r.k WHERE hq_length(p.a) > 3",
+    ),
+    // `explain` took a common table expression that is declared later for a table.
+    (
+        "WITH v AS (SELECT p.a AS w FROM p JOIN z ON z.id = p.id WHERE z.x <> 'BOB'), z AS (SELECT p.id, \
+         {{LLMMap('fn:upper', p.a, return_type='str')}} AS x FROM p) SELECT {{LLMMap('fn:length', v.w, \
+         return_type='int')}} AS n FROM v",
+        "WITH v AS (SELECT p.a AS w FROM p JOIN z ON z.id = p.id WHERE z.x <> 'BOB'), z AS (SELECT p.id, \
+         hq_upper(p.a) AS x FROM p) SELECT hq_length(v.w) AS n FROM v",
     ),
 ];
