@@ -3,8 +3,9 @@
 //!
 //! GPT-3.5 with five shots answers first. Its confidence in a cell is the number of its four
 //! recordings (zero, one, three and five shots) that have the same answer, so it is paid for four
-//! times. GPT-4 with five shots is the stronger model. `HQDL_BENCH_DRAWS` is the number of samples
-//! of each column [default: 1000].
+//! times. GPT-4 is the stronger model, with five, zero, one and three shots. A price is compared
+//! with that of GPT-4 for all cells ("/ strong") and of GPT-3.5 with five shots for all cells
+//! ("/ cheap"). `HQDL_BENCH_DRAWS` is the number of samples of each column [default: 1000].
 //!
 //! * "halves": a random half of the rows chooses the threshold, and the other half tests it.
 //! * "sample": 100 rows choose the threshold, as in a run, and the whole table tests it.
@@ -57,37 +58,62 @@ type Cell = Option<(usize, bool)>;
 fn main() {
     let Some(swan) = shared_folder("swan") else { return };
     let cheap = SHOTS.map(|shots| load_recording(&swan, "gpt35", shots));
-    let strong = load_recording(&swan, "gpt4turbo", "5");
+    let mut worst = 1.0_f64;
+    for shots in SHOTS {
+        let strong = load_recording(&swan, "gpt4turbo", shots);
+        worst = worst.min(measure_cascade(&cheap, &strong, shots));
+    }
+    println!("worst share of draws in which the target was held: {:.1} %", 100.0 * worst);
+}
+
+/// Prints the results of all columns, and returns the smallest share of draws in which the target
+/// was held.
+fn measure_cascade(cheap: &[Recording], strong: &Recording, shots: &str) -> f64 {
     let cheap_cost: f64 = cheap.iter().map(|recording| recording.cost(PRICES[0])).sum();
-    let ratio = cheap_cost / strong.cost(PRICES[1]);
-    println!("four recordings of GPT-3.5 cost {:.1} % of one of GPT-4", 100.0 * ratio);
+    let strong_cost = strong.cost(PRICES[1]);
     println!(
-        "{:<7} {:>6} {:<10} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9}",
-        "test", "target", "column", "cheap", "held", "refused", "by GPT-4", "agreement", "price"
+        "\nshots of GPT-4: {shots}; it costs {:.1} times as much as GPT-3.5 with {} shots, and four recordings of GPT-3.5 cost {:.1} % of it",
+        strong_cost / cheap[0].cost(PRICES[0]),
+        SHOTS[0],
+        100.0 * cheap_cost / strong_cost
+    );
+    println!(
+        "{:<7} {:>6} {:<10} {:>9} {:>9} {:>9} {:>9} {:>9} {:>10} {:>9}",
+        "test",
+        "target",
+        "column",
+        "cheap",
+        "held",
+        "refused",
+        "by GPT-4",
+        "agreement",
+        "/ strong",
+        "/ cheap"
     );
     let (mut worst, rows) = (1.0_f64, strong.rows.len());
     for (is_halves, size) in [(true, rows / 2), (false, 100)] {
         for target in TARGETS {
             for (column, (name, _)) in COLUMNS.iter().enumerate() {
                 let cells: Vec<Cell> =
-                    (0..rows).map(|n| to_cell(&cheap, &strong, n, column)).collect();
+                    (0..rows).map(|n| to_cell(cheap, strong, n, column)).collect();
                 let found = simulate(&cells, size, target, is_halves);
                 worst = worst.min(found.held);
-                let price = found.escalated + ratio;
+                let cost = found.escalated * strong_cost + cheap_cost;
                 println!(
-                    "{:<7} {target:>6} {name:<10} {:>7.1} % {:>7.1} % {:>7.1} % {:>7.1} % {:>7.1} % {:>7.1} %",
+                    "{:<7} {target:>6} {name:<10} {:>7.1} % {:>7.1} % {:>7.1} % {:>7.1} % {:>7.1} % {:>8.1} % {:>9.2}",
                     if is_halves { "halves" } else { "sample" },
                     100.0 * found.cheap,
                     100.0 * found.held,
                     100.0 * found.refused,
                     100.0 * found.escalated,
                     100.0 * found.agreement,
-                    100.0 * price,
+                    100.0 * cost / strong_cost,
+                    cost / cheap[0].cost(PRICES[0]),
                 );
             }
         }
     }
-    println!("worst share of draws in which the target was held: {:.1} %", 100.0 * worst);
+    worst
 }
 
 /// Replays a recording into a copy of the database, and reads the answers.

@@ -2,9 +2,10 @@
 //! intervals`, with the recordings of SWAN beside the project (`../shared`, or `HQDL_SHARED`).
 //!
 //! * Counts: all samples are enumerated, so the coverage is exact. One cell is a model, a sample
-//!   size, and a true value of a column (or a conjunction of two).
+//!   size, and a true value of a column (or a conjunction of two). The leverage design is that of
+//!   the average height of the same rows.
 //! * Sums, averages and ratios: `HQDL_BENCH_DRAWS` samples of each cell [default: 10000], for
-//!   the values of at least `HQDL_BENCH_LEAST` rows [default: 10].
+//!   the values of at least 10 rows, and at most 1000 samples for rarer values.
 //!
 //! `HQDL_BENCH_RECORDINGS` names other recordings of the same database, separated by `:`.
 //! `HQDL_BENCH_CHART` names an SVG file to write.
@@ -13,6 +14,7 @@
 #![allow(clippy::expect_used, clippy::print_stdout)]
 
 use std::collections::BTreeSet;
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -21,7 +23,8 @@ use hqdl::session::{Cache, Session, SpecOverrides};
 use hqdl::spec::UncheckedSpec;
 use hqdl::swan::chart::{Axis, Chart, Series, Stroke};
 use hqdl_statistics::{
-    CoveredTable, ResidualStratum, SampledRow, draw_rows, estimate_ratio, estimate_sum,
+    CountCoverage, CoveredTable, ResidualStratum, SampledRow, draw_rows, estimate_ratio,
+    estimate_sum,
 };
 use hqdl_testkit::engine::shared_folder;
 use hqdl_testkit::repository_root;
@@ -83,7 +86,10 @@ fn main() {
         let name = name.trim_start_matches("superhero_").trim_end_matches(".jsonl.gz").to_owned();
         println!("\n{name}: {} rows", heroes.len());
         chart.extend(measure_counts(&name, &heroes, chart.len() / 2));
-        measure_sums(&heroes);
+        let draws = std::env::var("HQDL_BENCH_DRAWS").ok().and_then(|d| d.parse().ok());
+        let draws: u64 = draws.unwrap_or(10_000);
+        measure_sums(&heroes, 10..=heroes.len(), draws);
+        measure_sums(&heroes, 1..=9, draws.min(1000));
     }
     if let Some(path) = std::env::var_os("HQDL_BENCH_CHART") {
         let sizes = SIZES.map(|n| n as f64).to_vec();
@@ -136,11 +142,12 @@ fn true_values(heroes: &[Hero]) -> Vec<Condition> {
     (0..COLUMNS.len()).flat_map(values).collect()
 }
 
-/// Returns the true values of at least `HQDL_BENCH_LEAST` rows [default: 10].
-fn frequent_values(heroes: &[Hero]) -> Vec<Condition> {
-    let least = std::env::var("HQDL_BENCH_LEAST").ok().and_then(|n| n.parse().ok()).unwrap_or(10);
+/// Returns the true values that occur in this number of rows.
+fn find_values(heroes: &[Hero], rows: &RangeInclusive<usize>) -> Vec<Condition> {
     let mut all = true_values(heroes);
-    all.retain(|condition| heroes.iter().filter(|h| holds(&h.truth, condition)).count() >= least);
+    let count =
+        |condition: &Condition| heroes.iter().filter(|h| holds(&h.truth, condition)).count();
+    all.retain(|condition| rows.contains(&count(condition)));
     all
 }
 
@@ -158,7 +165,7 @@ fn map_on_threads<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) 
     })
 }
 
-/// Prints the exact coverage of the counts, and returns the lines of the chart.
+/// Prints the exact coverage of the counts in both designs, and returns the lines of the chart.
 fn measure_counts(name: &str, heroes: &[Hero], style: usize) -> Vec<Series> {
     let mut conditions = true_values(heroes);
     conditions.extend(CONJUNCTIONS.map(|c| c.map(|(n, value)| (n, value.to_owned())).to_vec()));
@@ -167,42 +174,40 @@ fn measure_counts(name: &str, heroes: &[Hero], style: usize) -> Vec<Series> {
         "  {:<9} {:>6} {:>6} {:>22} {:>16} {:>12}",
         "count", "rows", "cells", "worst coverage", "mean half-width", "audit alone"
     );
-    for draws in SIZES {
-        let (mut worst, mut cells, mut frequent) = ((1.0, String::new()), 0, 0.0);
-        let (mut width, mut alone) = (0.0, 0.0);
-        for condition in &conditions {
-            let (mut named, mut others) = ((0, 0), (0, 0));
-            for hero in heroes {
-                let is_named = holds(&hero.answers, condition);
-                let class = if is_named { &mut named } else { &mut others };
-                class.0 += 1;
-                class.1 += u64::from(holds(&hero.truth, condition));
+    for is_leverage in [false, true] {
+        for size in SIZES {
+            let covered = map_on_threads(&conditions, |condition| {
+                enumerate_count(heroes, condition, size, is_leverage)
+            });
+            let (mut worst, mut frequent) = ((1.0, String::new()), 0.0);
+            let (mut width, mut alone) = (0.0, 0.0);
+            for (condition, found) in conditions.iter().zip(covered) {
+                if found.coverage < worst.0 {
+                    let label: Vec<String> =
+                        condition.iter().map(|(n, v)| format!("{}={v}", COLUMNS[*n])).collect();
+                    worst = (found.coverage, label.join(" and "));
+                }
+                if heroes.iter().filter(|h| holds(&h.truth, condition)).count() >= 10 {
+                    frequent += 1.0;
+                    width += found.half_width;
+                    alone += found.audit_half_width;
+                }
             }
-            let found =
-                CoveredTable::new(named, others).compute_uniform_coverage(draws, CONFIDENCE);
-            cells += 1;
-            if found.coverage < worst.0 {
-                let label: Vec<String> =
-                    condition.iter().map(|(n, v)| format!("{}={v}", COLUMNS[*n])).collect();
-                worst = (found.coverage, label.join(" and "));
-            }
-            if named.1 + others.1 >= 10 {
-                frequent += 1.0;
-                width += found.half_width;
-                alone += found.audit_half_width;
+            println!(
+                "  {:<9} {size:>6} {:>6} {:>8.2} % {:<24} {:>6.2} {:>12.2} (ratio {:.3})",
+                design_name(is_leverage),
+                conditions.len(),
+                100.0 * worst.0,
+                worst.1,
+                width / frequent,
+                alone / frequent,
+                width / alone
+            );
+            if !is_leverage {
+                lines[0].push((size as f64, width / frequent));
+                lines[1].push((size as f64, alone / frequent));
             }
         }
-        println!(
-            "  {:<9} {draws:>6} {cells:>6} {:>8.2} % {:<24} {:>6.2} {:>12.2} (ratio {:.3})",
-            "",
-            100.0 * worst.0,
-            worst.1,
-            width / frequent,
-            alone / frequent,
-            width / alone
-        );
-        lines[0].push((draws as f64, width / frequent));
-        lines[1].push((draws as f64, alone / frequent));
     }
     let [with_answers, alone] = lines;
     let series = |name: String, points, line, hollow| Series {
@@ -217,6 +222,33 @@ fn measure_counts(name: &str, heroes: &[Hero], style: usize) -> Vec<Series> {
         series(format!("{name}, with the answers"), with_answers, Stroke::Solid, false),
         series(format!("{name}, audit alone"), alone, Stroke::Dashed, true),
     ]
+}
+
+fn design_name(is_leverage: bool) -> &'static str {
+    if is_leverage { "leverage" } else { "uniform" }
+}
+
+/// Enumerates all samples of this size, and returns the properties of a count's interval.
+fn enumerate_count(
+    heroes: &[Hero],
+    condition: &Condition,
+    size: u64,
+    is_leverage: bool,
+) -> CountCoverage {
+    let average = Aggregate::Average(0);
+    let rows: Vec<_> = heroes.iter().map(|h| describe_hero(average, h, condition)).collect();
+    let certain = if is_leverage { size / 4 } else { 0 };
+    let strata = take_greatest(&rows, guess_ratio(&rows), certain as usize);
+    let mut classes = [[(0, 0); 2]; 2];
+    for (hero, stratum) in heroes.iter().zip(strata) {
+        let class = &mut classes[stratum][usize::from(!holds(&hero.answers, condition))];
+        class.0 += 1;
+        class.1 += u64::from(holds(&hero.truth, condition));
+    }
+    let [[named, others], [certain_named, certain_others]] = classes;
+    let table = CoveredTable::new(named, others);
+    let mut table = table.with_certain_rows(certain_named, certain_others);
+    table.compute_uniform_coverage(size - certain, CONFIDENCE)
 }
 
 /// An aggregate over the heroes that satisfy a condition.
@@ -256,14 +288,33 @@ fn describe_hero(
     (row(truth), possible.to_vec())
 }
 
-/// Prints the coverage of sums, averages and ratios in simulated samples.
-fn measure_sums(heroes: &[Hero]) {
-    let draws = std::env::var("HQDL_BENCH_DRAWS").ok().and_then(|d| d.parse().ok());
-    let draws: u64 = draws.unwrap_or(10_000);
+/// Returns the ratio of the answers; 0 if it is not a number.
+fn guess_ratio(rows: &[(SampledRow, Vec<SampledRow>)]) -> f64 {
+    let total = |number: fn(&SampledRow) -> f64| rows.iter().map(|r| number(&r.0)).sum::<f64>();
+    let guess = total(|r| r.model_y) / total(|r| r.model_x);
+    if guess.is_finite() { guess } else { 0.0 }
+}
+
+/// Returns the stratum of each row: 1 for the rows of greatest leverage, and 0 for the others.
+fn take_greatest(rows: &[(SampledRow, Vec<SampledRow>)], guess: f64, count: usize) -> Vec<usize> {
+    let residual = |row: &SampledRow| (row.y - row.model_y - guess * (row.x - row.model_x)).abs();
+    let leverage = |n: &usize| rows[*n].1.iter().map(residual).fold(0.0, f64::max);
+    let mut order: Vec<usize> = (0..rows.len()).collect();
+    order.sort_by(|a, b| leverage(b).total_cmp(&leverage(a)));
+    let mut strata = vec![0; rows.len()];
+    order[..count].iter().for_each(|n| strata[*n] = 1);
+    strata
+}
+
+/// Prints the coverage of sums, averages and ratios in simulated samples, for the true values that
+/// occur in this number of rows.
+fn measure_sums(heroes: &[Hero], counts: RangeInclusive<usize>, draws: u64) {
+    println!("  values of {} to {} rows, {draws} draws", counts.start(), counts.end());
     println!(
         "  {:<22} {:>5} {:>6} {:>22} {:>28}",
         "", "rows", "cells", "worst coverage", "median half-width, relative"
     );
+    let conditions = find_values(heroes, &counts);
     for (label, aggregate) in [
         ("sum(height)", Aggregate::Sum(0)),
         ("avg(height)", Aggregate::Average(0)),
@@ -274,7 +325,6 @@ fn measure_sums(heroes: &[Hero]) {
         for is_leverage in [false, true] {
             for size in SIZES {
                 let (mut worst, mut cells, mut widths) = ((1.0, String::new()), 0, Vec::new());
-                let conditions = frequent_values(heroes);
                 let simulated = map_on_threads(&conditions, |condition| {
                     simulate(aggregate, heroes, condition, size as usize, is_leverage, draws)
                 });
@@ -287,7 +337,7 @@ fn measure_sums(heroes: &[Hero]) {
                     }
                 }
                 widths.sort_by(f64::total_cmp);
-                let design = if is_leverage { "leverage" } else { "uniform" };
+                let design = design_name(is_leverage);
                 println!(
                     "  {label:<13} {design:<8} {size:>5} {cells:>6} {:>8.2} % {:<24} {:>10.3}",
                     100.0 * worst.0,
@@ -317,18 +367,10 @@ fn simulate(
     if !truth.is_finite() || truth == 0.0 {
         return None;
     }
-    let guess = if is_ratio { total(|r| r.model_y) / total(|r| r.model_x) } else { 0.0 };
-    let guess = if guess.is_finite() { guess } else { 0.0 };
-    let residual = |row: &SampledRow| (row.y - row.model_y - guess * (row.x - row.model_x)).abs();
-    let leverage = |n: &usize| rows[*n].1.iter().map(residual).fold(0.0, f64::max);
-    let mut strata = vec![0; rows.len()];
-    let mut sizes = vec![size];
-    if is_leverage {
-        let mut order: Vec<usize> = (0..rows.len()).collect();
-        order.sort_by(|a, b| leverage(b).total_cmp(&leverage(a)));
-        order[..size / 4].iter().for_each(|n| strata[*n] = 1);
-        sizes = vec![size - size / 4, size / 4];
-    }
+    let guess = if is_ratio { guess_ratio(&rows) } else { 0.0 };
+    let certain = if is_leverage { size / 4 } else { 0 };
+    let strata = take_greatest(&rows, guess, certain);
+    let sizes = if is_leverage { vec![size - certain, certain] } else { vec![size] };
     let mut frame = vec![ResidualStratum::default(); sizes.len()];
     for ((row, possible), stratum) in rows.iter().zip(&strata) {
         let stratum = &mut frame[*stratum];

@@ -202,7 +202,8 @@ fn bound_strata(bounds: &mut BoundCache, strata: &[Class], alpha: f64) -> Option
     Some(sum)
 }
 
-fn merge_classes(classes: &CountStratum) -> Class {
+/// Returns the class of all rows of a stratum.
+pub(crate) fn merge_classes(classes: &CountStratum) -> Class {
     let [a, b] = classes;
     Class {
         size: a.size + b.size,

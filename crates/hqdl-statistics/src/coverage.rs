@@ -1,7 +1,7 @@
 //! Computes how often the confidence interval for a count contains the true count, over all
 //! possible samples.
 
-use crate::count::{BoundCache, Class, estimate_count_with_cache};
+use crate::count::{BoundCache, Class, CountStratum, estimate_count_with_cache, merge_classes};
 use crate::hypergeometric::Hypergeometric;
 
 /// Probability below which a sample is not enumerated and counts as not covered.
@@ -16,6 +16,8 @@ pub struct CoveredTable {
     named: (u64, u64),
     /// Number of other rows, and how many of them truly satisfy the condition.
     others: (u64, u64),
+    /// Rows that every sample contains, in the same two parts.
+    certain: CountStratum,
     bounds: BoundCache,
 }
 
@@ -35,10 +37,18 @@ impl CoveredTable {
     /// and the number of truly positive rows among them.
     #[must_use]
     pub fn new(named: (u64, u64), others: (u64, u64)) -> Self {
-        Self { named, others, bounds: BoundCache::default() }
+        Self { named, others, ..Self::default() }
     }
 
-    /// Returns the coverage over all uniform samples of `draws` rows.
+    /// Adds rows that every sample contains. The pairs are those of [`Self::new`].
+    #[must_use]
+    pub fn with_certain_rows(mut self, named: (u64, u64), others: (u64, u64)) -> Self {
+        let to_class = |(size, positives)| Class { size, sampled: size, positives };
+        self.certain = [named, others].map(to_class);
+        self
+    }
+
+    /// Returns the coverage over all uniform samples of `draws` rows that are not certain.
     #[must_use]
     pub fn compute_uniform_coverage(&mut self, draws: u64, confidence: f64) -> CountCoverage {
         let named = Hypergeometric {
@@ -66,7 +76,8 @@ impl CoveredTable {
         if probability < NEGLIGIBLE {
             return;
         }
-        let truth = (self.named.1 + self.others.1) as f64;
+        let certain: u64 = self.certain.iter().map(|class| class.positives).sum();
+        let truth = (self.named.1 + self.others.1 + certain) as f64;
         let outcomes = |(population, positives): (u64, u64), draws: u64| {
             let sample = Hypergeometric { population, positives, draws };
             let (least, most) = sample.support();
@@ -81,21 +92,13 @@ impl CoveredTable {
                 }
                 let named = Class { size: self.named.0, sampled: sampled[0], positives: a };
                 let other = Class { size: self.others.0, sampled: sampled[1], positives: *b };
-                let found =
-                    estimate_count_with_cache(&mut self.bounds, &[[named, other]], confidence);
+                let strata = [[named, other], self.certain];
+                let found = estimate_count_with_cache(&mut self.bounds, &strata, confidence);
                 let Some((interval, _)) = found else { continue };
                 sum.coverage += probability * f64::from(u8::from(interval.contains(truth)));
                 sum.half_width += probability * interval.half_width();
-                let merged = Class {
-                    size: named.size + other.size,
-                    sampled: named.sampled + other.sampled,
-                    positives: named.positives + other.positives,
-                };
-                let audit = estimate_count_with_cache(
-                    &mut self.bounds,
-                    &[[merged, Class::default()]],
-                    confidence,
-                );
+                let merged = strata.map(|stratum| [merge_classes(&stratum), Class::default()]);
+                let audit = estimate_count_with_cache(&mut self.bounds, &merged, confidence);
                 sum.audit_half_width += probability * audit.map_or(0.0, |(i, _)| i.half_width());
             }
         }

@@ -163,6 +163,17 @@ fn rare_values_are_covered() {
     }
 }
 
+/// Rows that every sample contains are known, so that they change neither coverage nor width.
+#[test]
+fn certain_rows_are_known() {
+    let rest = || CoveredTable::new((60, 40), (140, 20));
+    let without = rest().compute_uniform_coverage(50, 0.95);
+    let mut table = rest().with_certain_rows((10, 4), (15, 15));
+    let with = table.compute_uniform_coverage(50, 0.95);
+    assert!((with.coverage - without.coverage).abs() < 1e-9, "{with:?} {without:?}");
+    assert!((with.half_width - without.half_width).abs() < 1e-9, "{with:?} {without:?}");
+}
+
 /// MOVER alone covers as little as 46 % of these samples: it loses up to one row at each end, and
 /// it has no bounds of its own for rare errors.
 #[test]
