@@ -124,3 +124,34 @@ fn shots_come_from_one_place() {
     project.run_materialize(&["--limit", "1"]).expect_exit_code(0);
     assert!(examples(&endpoint).iter().all(|(_, e)| e.is_empty()));
 }
+
+/// The rows of a sample are no examples until the audit is complete.
+#[test]
+fn rows_of_an_open_audit_are_no_examples() {
+    let endpoint = truthful_endpoint();
+    let project = project(&endpoint, "shots = \"overrides\"", "csv", "");
+    project.run_materialize(&[]).expect_exit_code(0);
+    let audit = |flags: &[&str]| {
+        project.run_hqdl(&[&["audit", "specs/x.toml"], flags].concat()).expect_exit_code(0)
+    };
+    audit(&["--columns", "motto", "--sample", "2", "--seed", "1"]);
+    let sheet = project.path("specs/x.audit.csv");
+    let text = std::fs::read_to_string(&sheet).unwrap();
+    let fill = |lines: usize| {
+        let fill = |(n, line): (usize, &str)| match line.strip_suffix(",,,") {
+            Some(cell) if (2..2 + lines).contains(&n) => format!("{cell},Truth {n},,\n"),
+            _ => format!("{line}\n"),
+        };
+        let filled: String = text.lines().enumerate().map(fill).collect();
+        std::fs::write(&sheet, filled).unwrap();
+        audit(&["--apply"]);
+        let before = endpoint.request_count();
+        project.run_materialize(&["--refresh", "motto"]).expect_exit_code(0);
+        let sent = endpoint.received_requests();
+        let sent = sent[before..].iter().map(|r| r.body["messages"][0]["content"].to_string());
+        sent.collect::<String>()
+    };
+    assert!(!fill(1).contains("Truth"));
+    let prompts = fill(2);
+    assert!(prompts.contains("Truth 2") && prompts.contains("Truth 3"), "{prompts}");
+}

@@ -559,7 +559,7 @@ pub struct ShotsTable {
     /// A SELECT whose columns have the names of the key, the context and the columns.
     pub sql: Option<String>,
     /// Whether rows with overrides serve as shots, beginning with the keys that have the most
-    /// overridden columns.
+    /// overridden columns. Rows in the sample of an audit serve only when its sheet is filled.
     pub overrides: Option<bool>,
     /// Number of shots. Default: 5.
     pub limit: Option<u32>,

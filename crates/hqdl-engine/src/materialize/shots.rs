@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 
 use super::{MaterializeError, WalkError};
+use crate::audit::{Audit, AuditError, Evidence};
 use hqdl_database::Database;
 use hqdl_database::keys::{KeyRow, Keys};
 use hqdl_spec::checker::Checker;
@@ -15,11 +16,11 @@ use hqdl_values::key::Entity;
 
 /// Returns the spec with overrides added as examples. The examples do not change during a run, so
 /// that all prompts start with the same text. Like other shots, the examples do not change
-/// fingerprints. Overrides are skipped if the value is not in its column's list or the row is in no
-/// source.
+/// fingerprints. Overrides are skipped if the value is not in its column's list, if the row is in no
+/// source, or if it is in the sample of an audit that is not completely filled in.
 ///
 /// # Errors
-/// Returns [`MaterializeError`] if the sources cannot be read.
+/// Returns [`MaterializeError`] if the sources or the audit cannot be read.
 pub(super) fn add_override_shots<'s>(
     spec: &'s Spec,
     database: &Database,
@@ -27,7 +28,7 @@ pub(super) fn add_override_shots<'s>(
 ) -> Result<Cow<'s, Spec>, MaterializeError> {
     let mut spec = Cow::Borrowed(spec);
     for n in 0..spec.expansions.len() {
-        let shots = build_shots(&spec.expansions[n], n, database, overrides)?;
+        let shots = build_shots(&spec, n, database, overrides)?;
         if !shots.is_empty() {
             spec.to_mut().expansions[n].shots.extend(shots);
         }
@@ -35,18 +36,42 @@ pub(super) fn add_override_shots<'s>(
     Ok(spec)
 }
 
-fn build_shots(
+/// Returns the sampled entities of an expansion's audit, if a cell of the sample has no truth yet.
+fn list_open_sample(
+    spec: &Spec,
     expansion: &Expansion,
+) -> Result<HashSet<Entity>, MaterializeError> {
+    let audit = match Audit::read(spec, expansion) {
+        Err(AuditError::Missing(_)) => return Ok(HashSet::new()),
+        audit => audit?,
+    };
+    let columns = audit.draw.find_expansion_columns(expansion).into_iter().map(|c| c.0);
+    let filled = audit.count_filled_rows(&columns.collect::<Vec<_>>(), Evidence::Truth);
+    let sample = audit.draw.sample();
+    if filled == sample.len() {
+        return Ok(HashSet::new());
+    }
+    let entity = |row: &usize| expansion.build_entity(&audit.draw.frame[*row].key);
+    Ok(sample.iter().map(entity).collect())
+}
+
+fn build_shots(
+    spec: &Spec,
     n: usize,
     database: &Database,
     overrides: &Overrides,
 ) -> Result<Vec<Shot>, MaterializeError> {
+    let expansion = &spec.expansions[n];
     if expansion.override_shots == 0 {
         return Ok(Vec::new());
     }
+    let audited = list_open_sample(spec, expansion)?;
     let checkers: Vec<Checker> = expansion.columns.iter().map(Checker::new).collect();
     let mut examples: Vec<(&Entity, Vec<CellValue>)> = Vec::new();
     for (entity, entries) in overrides.list_overridden_rows(n) {
+        if audited.contains(entity) {
+            continue;
+        }
         let cell = |(index, checker): (usize, &Checker)| {
             let entry = entries.get(&index).filter(|entry| checker.is_allowed(&entry.value));
             entry.map_or(CellValue::Nothing, |entry| entry.value.clone())
