@@ -18,6 +18,7 @@ use crate::overrides::Overrides;
 use crate::problem::{Problem, Problems, Severity};
 use crate::query::{self, QueryError, Request};
 use crate::session::{Cache, Session, SpecOverrides};
+use crate::spec::evidence::Documents;
 use crate::spec::{Expansion, ReadError, SourceRows, Spec, UncheckedSpec};
 use crate::sql::quote_name;
 
@@ -157,6 +158,7 @@ fn check_spec(path: &std::path::Path, options: &Options) -> Result<(Problems, St
         }));
     }
     problems.problems.extend(find_shared_columns(&spec, &draft));
+    problems.problems.extend(find_word_rankings(&spec, &draft));
     if let Err(error) = output::check_support(spec.output.as_deref()) {
         let location = ["database".into(), "output".into()];
         let problem = draft.warning_at(&location, error.to_string(), error.hint());
@@ -187,6 +189,28 @@ fn check_spec(path: &std::path::Path, options: &Options) -> Result<(Problems, St
     let summary =
         format!("valid; expansions {}, columns {columns}, keys {keys}", spec.expansions.len());
     Ok((problems, summary))
+}
+
+/// Returns a note for each expansion whose documents hqdl ranks by words, although the spec has
+/// `[embeddings]`.
+fn find_word_rankings(spec: &Spec, draft: &UncheckedSpec) -> Vec<Problem> {
+    let is_ranked = |expansion: &Expansion| {
+        let evidence = expansion.evidence.as_ref().map(|evidence| &evidence.documents);
+        evidence.is_some_and(|documents| !matches!(documents, Documents::Search(_)))
+    };
+    let expansions = spec.expansions.iter().enumerate();
+    let ranked = expansions.filter(|(_, e)| spec.embeddings.is_some() && is_ranked(e));
+    let to_note = |(n, expansion): (usize, &Expansion)| {
+        let message = format!(
+            "hqdl chooses the passages of `{}` by words (BM25), not by [embeddings]",
+            expansion.name
+        );
+        let help = "only queries use [embeddings]; name the words of the documents in `about`";
+        let location = ["expansion".into(), n.into(), "evidence".into()];
+        let problem = draft.warning_at(&location, message, help);
+        Problem { severity: Severity::Note, ..problem }
+    };
+    ranked.map(to_note).collect()
 }
 
 /// Returns a warning for each column that asks the same question as a column of an earlier

@@ -588,3 +588,23 @@ fn a_model_that_obeys_a_passage_changes_only_that_row() {
     project.run_materialize(&[]).expect_exit_code(0);
     assert_eq!(bridges(&project)[0], json!(["Alder Bridge", null, null]));
 }
+
+/// Only queries use `[embeddings]`: evidence is ranked by words, and `check` says it.
+#[test]
+fn a_note_says_that_evidence_is_ranked_by_words() {
+    let endpoint = reader();
+    let project = Project::new(&endpoint, TABLES, SPEC);
+    let check = || project.run_hqdl(&["check", "specs/x.toml"]).expect_exit_code(0).stderr;
+    let note = "hqdl chooses the passages of `bridges` by words (BM25), not by [embeddings]";
+    assert!(!check().contains(note));
+    project.edit_spec(
+        "[[expansion]]",
+        "[embeddings]\nmodel = \"vectors\"\nprice = 0\n\n[[expansion]]",
+    );
+    assert!(check().contains(note), "{}", check());
+    project.edit_spec(
+        "documents = \"SELECT title, body FROM page\"",
+        "search = \"https://example.com/?q={query}\"\nresults = \"/r\"\ntext = \"/t\"",
+    );
+    assert!(!project.run_hqdl(&["check", "specs/x.toml"]).stderr.contains(note));
+}

@@ -295,8 +295,9 @@ pub struct RoutingTable {
     pub model: bool,
 }
 
-/// `[embeddings]`: the model that compares texts. Similarity orders the questions and chooses
-/// passages, and is the result of `embed`, `similarity` and `nearest`. It never decides an answer.
+/// `[embeddings]`: the model that compares the texts of queries. Similarity orders the questions and
+/// chooses passages, and is the result of `embed`, `similarity` and `nearest`. It never decides an
+/// answer. Evidence is ranked by words.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[schemars(extend("additionalProperties" = false))]
 pub struct EmbeddingsTable {
