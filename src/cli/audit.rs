@@ -1,7 +1,7 @@
 //! Implements `hqdl audit`.
 
 use std::io::BufRead;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use comfy_table::{CellAlignment, Table, presets};
@@ -13,8 +13,8 @@ use super::progress::Progress;
 use super::{CacheFlags, ModelFlags, OutputOptions, interrupt, score, session};
 use crate::audit::sheet::{format_cell, parse_truth};
 use crate::audit::{
-    Audit, AuditReport, CellTruth, ColumnAudit, Design, Draw, DrawRequest, Evidence, generate_seed,
-    sheet_path,
+    Audit, AuditReport, CellTruth, ColumnAudit, Design, Draw, DrawRequest, Evidence, ReferenceFill,
+    ReportSettings, format_person, generate_seed, sheet_path,
 };
 use crate::database::Database;
 use crate::format::format_count;
@@ -25,11 +25,12 @@ use crate::query::QueryError;
 use crate::session::Session;
 use crate::spec::checker::Checker;
 use crate::spec::{Expansion, Reuse, is_server};
+use crate::value::Value;
 
-/// Confidence of the accuracy intervals in a report.
-const CONFIDENCE: f64 = 0.95;
-/// Source of the true values that a person enters in the terminal.
-const PERSON: &str = "person";
+/// Environment variables that contain the user's login name.
+const LOGIN_VARIABLES: [&str; 3] = ["USER", "LOGNAME", "USERNAME"];
+/// Maximum number of keys that a report prints.
+const MAX_KEYS: usize = 10;
 
 #[derive(Debug, clap::Args)]
 #[group(id = "step", multiple = true)]
@@ -55,9 +56,14 @@ pub struct Options {
           value_parser = super::parse_whole_number::<u64>)]
     seed: Option<u64>,
     /// Enter the true values in the terminal, one cell at a time: type a value, Enter to confirm
-    /// the answer, `?` if the truth cannot be known, Ctrl-D to stop.
+    /// the answer, `none` if there is no value, `""` for the empty text, `?` if the truth cannot be
+    /// known, Ctrl-D to stop.
     #[arg(long, conflicts_with_all = ["truth", "report", "apply"])]
     ask_me: bool,
+    /// Your name, which --ask-me stores with each true value [default: your login name].
+    #[arg(long, value_name = "NAME", requires = "ask_me",
+          value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    who: Option<String>,
     /// Fill the sheet from a reference: a CSV file whose header names key columns and columns of
     /// the spec. With --report, compare all published cells with it, as `hqdl score` does.
     #[arg(long, value_name = "CSV", conflicts_with = "apply")]
@@ -65,6 +71,11 @@ pub struct Options {
     /// Print the accuracy of each audited column.
     #[arg(long, conflicts_with = "apply")]
     report: bool,
+    /// With --report: half-width of the interval, in percentage points, for which hqdl computes the
+    /// number of rows to audit.
+    #[arg(long, value_name = "POINTS", default_value = "5", requires = "report",
+          conflicts_with = "truth", allow_hyphen_values = true, value_parser = parse_half_width)]
+    half_width: f64,
     /// Write the true values that differ from the answers as overrides. Intervals still use the
     /// answers.
     #[arg(long)]
@@ -84,6 +95,14 @@ pub struct Options {
 enum DesignName {
     Uniform,
     Leverage,
+}
+
+/// Parses a half-width in percentage points.
+fn parse_half_width(text: &str) -> Result<f64, String> {
+    let points: Option<f64> = text.parse().ok();
+    points
+        .filter(|points| *points > 0.0 && *points < 50.0)
+        .ok_or_else(|| "expected a number of percentage points between 0 and 50".to_owned())
 }
 
 pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode, Failure> {
@@ -111,19 +130,13 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
     let mut audit = Audit::read(&session.spec, expansion)?;
     if options.report {
         let published = open_published_database(&session)?;
-        let report = audit.build_report(&session.database, &published, expansion, CONFIDENCE)?;
+        let half_width = options.half_width / 100.0;
+        let settings = ReportSettings { half_width, ..ReportSettings::default() };
+        let report = audit.build_report(&session.database, &published, expansion, settings)?;
         print_report(&report, output_options);
     } else if let Some(reference) = &options.truth {
-        let filled = audit.fill_from_reference(&session.spec, n, reference)?;
-        let file = sheet_path(&session.spec, expansion);
-        let what = format!("filled {}", format_count(filled, "cell"));
-        report_step(output_options, "filled", &what, filled, &file);
-        if filled == 0 && !output_options.quiet {
-            anstream::eprintln!(
-                "note: {} has no value for an empty cell of the sample: check its keys and columns",
-                reference.display()
-            );
-        }
+        let result = audit.fill_from_reference(&session.spec, n, reference)?;
+        report_reference(output_options, result, reference, &sheet_path(&session.spec, expansion));
     } else if asks_model {
         let filled = ask_other_model(options, &session, n, &mut audit, output_options)?;
         let file = sheet_path(&session.spec, expansion);
@@ -141,7 +154,9 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
             );
         }
     } else {
-        ask_person(&session, expansion, &mut audit)?;
+        let login = || LOGIN_VARIABLES.iter().find_map(|name| std::env::var(name).ok());
+        let who = options.who.clone().or_else(login).unwrap_or_default();
+        ask_person(&session, expansion, &mut audit, &who)?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -359,13 +374,7 @@ fn to_failure(error: QueryError, sql: &str) -> Failure {
     }
 }
 
-fn report_step(
-    output_options: OutputOptions,
-    event: &str,
-    what: &str,
-    cells: u64,
-    file: &std::path::Path,
-) {
+fn report_step(output_options: OutputOptions, event: &str, what: &str, cells: u64, file: &Path) {
     if output_options.json {
         let file = file.display().to_string();
         anstream::println!("{}", json!({ "event": event, "cells": cells, "file": file }));
@@ -374,8 +383,48 @@ fn report_step(
     }
 }
 
+/// Reports the cells that a reference filled, and the reasons why it did not fill the others.
+fn report_reference(
+    output_options: OutputOptions,
+    result: ReferenceFill,
+    reference: &Path,
+    sheet: &Path,
+) {
+    let ReferenceFill { filled, known, absent, empty } = result;
+    if output_options.json {
+        let file = sheet.display().to_string();
+        let json = json!({
+            "event": "filled", "cells": filled, "known": known, "absent": absent, "empty": empty,
+            "file": file,
+        });
+        anstream::println!("{json}");
+        return;
+    }
+    let what = format!("filled {}", format_count(filled, "cell"));
+    report_step(output_options, "filled", &what, filled, sheet);
+    let (reference, left) = (reference.display(), known + absent + empty);
+    if left == 0 || output_options.quiet {
+        return;
+    }
+    let help = "(write \"\" for the empty text, none for no value, or ? if it cannot be known)";
+    let reasons = [
+        (known, "already filled".to_owned()),
+        (absent, format!("without a line or a column in {reference}")),
+        (empty, format!("with an empty field in {reference} {help}")),
+    ];
+    let reasons = reasons.into_iter().filter(|(cells, _)| *cells > 0);
+    let reasons: Vec<String> = reasons.map(|(cells, why)| format!("{cells} {why}")).collect();
+    let left = format_count(left, "other cell");
+    anstream::eprintln!("note: {left} of the sample: {}", reasons.join(", "));
+}
+
 /// Asks the user for each missing truth, in the order of the sheet, and stores each immediately.
-fn ask_person(session: &Session, expansion: &Expansion, audit: &mut Audit) -> Result<(), Failure> {
+fn ask_person(
+    session: &Session,
+    expansion: &Expansion,
+    audit: &mut Audit,
+    who: &str,
+) -> Result<(), Failure> {
     let mut lines = std::io::stdin().lock().lines();
     let sample = audit.draw.sample().to_vec();
     for (n, row) in sample.iter().enumerate() {
@@ -405,7 +454,7 @@ fn ask_person(session: &Session, expansion: &Expansion, audit: &mut Audit) -> Re
                     Err(message) => anstream::eprintln!("{message}"),
                 }
             };
-            let (source, note) = (PERSON.to_owned(), String::new());
+            let (source, note) = (format_person(who), String::new());
             let truth = CellTruth { value, source, note };
             audit.record_truth(&session.spec, expansion, (*row, column), truth)?;
         }
@@ -425,11 +474,12 @@ fn print_report(report: &AuditReport, output_options: OutputOptions) {
         report.design,
         format_count(report.sample, "row")
     );
-    let outdated =
-        [(report.missing_rows, "no longer exist"), (report.changed, "have another answer now")];
-    for (rows, what) in outdated.iter().filter(|(rows, _)| *rows > 0) {
-        anstream::println!("{rows} of these rows {what}");
+    match report.missing_rows {
+        0 => {}
+        1 => anstream::println!("1 of these rows no longer exists"),
+        rows => anstream::println!("{rows} of these rows no longer exist"),
     }
+    print_changed_rows(&report.changed_keys);
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
     table.set_header([
@@ -438,7 +488,7 @@ fn print_report(report: &AuditReport, output_options: OutputOptions) {
         "rows",
         "right",
         "accuracy (95 %)",
-        "rows for ± 5",
+        &format!("rows for ± {}", (1e6 * report.half_width).round() / 1e4),
     ]);
     for column in &report.columns {
         table.add_row([
@@ -450,7 +500,7 @@ fn print_report(report: &AuditReport, output_options: OutputOptions) {
             column.rows.to_string(),
             column.right.to_string(),
             format_accuracy(column),
-            column.rows_for_5_points.to_string(),
+            column.rows_needed.to_string(),
         ]);
     }
     for at in 2..6 {
@@ -460,6 +510,27 @@ fn print_report(report: &AuditReport, output_options: OutputOptions) {
     }
     anstream::println!("{table}");
     report.columns.iter().for_each(print_column);
+}
+
+/// Prints the rows whose answers have changed since the draw.
+fn print_changed_rows(keys: &[Vec<Value>]) {
+    if keys.is_empty() {
+        return;
+    }
+    let format_key = |key: &Vec<Value>| {
+        let parts: Vec<String> = key.iter().map(ToString::to_string).collect();
+        parts.join(", ")
+    };
+    let mut shown: Vec<String> = keys.iter().take(MAX_KEYS).map(format_key).collect();
+    if keys.len() > MAX_KEYS {
+        shown.push(format!("and {} more", keys.len() - MAX_KEYS));
+    }
+    let has = if keys.len() == 1 { "has" } else { "have" };
+    anstream::println!(
+        "{} of these rows {has} another answer now (the report uses the drawn answers): {}",
+        keys.len(),
+        shown.join("; ")
+    );
 }
 
 fn format_accuracy(column: &ColumnAudit) -> String {

@@ -124,10 +124,10 @@ pub const EXAMPLES: &[(&str, &[&str])] = &[
         &[
             "hqdl audit specs/superhero.toml --columns race,gender --sample 50 --seed 7",
             "hqdl audit specs/superhero.toml --for \"SELECT avg(height_cm) FROM superhero_expanded WHERE race = 'Human'\" --design leverage",
-            "hqdl audit specs/superhero.toml --ask-me",
+            "hqdl audit specs/superhero.toml --ask-me --who Ann",
             "hqdl audit specs/superhero.toml --truth truth.csv --db copy.db --output out.db",
             "hqdl audit specs/superhero.toml --ask-model --model gpt-4o --budget 0.50",
-            "hqdl audit specs/superhero.toml --report",
+            "hqdl audit specs/superhero.toml --report --half-width 2.5",
             "hqdl audit specs/superhero.toml --apply",
         ],
     ),

@@ -27,7 +27,7 @@ enum Command {
         /// Table of an expansion or of a one-to-many column.
         table: String,
         /// Values of the key columns in their order (NULL for NULL), then the column's name, then
-        /// the value (`|` separates the values of a list).
+        /// the value (`|` separates the values of a list, `""` is the empty text).
         #[arg(required = true, num_args = 2.., value_names = ["KEY", "COLUMN", "VALUE"])]
         words: Vec<String>,
         /// Set the cell to no value, for example because the model's answer is made up. Omit VALUE.

@@ -439,9 +439,10 @@ fn an_audit_is_reviewed_cell_by_cell() {
     assert!(wrong.contains("name=\"value\" value=\"Purple\""), "{wrong}");
     assert!(wrong.contains("value=\"0\""), "{wrong}");
     let set = daemon.submit_form(review, "at=0&value=Blue").expect_status(303);
-    assert!(set.headers.contains("&at=1&done=0&before="), "{}", set.headers);
+    let (_, undo) = set.headers.split_once("&at=1&done=0&undo=").unwrap();
+    let undo_form = format!("at=0&undo={}", undo.lines().next().unwrap().trim());
     // The last answer can be undone, and given again.
-    let undo = page(&daemon, &format!("{review}&at=1&done=0&before="));
+    let undo = page(&daemon, &format!("{review}&at=1&done=0&undo=x"));
     assert!(undo.contains("Undo the last answer"), "{undo}");
     assert!(undo.contains(">model</th>"), "{undo}");
     // The page shows all answers about the cell, and an override with the value that it replaced.
@@ -460,7 +461,7 @@ fn an_audit_is_reviewed_cell_by_cell() {
     }
     let past = page(&daemon, path);
     assert!(past.contains("Brown <span class=\"quiet\">replaced Green</span>"), "{past}");
-    let set = daemon.submit_form(review, "at=0&value=").expect_status(303);
+    let set = daemon.submit_form(review, &undo_form).expect_status(303);
     assert!(set.headers.contains("&at=0") && !set.headers.contains("done"), "{}", set.headers);
     assert!(page(&daemon, review).contains("0 of 2</strong> sampled cells"));
     daemon.submit_form(review, "at=0&value=Blue").expect_status(303);

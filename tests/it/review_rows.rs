@@ -204,3 +204,42 @@ fn a_slow_source_is_interrupted() {
     let found = guard.database().find_entity_rows(expansion, &[key], 3, limit);
     assert!(found.is_err() && guard.abort_error().is_some(), "{found:?}");
 }
+
+/// Undoing restores the truth before, with its source. The form contains nothing but the digest.
+#[test]
+fn undoing_a_review_restores_the_truth_before() {
+    let reviewed = Reviewed::start(MOODS, &SPEC.replace("SOURCE", "mood_of"));
+    let daemon = &reviewed.daemon;
+    let path = |who: &str| format!("/specs/x/review?table=filled&who={who}");
+    let sheet = || std::fs::read_to_string(reviewed.project.path("specs/x.audit.csv")).unwrap();
+    let say = |who: &str, value: &str| {
+        let said =
+            daemon.submit_form(&path(who), &format!("at=0&value={value}")).expect_status(303);
+        let (_, undo) = said.headers.split_once("&undo=").unwrap();
+        undo.lines().next().unwrap().trim().to_owned()
+    };
+    daemon.submit_form(&path("Ann"), "at=0&value=").expect_status(400);
+    say("Ann", "sad");
+    let ben = say("Ben", "sad");
+    assert!(
+        sheet().contains(",sad,person Ben,") && sheet().contains("; person Ann said sad on 20")
+    );
+    let page = daemon.get(&format!("{}&done=0&undo={ben}", path("Ben"))).expect_status(200).body;
+    assert!(page.contains("Undo the last answer") && !page.contains("name=\"before\""), "{page}");
+    let last = say("Ann", "%22%22");
+    assert!(sheet().contains(",\"\"\"\"\"\",person Ann,"), "{}", sheet());
+    daemon.submit_form(&path("Ben"), &format!("at=0&undo={ben}")).expect_status(400);
+    daemon.submit_form(&path("Ann"), &format!("at=0&undo={last}")).expect_status(303);
+    assert!(sheet().contains(",sad,person Ben,"), "{}", sheet());
+    daemon.submit_form(&path("Ben"), &format!("at=0&undo={ben}")).expect_status(400);
+    let none = say("Ben", "none");
+    assert!(sheet().contains(",none,person Ben,"), "{}", sheet());
+    assert!(
+        daemon
+            .get(&format!("{}&at=0", path("Ben")))
+            .body
+            .contains("Reviewed already: <strong>none")
+    );
+    daemon.submit_form(&path("Ben"), &format!("at=0&undo={none}")).expect_status(303);
+    assert_eq!(sheet().matches("undone by person").count(), 2, "{}", sheet());
+}

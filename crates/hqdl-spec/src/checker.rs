@@ -37,6 +37,8 @@ pub const UNKNOWN_WORDS: [&str; 11] = [
     "no information",
     "\u{2014}",
 ];
+/// How a person writes the empty text: as two quotation marks.
+pub const EMPTY_TEXT: &str = "\"\"";
 /// Answers that mean an empty list.
 const EMPTY_LIST_WORDS: [&str; 3] = ["none", "[]", "empty"];
 
@@ -210,6 +212,22 @@ impl Checker {
             return self.check_list_text(raw);
         }
         self.check_scalar(raw)
+    }
+
+    /// Checks a cell that a person wrote: [`EMPTY_TEXT`] is the empty text, which a field of a CSV
+    /// file cannot contain otherwise.
+    #[must_use]
+    pub fn check_entry(&self, entry: &str) -> Answer {
+        if entry.trim() != EMPTY_TEXT || self.is_many || self.data_type != Type::Text {
+            return self.check_text(entry);
+        }
+        match &self.value_index {
+            Some(list) if list.is_value_or_alias("") => self.check_text(""),
+            Some(list) if !list.open => {
+                Answer::without_value(State::NotInList, entry.trim().to_owned())
+            }
+            _ => Answer::ok(CellValue::One("".into())),
+        }
     }
 
     /// Checks a cell that contains the empty text, which is different from a cell without a value.

@@ -372,8 +372,8 @@ pub(super) struct OverrideRequest {
     pub(super) key: Vec<String>,
     /// Name of the column.
     pub(super) column: String,
-    /// The value; `|` separates the values of a list, and `?` sets the cell to no value, unless the
-    /// column's value list contains it. Ignored by DELETE.
+    /// The value; `|` separates the values of a list, `""` is the empty text, and `?` sets the cell
+    /// to no value, unless the column's value list contains it. Ignored by DELETE.
     #[serde(default)]
     pub(super) value: String,
     /// Reason for the override, stored with it. Ignored by DELETE.

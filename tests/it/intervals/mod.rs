@@ -1,6 +1,8 @@
 //! Tests of `hqdl audit` and `hqdl query --interval`: the truth of a sample, and how far the result
 //! over the true values can be from the result over the model's answers.
 
+mod truths;
+
 use std::path::PathBuf;
 
 use serde_json::{Value as Json, json};
@@ -484,7 +486,7 @@ fn a_sheet_with_errors_is_rejected() {
         text.replacen(second, &format!("\n\n{second},x"), 1),
         "line 6: the line has 8 fields, but the header has 7",
     );
-    reject(with_truth("unknown"), "line 4: \"unknown\" is not a value; write ?");
+    reject(with_truth("unknown"), "line 4: \"unknown\" is not a value; write none");
     reject(with_truth("\"Human"), "line 4: a quoted field begins here");
     reject(
         text.replacen(&format!("{second}\n"), "", 1),

@@ -102,7 +102,8 @@ impl Audit {
                 if sheet.truth(*row, *column).is_some() || found.states[n] != State::Ok.name() {
                     continue;
                 }
-                let (value, note) = (Some(found.answers[n].clone()), String::new());
+                let value = Some(found.answers[n].clone());
+                let note = sheet.note(*row, *column).to_owned();
                 let source = format!("{MODEL_SOURCE}{model}");
                 sheet.set_truth(*row, *column, CellTruth { value, source, note });
                 filled += 1;

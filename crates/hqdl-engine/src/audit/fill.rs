@@ -1,22 +1,41 @@
 //! Fills a sheet from a reference file, and writes the sheet's true values as overrides.
 
+use std::collections::HashMap;
 use std::fs::{File, TryLockError};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use super::error::AuditError;
-use super::sheet::{CANNOT_BE_KNOWN, CellTruth, Evidence, Sheet, format_cell};
+use super::note::Note;
+use super::sheet::{CellTruth, Evidence, Sheet, format_cell, parse_truth};
 use super::{Audit, draw_path, sheet_path};
 use crate::truth::{self, TrueRow};
+use hqdl_database::current_timestamp;
 use hqdl_spec::checker::Checker;
-use hqdl_spec::overrides::{OverrideLine, is_same_cell, read_lines, write_lines};
-use hqdl_spec::{Expansion, Spec};
+use hqdl_spec::overrides::{
+    NO_VALUE, OverrideLine, check_no_value, is_same_cell, read_lines, write_lines,
+};
+use hqdl_spec::{Column, Expansion, Spec};
+use hqdl_values::cell::CellValue;
 use hqdl_values::format::describe_io_error;
+use hqdl_values::key::Entity;
 use hqdl_values::value::Value;
 
+/// Numbers of sampled cells that a reference file filled or left as they were.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ReferenceFill {
+    /// Cells that the reference filled.
+    pub filled: u64,
+    /// Cells that already had a truth.
+    pub known: u64,
+    /// Cells whose row or column is not in the reference.
+    pub absent: u64,
+    /// Cells whose field in the reference is empty.
+    pub empty: u64,
+}
+
 impl Audit {
-    /// Fills the sheet's empty cells from a reference file, and writes the sheet. Returns the
-    /// number of filled cells.
+    /// Fills the sheet's empty cells from a reference file, and writes the sheet.
     ///
     /// # Errors
     /// [`AuditError`] if the reference file or a value in it is invalid, or if the sheet cannot be
@@ -26,7 +45,7 @@ impl Audit {
         spec: &Spec,
         expansion_index: usize,
         reference: &Path,
-    ) -> Result<u64, AuditError> {
+    ) -> Result<ReferenceFill, AuditError> {
         let expansion = &spec.expansions[expansion_index];
         let truths = truth::Truth::read_csv(reference, spec).map_err(|e| match e.line {
             Some(_) => AuditError::in_file(&e.path, e.line, e.message),
@@ -37,40 +56,39 @@ impl Audit {
         })?;
         let source = reference.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let (lock, mut sheet) = self.reread_sheet(spec, expansion)?;
-        let mut filled = 0;
+        let mut result = ReferenceFill::default();
         for (column, _) in self.draw.find_expansion_columns(expansion) {
-            let Some(values) = truths.column_values(expansion_index, column) else { continue };
-            let checker = Checker::new(&expansion.columns[column]);
-            let values: std::collections::HashMap<_, _> =
-                values.iter().map(|row| (expansion.build_entity(&row.key), row)).collect();
+            let values = truths.column_values(expansion_index, column);
+            let by_entity: HashMap<Entity, &TrueRow> = values
+                .into_iter()
+                .flatten()
+                .map(|row| (expansion.build_entity(&row.key), row))
+                .collect();
             for row in self.draw.sample() {
                 let entity = expansion.build_entity(&self.draw.frame[*row].key);
-                let Some(TrueRow { value, line, .. }) = values.get(&entity) else { continue };
                 if sheet.truth(*row, column).is_some() {
-                    continue;
+                    result.known += 1;
+                } else if let Some(true_row) = by_entity.get(&entity) {
+                    check_reference_value(&expansion.columns[column], true_row, &entity)
+                        .map_err(|e| AuditError::in_file(reference, true_row.line, e))?;
+                    let note = sheet.note(*row, column).to_owned();
+                    let (value, source) = (true_row.value.clone(), source.clone());
+                    sheet.set_truth(*row, column, CellTruth { value, source, note });
+                    result.filled += 1;
+                } else if values.is_some() && truths.has_entity(expansion_index, &entity) {
+                    result.empty += 1;
+                } else {
+                    result.absent += 1;
                 }
-                if checker.is_constrained() && !checker.is_allowed(value) {
-                    let name = &expansion.columns[column].name;
-                    let message = format!(
-                        "\"{}\" is not in the value list of `{name}` ({entity})",
-                        format_cell(value)
-                    );
-                    return Err(AuditError::in_file(reference, *line, message));
-                }
-                let value = Some(value.clone());
-                let note = String::new();
-                sheet.set_truth(*row, column, CellTruth { value, source: source.clone(), note });
-                filled += 1;
             }
         }
         self.write_sheet(sheet, spec, expansion, lock)?;
-        Ok(filled)
+        Ok(result)
     }
 
     /// Stores the truth of a cell in the sheet. Rereads the sheet first, because another person may
-    /// have filled in cells in the meantime; other processes wait until it is written. The new
-    /// truth replaces the previous truth. If their values differ, the new truth's note records the
-    /// previous value.
+    /// have filled in cells in the meantime; other processes wait until it is written. The note of
+    /// `truth` is a remark. hqdl adds the time and the truths that this one replaces.
     ///
     /// # Errors
     /// [`AuditError`] if the sheet cannot be read or written. Nothing is changed in that case.
@@ -82,29 +100,50 @@ impl Audit {
         mut truth: CellTruth,
     ) -> Result<(), AuditError> {
         let (lock, mut sheet) = self.reread_sheet(spec, expansion)?;
-        let before = sheet.truth(row, column).filter(|before| before.value != truth.value);
-        if let Some(before) = before {
-            let said = before.value.as_ref().map_or(CANNOT_BE_KNOWN.to_owned(), format_cell);
-            let kept = format!("{} said {said}", before.source);
-            let notes = [std::mem::take(&mut truth.note), kept];
-            truth.note = notes.into_iter().filter(|n| !n.is_empty()).collect::<Vec<_>>().join("; ");
+        let mut note = Note::parse(sheet.note(row, column));
+        if let Some(before) = sheet.truth(row, column) {
+            note.replace_truth(before, None);
         }
+        note.time = Some(current_timestamp());
+        if !truth.note.is_empty() {
+            note.remark = truth.note;
+        }
+        truth.note = note.to_string();
         sheet.set_truth(row, column, truth);
         self.write_sheet(sheet, spec, expansion, lock)
     }
 
-    /// Removes the truth of a cell from the sheet. Rereads the sheet first.
+    /// Restores the truth that a cell had before its last one: its value, source, time and remark.
+    /// If it had none, the cell becomes empty. The note keeps the undone truth. Rereads the sheet
+    /// first. `digest` is the digest of the truth to undo, and `who` is the person who undoes it.
     ///
     /// # Errors
-    /// [`AuditError`] if the sheet cannot be read or written. Nothing is changed in that case.
-    pub fn remove_truth(
+    /// [`AuditError`] if the cell has another truth by now, or if the sheet cannot be read or
+    /// written. Nothing is changed in that case.
+    pub fn undo_truth(
         &mut self,
         spec: &Spec,
         expansion: &Expansion,
         (row, column): (usize, usize),
+        (digest, who): (&str, &str),
     ) -> Result<(), AuditError> {
         let (lock, mut sheet) = self.reread_sheet(spec, expansion)?;
-        sheet.remove_truth(row, column);
+        let Some(undone) = sheet.truth(row, column).filter(|truth| truth.digest() == digest) else {
+            let hint = "nothing was changed; open the cell to see its true value";
+            return Err(AuditError::in_request("the cell has another true value by now", hint));
+        };
+        let mut note = Note::parse(&undone.note);
+        match note.undo_truth(undone, (who, &current_timestamp())) {
+            Some(restored) => {
+                let column_spec = &expansion.columns[column];
+                let checker = Checker::new(column_spec);
+                let value = parse_truth(&checker, &column_spec.name, &restored.entry)
+                    .map_err(|e| AuditError::in_request(e, "nothing was changed"))?;
+                let (source, note) = (restored.source, note.to_string());
+                sheet.set_truth(row, column, CellTruth { value, source, note });
+            }
+            None => sheet.remove_truth(row, column, note.to_string()),
+        }
         self.write_sheet(sheet, spec, expansion, lock)
     }
 
@@ -160,10 +199,20 @@ impl Audit {
                 else {
                     continue;
                 };
+                let name = &expansion.columns[column].name;
+                let value = match value {
+                    CellValue::Nothing => {
+                        if check_no_value(spec, &expansion.name, name).is_err() {
+                            continue;
+                        }
+                        NO_VALUE.to_owned()
+                    }
+                    value => format_cell(value),
+                };
                 let line = OverrideLine {
                     key: key.clone(),
-                    column: expansion.columns[column].name.clone(),
-                    value: format_cell(value),
+                    column: name.clone(),
+                    value,
                     note: format!("audit {}", self.draw.id),
                     replaced: String::new(),
                 };
@@ -179,6 +228,24 @@ impl Audit {
             write_lines(&path, &lines)?;
         }
         Ok(applied)
+    }
+}
+
+/// Checks a value of a reference file.
+fn check_reference_value(
+    column: &Column,
+    true_row: &TrueRow,
+    entity: &Entity,
+) -> Result<(), String> {
+    let checker = Checker::new(column);
+    match &true_row.value {
+        None | Some(CellValue::Nothing) => Ok(()),
+        Some(value) if !checker.is_constrained() || checker.is_allowed(value) => Ok(()),
+        Some(value) => Err(format!(
+            "\"{}\" is not in the value list of `{}` ({entity})",
+            format_cell(value),
+            column.name
+        )),
     }
 }
 

@@ -12,6 +12,7 @@ mod draw;
 mod error;
 mod fill;
 mod frame;
+mod note;
 mod report;
 pub mod sheet;
 
@@ -19,10 +20,10 @@ use std::path::PathBuf;
 
 pub use self::draw::{Design, Draw, DrawRequest, generate_seed};
 pub use self::error::AuditError;
+pub use self::fill::ReferenceFill;
 pub use self::frame::FrameRow;
-pub(crate) use self::report::has_same_values;
-pub use self::report::{AuditReport, ColumnAudit};
-pub use self::sheet::{CellTruth, Evidence, Sheet};
+pub use self::report::{AuditReport, ColumnAudit, ReportSettings};
+pub use self::sheet::{CellTruth, Evidence, Sheet, format_person};
 use hqdl_spec::{Expansion, Spec};
 
 /// An audit with the true values entered so far.

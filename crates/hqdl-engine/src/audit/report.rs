@@ -9,17 +9,31 @@ use serde_json::{Value as Json, json};
 use super::Audit;
 use super::error::AuditError;
 use super::frame::{FrameRow, collect_frame};
-use super::sheet::{Evidence, format_cell};
-use crate::truth::canonicalize_values;
+use super::sheet::Evidence;
+use crate::truth::{format_cell, format_entry, has_same_values};
 use hqdl_database::Database;
 use hqdl_spec::Expansion;
 use hqdl_values::cell::CellValue;
 use hqdl_values::key::Entity;
+use hqdl_values::value::Value;
 
 /// Maximum number of confusions that a report lists.
 const MAX_PAIRS: usize = 10;
-/// Half-width of the accuracy interval for which the report suggests a sample size.
-const TARGET_HALF_WIDTH: f64 = 0.05;
+
+/// Settings of a report.
+#[derive(Debug, Clone, Copy)]
+pub struct ReportSettings {
+    /// Confidence of the accuracy intervals.
+    pub confidence: f64,
+    /// Half-width, as a share, for which the report computes the number of rows to audit.
+    pub half_width: f64,
+}
+
+impl Default for ReportSettings {
+    fn default() -> Self {
+        Self { confidence: 0.95, half_width: 0.05 }
+    }
+}
 
 /// Report on a column.
 #[derive(Debug, Clone, Serialize)]
@@ -45,8 +59,8 @@ pub struct ColumnAudit {
     pub states: BTreeMap<String, (u64, u64)>,
     /// Most frequent pairs of a truth and a different answer.
     pub confusions: Vec<Confusion>,
-    /// Number of audited rows needed for an interval of ± 5 percentage points.
-    pub rows_for_5_points: u64,
+    /// Number of audited rows needed for an interval with the settings' half-width.
+    pub rows_needed: u64,
 }
 
 /// A truth and a different answer, with their frequency.
@@ -73,8 +87,10 @@ pub struct AuditReport {
     pub sample: u64,
     /// Number of sampled rows that are no longer in any source.
     pub missing_rows: u64,
-    /// Number of sampled rows whose published answer has changed.
-    pub changed: u64,
+    /// Keys of the sampled rows whose published answers have changed since the draw.
+    pub changed_keys: Vec<Vec<Value>>,
+    /// Half-width, as a share, for which the columns' `rows_needed` is computed.
+    pub half_width: f64,
     /// Reports on the columns. Columns compared with the truth come first.
     pub columns: Vec<ColumnAudit>,
 }
@@ -83,10 +99,12 @@ impl AuditReport {
     /// Returns the report as JSON. The format is stable.
     #[must_use]
     pub fn to_json(&self) -> Json {
+        let to_json = |key: &Vec<Value>| key.iter().map(Value::to_json).collect::<Vec<_>>();
+        let keys: Vec<Vec<Json>> = self.changed_keys.iter().map(to_json).collect();
         json!({
             "audit": self.id, "expansion": self.expansion, "design": self.design,
-            "sample": self.sample, "gone": self.missing_rows, "changed": self.changed,
-            "columns": self.columns,
+            "sample": self.sample, "gone": self.missing_rows, "changed": keys.len(),
+            "changed_keys": keys, "half_width": self.half_width, "columns": self.columns,
         })
     }
 }
@@ -101,14 +119,14 @@ impl Audit {
         sources: &Database,
         published: &Database,
         expansion: &Expansion,
-        confidence: f64,
+        settings: ReportSettings,
     ) -> Result<AuditReport, AuditError> {
         let columns = self.draw.find_expansion_columns(expansion);
         let current: Vec<usize> = columns.iter().map(|c| c.0).collect();
         let now = collect_frame(sources, published, expansion, &current)?;
         let now: HashMap<Entity, FrameRow> =
             now.into_iter().map(|row| (expansion.build_entity(&row.key), row)).collect();
-        let (mut missing_rows, mut changed) = (0, 0);
+        let (mut missing_rows, mut changed_keys) = (0, Vec::new());
         for row in self.draw.sample().iter().map(|row| &self.draw.frame[*row]) {
             match now.get(&expansion.build_entity(&row.key)) {
                 None => missing_rows += 1,
@@ -116,7 +134,9 @@ impl Audit {
                     let is_changed = |(n, (_, audited)): (usize, &(usize, usize))| {
                         found.answers[n] != row.answers[*audited]
                     };
-                    changed += u64::from(columns.iter().enumerate().any(is_changed));
+                    if columns.iter().enumerate().any(is_changed) {
+                        changed_keys.push(row.key.clone());
+                    }
                 }
             }
         }
@@ -126,20 +146,25 @@ impl Audit {
             design: self.draw.design.name(),
             sample: self.draw.sample().len() as u64,
             missing_rows,
-            changed,
-            columns: self.build_column_reports(expansion, confidence),
+            changed_keys,
+            half_width: settings.half_width,
+            columns: self.build_column_reports(expansion, settings),
         })
     }
 
     /// Returns a report on each audited column. Columns compared with the truth come first.
     #[must_use]
-    pub fn build_column_reports(&self, expansion: &Expansion, confidence: f64) -> Vec<ColumnAudit> {
+    pub fn build_column_reports(
+        &self,
+        expansion: &Expansion,
+        settings: ReportSettings,
+    ) -> Vec<ColumnAudit> {
         [Evidence::Truth, Evidence::Model]
             .into_iter()
             .flat_map(|evidence| {
                 let columns = self.draw.find_expansion_columns(expansion).into_iter();
                 columns.filter_map(move |column| {
-                    self.build_column_report(expansion, column, evidence, confidence)
+                    self.build_column_report(expansion, column, evidence, settings)
                 })
             })
             .collect()
@@ -152,7 +177,7 @@ impl Audit {
         expansion: &Expansion,
         (column, audited): (usize, usize),
         evidence: Evidence,
-        confidence: f64,
+        settings: ReportSettings,
     ) -> Option<ColumnAudit> {
         let rows = self.count_filled_rows(&[column], evidence);
         if rows == 0 && evidence == Evidence::Model {
@@ -168,7 +193,7 @@ impl Audit {
             accuracy: None,
             states: BTreeMap::new(),
             confusions: Vec::new(),
-            rows_for_5_points: 0,
+            rows_needed: 0,
         };
         let mut strata = [Class::default(); 2];
         self.draw.frame.iter().for_each(|row| strata[row.stratum].size += 1);
@@ -196,23 +221,23 @@ impl Audit {
                     CellValue::Nothing => state.clone(),
                     answer => format_cell(answer),
                 };
-                *pairs.entry((format_cell(value), shown)).or_default() += 1;
+                *pairs.entry((format_entry(Some(value)), shown)).or_default() += 1;
             }
         }
         report.confusions = list_top_confusions(pairs);
-        report.set_accuracy(&strata, unknown, confidence);
+        report.set_accuracy(&strata, unknown, settings);
         Some(report)
     }
 }
 
 impl ColumnAudit {
     /// Sets the accuracy and the number of rows needed for a narrower interval.
-    fn set_accuracy(&mut self, strata: &[Class; 2], unknown: [u64; 2], confidence: f64) {
+    fn set_accuracy(&mut self, strata: &[Class; 2], unknown: [u64; 2], settings: ReportSettings) {
         let size = self.population as f64;
         let share = |unknown: [u64; 2]| -> Option<Interval> {
             let mut strata = *strata;
             strata.iter_mut().zip(unknown).for_each(|(s, n)| s.positives += n);
-            estimate_positive_rows(&strata, confidence)
+            estimate_positive_rows(&strata, settings.confidence)
         };
         if let (Some(low), Some(high)) = (share([0; 2]), share(unknown)) {
             let estimate = f64::midpoint(low.estimate, high.estimate);
@@ -222,20 +247,16 @@ impl ColumnAudit {
         let width = |rows: u64| {
             let positives = (rows as f64 * accuracy).round() as u64;
             let class = Class { size: self.population, sampled: rows, positives };
-            estimate_positive_rows(&[class], confidence).map_or(1.0, |i| i.half_width() / size)
+            estimate_positive_rows(&[class], settings.confidence)
+                .map_or(1.0, |i| i.half_width() / size)
         };
         let (mut few, mut enough) = (1, self.population);
         while few < enough {
             let middle = u64::midpoint(few, enough);
-            if width(middle) <= TARGET_HALF_WIDTH { enough = middle } else { few = middle + 1 }
+            if width(middle) <= settings.half_width { enough = middle } else { few = middle + 1 }
         }
-        self.rows_for_5_points = enough;
+        self.rows_needed = enough;
     }
-}
-
-/// Returns whether two cells have the same values.
-pub(crate) fn has_same_values(a: &CellValue, b: &CellValue) -> bool {
-    *a != CellValue::Nothing && canonicalize_values(a) == canonicalize_values(b)
 }
 
 fn list_top_confusions(pairs: BTreeMap<(String, String), u64>) -> Vec<Confusion> {

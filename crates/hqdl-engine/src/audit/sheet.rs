@@ -11,6 +11,8 @@ use std::path::Path;
 
 use super::draw::{Draw, write_file};
 use super::error::AuditError;
+pub use crate::truth::{CANNOT_BE_KNOWN, NO_VALUE, format_cell, format_entry};
+use crate::truth::{format_value, parse_entry};
 use hqdl_spec::Expansion;
 use hqdl_spec::checker::Checker;
 use hqdl_values::cell::{CellValue, State};
@@ -18,11 +20,11 @@ use hqdl_values::csv::{
     LineFinder, UNCLOSED_FIELD_MESSAGE, describe_csv_error, find_unclosed_field,
 };
 use hqdl_values::format::describe_io_error;
-use hqdl_values::value::Value;
+use hqdl_values::key::hash_tagged_parts;
 use serde::Serialize;
 
-/// Entry in the sheet for a truth that cannot be known.
-pub const CANNOT_BE_KNOWN: &str = "?";
+/// Source of the truths that a person entered; the person's name follows.
+const PERSON_SOURCE: &str = "person";
 /// Prefix of a source that marks an answer of another model.
 pub(super) const MODEL_SOURCE: &str = "model:";
 /// The sheet's column before the key columns, and the columns after them.
@@ -41,11 +43,11 @@ pub enum Evidence {
 /// True value of a cell.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CellTruth {
-    /// True value; `None` if it cannot be known.
+    /// True value; `None` if it cannot be known, and `Nothing` if there is none.
     pub value: Option<CellValue>,
     /// Person, source or model that provided the value.
     pub source: String,
-    /// Remark on the value.
+    /// Time, remark and replaced truths.
     pub note: String,
 }
 
@@ -55,6 +57,13 @@ impl CellTruth {
     pub fn evidence(&self) -> Evidence {
         if self.source.starts_with(MODEL_SOURCE) { Evidence::Model } else { Evidence::Truth }
     }
+
+    /// Returns a hash of the value, the source and the note.
+    #[must_use]
+    pub fn digest(&self) -> String {
+        let parts = [format_entry(self.value.as_ref()), self.source.clone(), self.note.clone()];
+        hash_tagged_parts("hqdl truth", &parts).chars().take(16).collect()
+    }
 }
 
 /// Truths of the sampled rows, by position in the frame and by position of the column in the
@@ -62,6 +71,8 @@ impl CellTruth {
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Sheet {
     truths: HashMap<(usize, usize), CellTruth>,
+    /// Source and note of the cells that have no truth.
+    remarks: HashMap<(usize, usize), (String, String)>,
     /// Lines of audited columns that the spec no longer has. These lines stay in the file, so that
     /// their truths are not lost.
     removed_columns: Vec<csv::StringRecord>,
@@ -74,14 +85,23 @@ impl Sheet {
         self.truths.get(&(row, column))
     }
 
+    /// Returns the note of a cell, which can have one without a truth.
+    #[must_use]
+    pub fn note(&self, row: usize, column: usize) -> &str {
+        let remark = || self.remarks.get(&(row, column)).map_or("", |(_, note)| note);
+        self.truth(row, column).map_or_else(remark, |truth| &truth.note)
+    }
+
     /// Sets the truth of a cell.
     pub fn set_truth(&mut self, row: usize, column: usize, truth: CellTruth) {
+        self.remarks.remove(&(row, column));
         self.truths.insert((row, column), truth);
     }
 
-    /// Removes the truth of a cell.
-    pub fn remove_truth(&mut self, row: usize, column: usize) {
+    /// Removes the truth of a cell, and leaves a note.
+    pub fn remove_truth(&mut self, row: usize, column: usize, note: String) {
         self.truths.remove(&(row, column));
+        self.remarks.insert((row, column), (String::new(), note));
     }
 
     /// Reads a sheet and checks that its rows and answers match the draw.
@@ -145,15 +165,15 @@ impl Sheet {
             let frame_row = &draw.frame[*row];
             for (column, audited) in draw.find_expansion_columns(expansion) {
                 let truth = self.truth(*row, column);
+                let remark = self.remarks.get(&(*row, column)).cloned().unwrap_or_default();
+                let (source, note) =
+                    truth.map_or(remark, |truth| (truth.source.clone(), truth.note.clone()));
                 let mut record = vec![(n + 1).to_string()];
                 record.extend(frame_row.key.iter().map(format_value));
                 record.push(expansion.columns[column].name.clone());
                 record.push(format_cell(&frame_row.answers[audited]));
-                record.push(truth.map_or(String::new(), |t| {
-                    t.value.as_ref().map_or(CANNOT_BE_KNOWN.to_owned(), format_cell)
-                }));
-                record.push(truth.map_or(String::new(), |t| t.source.clone()));
-                record.push(truth.map_or(String::new(), |t| t.note.clone()));
+                record.push(truth.map_or(String::new(), |t| format_entry(t.value.as_ref())));
+                record.extend([source, note]);
                 writer.write_record(record).map_err(failed)?;
             }
         }
@@ -220,11 +240,14 @@ impl<'d> LineReader<'d> {
             return Err(format!("row {number} has `{name}` twice"));
         }
         let truth = field(parts + 3).trim();
+        let (source, note) = (field(parts + 4).to_owned(), field(parts + 5).to_owned());
         if truth.is_empty() {
+            if !source.is_empty() || !note.is_empty() {
+                self.sheet.remarks.insert((row, column), (source, note));
+            }
             return Ok(());
         }
         let value = parse_truth(&self.checkers[column], name, truth)?;
-        let (source, note) = (field(parts + 4).to_owned(), field(parts + 5).to_owned());
         self.sheet.set_truth(row, column, CellTruth { value, source, note });
         Ok(())
     }
@@ -249,25 +272,26 @@ impl<'d> LineReader<'d> {
     }
 }
 
-/// Parses a truth; `None` if it cannot be known.
+/// Returns the source of the truths that a person enters; the name may be empty.
+#[must_use]
+pub fn format_person(name: &str) -> String {
+    format!("{PERSON_SOURCE} {}", name.trim()).trim_end().to_owned()
+}
+
+/// Parses a truth; `None` if it cannot be known, and `Nothing` if there is none.
 ///
 /// # Errors
 /// Returns a message if the column does not allow the value.
 pub fn parse_truth(checker: &Checker, name: &str, text: &str) -> Result<Option<CellValue>, String> {
-    if text.trim() == CANNOT_BE_KNOWN {
-        return Ok(None);
-    }
-    let answer = checker.check_text(text);
-    match answer.state {
-        State::Ok if !answer.has_omitted_values() => Ok(Some(answer.value)),
+    parse_entry(checker, text).map_err(|answer| match answer.state {
         State::Ok | State::NotInList => {
-            Err(format!("\"{text}\" is not in the value list of `{name}`"))
+            format!("\"{text}\" is not in the value list of `{name}`")
         }
-        State::Unknown => {
-            Err(format!("\"{text}\" is not a value; write ? if the truth cannot be known"))
-        }
-        _ => Err(format!("\"{text}\" is not a valid value of `{name}`")),
-    }
+        State::Unknown => format!(
+            "\"{text}\" is not a value; write {NO_VALUE} if there is no value, or {CANNOT_BE_KNOWN} if the truth cannot be known"
+        ),
+        _ => format!("\"{text}\" is not a valid value of `{name}`"),
+    })
 }
 
 /// Returns the first line of a sheet.
@@ -287,19 +311,4 @@ fn column_names(expansion: &Expansion) -> Vec<String> {
     let key = expansion.key.names().iter().cloned();
     let fixed = COLUMNS.1.map(str::to_owned);
     std::iter::once(COLUMNS.0.to_owned()).chain(key).chain(fixed).collect()
-}
-
-fn format_value(value: &Value) -> String {
-    value.to_text().unwrap_or_default().into_owned()
-}
-
-/// Formats a cell for the sheet. `|` separates the values of a list.
-#[must_use]
-pub fn format_cell(cell: &CellValue) -> String {
-    match cell {
-        CellValue::Nothing => String::new(),
-        CellValue::One(value) => format_value(value),
-        CellValue::Many(values) if values.is_empty() => "none".to_owned(),
-        CellValue::Many(values) => values.iter().map(format_value).collect::<Vec<_>>().join("|"),
-    }
 }

@@ -6,7 +6,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use crate::audit::has_same_values;
+use crate::truth::has_same_values;
 use hqdl_facts::CascadeCell;
 use hqdl_spec::{CascadeTarget, TargetBasis};
 use hqdl_statistics::{CascadeChoice, CascadeLevel, CascadeSample};

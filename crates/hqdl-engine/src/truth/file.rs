@@ -1,10 +1,11 @@
 //! Reads reference values from a CSV file. The header names key columns and columns of the spec,
-//! and each line describes one key. An empty field has no reference value; `|` separates the values
-//! of a list.
+//! and each line describes one key. An empty field has no reference value; [`parse_entry`] reads
+//! all others.
 
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
+use super::entry::parse_entry;
 use hqdl_spec::checker::Checker;
 use hqdl_spec::{Expansion, Spec};
 use hqdl_values::cell::{CellValue, State};
@@ -23,8 +24,8 @@ type TrueRows = Vec<TrueRow>;
 pub struct TrueRow {
     /// Key of the row.
     pub key: Vec<Value>,
-    /// True value.
-    pub value: CellValue,
+    /// True value; `None` if it cannot be known.
+    pub value: Option<CellValue>,
     /// Line number in the file; `None` if not known.
     pub line: Option<u64>,
 }
@@ -33,6 +34,8 @@ pub struct TrueRow {
 #[derive(Debug, Clone, Default)]
 pub struct Truth {
     columns: HashMap<(usize, usize), TrueRows>,
+    /// Entities that have a line, by expansion.
+    entities: HashSet<(usize, Entity)>,
     /// Number of lines in the file.
     pub lines: u64,
     /// Columns of the file that are neither a key column nor a column of the spec.
@@ -131,12 +134,14 @@ impl Truth {
                 if key.iter().all(|part| *part == Value::Null) {
                     continue;
                 }
+                let entity = truth_expansion.expansion.build_entity(&key);
+                truth.entities.insert((truth_expansion.expansion_index, entity.clone()));
                 for (n, (column, field)) in truth_expansion.columns.iter().enumerate() {
                     let text = record.get(*field).unwrap_or_default();
                     if text.trim().is_empty() {
                         continue;
                     }
-                    let entity = truth_expansion.expansion.build_entity(&key);
+                    let entity = entity.clone();
                     if !seen.insert((truth_expansion.expansion_index, *column, entity)) {
                         let name = &truth_expansion.expansion.columns[*column].name;
                         let message = format!("two values of `{name}` for the same key");
@@ -163,6 +168,12 @@ impl Truth {
     pub fn column_values(&self, expansion: usize, column: usize) -> Option<&[TrueRow]> {
         self.columns.get(&(expansion, column)).map(Vec::as_slice)
     }
+
+    /// Returns true if the file has a line for an entity of an expansion.
+    #[must_use]
+    pub fn has_entity(&self, expansion: usize, entity: &Entity) -> bool {
+        self.entities.contains(&(expansion, entity.clone()))
+    }
 }
 
 impl TruthExpansion<'_> {
@@ -174,19 +185,20 @@ impl TruthExpansion<'_> {
         self.key_fields.iter().map(parse_part).collect()
     }
 
-    /// Parses a field in the same way as an answer for its column. Keeps text unchanged if the
-    /// column rejects it.
-    fn parse_value(&self, n: usize, text: &str) -> CellValue {
-        let answer = self.checkers[n].check_text(text);
-        if answer.state == State::Ok {
-            return answer.value;
+    /// Parses a field; `None` if the truth cannot be known. Keeps text unchanged if the column
+    /// rejects it.
+    fn parse_value(&self, n: usize, text: &str) -> Option<CellValue> {
+        match parse_entry(&self.checkers[n], text) {
+            Ok(value) => return value,
+            Err(answer) if answer.state == State::Ok => return Some(answer.value),
+            Err(_) => {}
         }
         let many = self.expansion.columns[self.columns[n].0].many.is_some();
-        if many {
+        Some(if many {
             CellValue::Many(text.split('|').map(|item| Value::from(item.trim())).collect())
         } else {
             CellValue::One(Value::from(text.trim()))
-        }
+        })
     }
 }
 

@@ -5,6 +5,7 @@
 //! score more than a missing value. Both include a 95 % Wilson interval, which shows the
 //! uncertainty of a share from a small sample.
 
+mod entry;
 mod file;
 mod share;
 
@@ -13,6 +14,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use serde::Serialize;
 use serde_json::{Value as Json, json};
 
+pub(crate) use self::entry::format_value;
+pub use self::entry::{CANNOT_BE_KNOWN, NO_VALUE, format_cell, format_entry, parse_entry};
 pub use self::file::{TrueRow, Truth, TruthError};
 pub use self::share::Share;
 use hqdl_database::provenance::TYPED_VALUE_SQL;
@@ -87,6 +90,7 @@ pub fn score_columns(
                 ..ColumnScore::default()
             };
             for TrueRow { key, value: true_value, .. } in true_values {
+                let Some(true_value) = true_value else { continue };
                 score.add_cell(key, true_value, cells.get(&expansion.build_entity(key)));
             }
             scores.push(score);
@@ -101,7 +105,7 @@ impl ColumnScore {
         let (stated, expected) =
             (canonicalize_values(published_value), canonicalize_values(true_value));
         let common = stated.intersection(&expected).count();
-        let is_correct = stated == expected && *published_value != CellValue::Nothing;
+        let is_correct = has_same_values(published_value, true_value);
         self.accuracy.add(is_correct);
         self.f1.correct += 2.0 * common as f64;
         self.f1.total += (stated.len() + expected.len()) as u64;
@@ -119,6 +123,13 @@ impl ColumnScore {
             });
         }
     }
+}
+
+/// Returns whether a cell has the true values. A cell without a value is right only if there is no
+/// true value.
+pub(crate) fn has_same_values(cell: &CellValue, truth: &CellValue) -> bool {
+    (*cell == CellValue::Nothing) == (*truth == CellValue::Nothing)
+        && canonicalize_values(cell) == canonicalize_values(truth)
 }
 
 /// Returns a cell's values in canonical form, so that different spellings of a number are equal.

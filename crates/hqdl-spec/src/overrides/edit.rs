@@ -8,7 +8,7 @@ use super::{
     NO_VALUE, OverrideLine, Overrides, OverridesError, explain_rejection, find_entities,
     means_no_value, read_lines, write_lines,
 };
-use crate::checker::Checker;
+use crate::checker::{Checker, EMPTY_TEXT};
 use crate::{Column, Expansion, Spec};
 use hqdl_values::cell::{CellValue, State};
 use hqdl_values::key::Entity;
@@ -161,7 +161,8 @@ fn find_listed_spelling(spec: &Spec, table: &str, column: &str, value: &str) -> 
     let expansion = spec.expansions.iter().find(|e| creates_table(e, table));
     let column = expansion.and_then(|e| e.columns.get(e.find_column(column)?));
     let listed = column.filter(|c| c.values.is_some() && !means_no_value(c, value));
-    match listed.map(|column| Checker::new(column).check_text(value).value) {
+    match listed.map(|column| Checker::new(column).check_entry(value).value) {
+        Some(CellValue::One(Value::Text(listed))) if listed.is_empty() => EMPTY_TEXT.to_owned(),
         Some(CellValue::One(Value::Text(listed))) => listed,
         _ => value.to_owned(),
     }
@@ -237,7 +238,7 @@ pub fn lacks_value(spec: &Spec, table: &str, words: &[String]) -> bool {
 /// Checks a new value of a column. Returns the reason if the column does not allow it.
 fn check_value(column: &Column, value: &str) -> Option<OverrideEditError> {
     let checker = Checker::new(column);
-    let (reason, suggestion) = match checker.check_text(value).state {
+    let (reason, suggestion) = match checker.check_entry(value).state {
         _ if means_no_value(column, value) => return None,
         State::Ok => return None,
         State::NotInList => {
@@ -252,7 +253,9 @@ fn check_value(column: &Column, value: &str) -> Option<OverrideEditError> {
             let list = format!("the list contains {}{more}", nearest.join(", "));
             ("it is not in the value list", format!("{list}; pass --force to set it anyway"))
         }
-        _ if value.trim().is_empty() => ("it is empty", "pass a value".to_owned()),
+        _ if value.trim().is_empty() => {
+            ("it is empty", format!("pass a value, or {EMPTY_TEXT} for the empty text"))
+        }
         state => explain_rejection(&checker, state, value),
     };
     let (value, column) = (value.to_owned(), column.name.clone());

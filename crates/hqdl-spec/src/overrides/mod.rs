@@ -10,7 +10,8 @@
 //! ```
 //!
 //! The header names the key columns, then `column`, `value` and optionally `note` and `replaced`,
-//! the value of the previous override of the cell. The value `?` sets the cell to no value. An empty key field means NULL and also the empty text. A row applies
+//! the value of the previous override of the cell. The value `?` sets the cell to no value, and
+//! `""` to the empty text. An empty key field means NULL and also the empty text. A row applies
 //! to every expansion that has these key columns and that column.
 
 mod edit;
@@ -24,7 +25,7 @@ pub use self::edit::{
     OverrideEditError, check_no_value, find_override_errors, has_value_after_column, is_same_cell,
     lacks_value, remove_override, set_override,
 };
-use crate::checker::Checker;
+use crate::checker::{Checker, EMPTY_TEXT};
 use crate::{Expansion, Spec};
 use hqdl_values::cell::{CellValue, State};
 use hqdl_values::format::{describe_io_error, describe_write_error};
@@ -168,7 +169,7 @@ impl Overrides {
                 let Some(column) = expansion.find_column(&line.column) else { continue };
                 let Some(line_entities) = find_entities(expansion, &line.key) else { continue };
                 let checker = &checkers[n][column];
-                let answer = checker.check_text(&line.value);
+                let answer = checker.check_entry(&line.value);
                 let value = match answer.state {
                     _ if means_no_value(&expansion.columns[column], &line.value) => {
                         CellValue::Nothing
@@ -311,7 +312,10 @@ fn means_no_value(column: &crate::Column, value: &str) -> bool {
 fn explain_rejection(checker: &Checker, state: State, value: &str) -> (&'static str, String) {
     match state {
         State::Unknown if value.trim().is_empty() => {
-            ("it is empty", format!("write a value, or {NO_VALUE} for no value"))
+            let help = format!(
+                "write a value, {EMPTY_TEXT} for the empty text, or {NO_VALUE} for no value"
+            );
+            ("it is empty", help)
         }
         State::Unknown => (
             "it means that the value is not known",
@@ -329,9 +333,10 @@ fn explain_rejection(checker: &Checker, state: State, value: &str) -> (&'static 
 /// trimmed text.
 fn parse_unlisted_value(expansion: &Expansion, column: usize, text: &str) -> CellValue {
     let column = &expansion.columns[column];
-    let parse_one = |t: &str| {
-        Checker::parse_value(column.kind, t)
-            .map_or_else(|| Value::from(t.trim()), |(value, _)| value)
+    let parse_one = |t: &str| match t.trim() {
+        EMPTY_TEXT if column.many.is_none() => Value::from(""),
+        trimmed => Checker::parse_value(column.kind, t)
+            .map_or_else(|| Value::from(trimmed), |(value, _)| value),
     };
     if column.many.is_some() {
         CellValue::Many(text.split('|').map(parse_one).collect())

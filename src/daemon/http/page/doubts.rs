@@ -184,7 +184,7 @@ fn render_cell(
             "Confidence " (format!("{:.0} %", 100.0 * cell.confidence))
             @match uses { 0 => "", 1 => ", 1 query uses the column", n => { ", " (n) " queries use the column" } }
         }
-        (render_answer_forms(path, &hidden, column, (&answer, typed), false))
+        (render_answer_forms(path, &hidden, column, (&answer, typed), &[]))
     }
 }
 

@@ -15,6 +15,7 @@ use super::super::reply::HttpError;
 use super::cell::render_evidence;
 use super::{HttpState, format_value, shorten_time, truncate_text};
 use crate::audit::sheet::format_cell;
+use crate::cell::CellValue;
 use crate::daemon::job::guard_failure;
 use crate::database::entity_rows::MatchingRows;
 use crate::database::provenance::CellProvenance;
@@ -67,6 +68,18 @@ struct PastAnswer {
     model: String,
     /// The value, or the state and the model's text.
     text: String,
+}
+
+impl JudgedCell {
+    /// Returns the published value, or the state of a cell without one, if it differs from an
+    /// answer. `answer` is formatted by [`format_cell`].
+    pub(super) fn find_other_value(&self, answer: &str) -> Option<String> {
+        let cell = &self.sources.first()?.cell;
+        let value = cell.to_json()["value"].clone();
+        let shown = format_cell(&CellValue::from_json(&value));
+        let shown = if shown.is_empty() { cell.state.clone() } else { shown };
+        (shown != answer && !(answer.is_empty() && value.is_null())).then_some(shown)
+    }
 }
 
 /// Reads the information that a person needs to judge a cell.

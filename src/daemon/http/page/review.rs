@@ -18,21 +18,21 @@ use super::{
     ErrorPage, HttpState, ShownPage, percent_encode, read_form, redirect_to, render_failure,
     render_key_setting, render_page, spec_path, truncate_text,
 };
-use crate::audit::sheet::{CANNOT_BE_KNOWN, format_cell, parse_truth};
-use crate::audit::{Audit, CellTruth, Draw, DrawRequest, generate_seed};
+use crate::audit::sheet::{CANNOT_BE_KNOWN, NO_VALUE, format_cell, format_entry, parse_truth};
+use crate::audit::{
+    Audit, CellTruth, Draw, DrawRequest, ReportSettings, format_person, generate_seed,
+};
 use crate::daemon::active_spec::ActiveSpec;
 use crate::daemon::job::guard_failure;
 use crate::database::Database;
 use crate::failure::Failure;
 use crate::query::connection::guard::GuardedConnection;
-use crate::spec::checker::Checker;
+use crate::spec::checker::{Checker, EMPTY_TEXT};
 use crate::spec::{Column, Expansion, Spec};
 use crate::value::Value;
 
-/// Source of the truths that a person enters on the page.
-const PERSON: &str = "person";
-/// Confidence of the accuracy intervals beside the cell.
-const CONFIDENCE: f64 = 0.95;
+/// Maximum length of a reviewer's name, in characters.
+pub(super) const MAX_NAME_CHARS: usize = 100;
 /// Maximum number of values with a keyboard shortcut.
 const VALUE_KEYS: usize = 9;
 
@@ -44,13 +44,12 @@ pub(super) struct ReviewRequest {
     table: String,
     /// Position of the cell among the sampled cells.
     at: Option<usize>,
-    /// The true value that a person entered; `?` if it cannot be known. An empty value removes the
-    /// stored truth.
+    /// The true value that a person entered, as [`parse_truth`] reads it.
     value: String,
     /// Position of the cell that was just answered, which can be undone.
     done: Option<usize>,
-    /// True value of that cell before the answer; empty if it had none.
-    before: String,
+    /// Digest of the truth to undo, if the request undoes one.
+    undo: String,
     /// Name of the person, which is stored with each truth; may be empty.
     who: String,
 }
@@ -59,20 +58,44 @@ impl ReviewRequest {
     /// Returns the address of the page, which contains the person's name.
     fn page_path(&self, spec: &str, table: &str) -> String {
         let path = format!("{}/review?table={}", spec_path(spec), percent_encode(table));
-        match self.who.trim() {
-            "" => path,
-            who => format!("{path}&who={}", percent_encode(who)),
-        }
+        add_name(path, &self.who)
     }
 
     /// Returns the source of the truths that the person enters.
     fn source(&self) -> String {
-        match self.who.trim() {
-            "" => PERSON.to_owned(),
-            who => format!("{PERSON} {who}"),
+        format_person(limit_name(&self.who))
+    }
+}
+
+/// Returns a reviewer's name without the text after its maximum length.
+pub(super) fn limit_name(who: &str) -> &str {
+    let who = who.trim();
+    who.char_indices().nth(MAX_NAME_CHARS).map_or(who, |(end, _)| who[..end].trim_end())
+}
+
+/// Adds a reviewer's name to the address of a page.
+pub(super) fn add_name(path: String, who: &str) -> String {
+    match limit_name(who) {
+        "" => path,
+        who => format!("{path}&who={}", percent_encode(who)),
+    }
+}
+
+/// Renders the form with the reviewer's name and the setting for keys. `hidden` contains the other
+/// fields of the page's address.
+pub(super) fn render_name_form(path: &str, hidden: &Markup, who: &str, kept: &str) -> Markup {
+    html! {
+        form.row method="get" action=(path) {
+            (hidden)
+            (render_key_setting())
+            label { "Your name, stored with each " (kept) input name="who" value=(who) maxlength=(MAX_NAME_CHARS) autocomplete="name"; }
+            button { "Use" }
         }
     }
 }
+
+/// Buttons for a cell without a value: each has an entry, a key and a label.
+pub(super) type NoValueButtons<'b> = &'b [(&'b str, &'b str, &'b str)];
 
 /// Renders the form with a shortcut key for each likely value of a cell, and the form for any other
 /// value, which contains `typed`. `hidden` contains the fields that identify the cell.
@@ -81,28 +104,33 @@ pub(super) fn render_answer_forms(
     hidden: &Markup,
     column: &Column,
     (answer, typed): (&str, &str),
-    can_be_unknown: bool,
+    no_value: NoValueButtons<'_>,
 ) -> Markup {
-    let values = column.values.as_ref().map_or(&[][..], |list| &list.values);
+    let mut values: Vec<&str> =
+        column.values.iter().flat_map(|list| &list.values).map(String::as_str).collect();
+    values.iter_mut().filter(|value| value.is_empty()).for_each(|value| *value = EMPTY_TEXT);
+    let is_listed = |entry: &str| values.contains(&entry);
     html! {
         form.answers method="post" action=(path) {
             (hidden)
             @if !answer.is_empty() { button.main name="value" value=(answer) data-key="Enter" autofocus { "Right" kbd { "Enter" } } }
-            @if column.many.is_none() { @for (n, value) in values.iter().filter(|v| **v != answer).take(VALUE_KEYS).enumerate() {
+            @if column.many.is_none() { @for (n, value) in values.iter().filter(|value| **value != answer).take(VALUE_KEYS).enumerate() {
                 button name="value" value=(value) data-key=(n + 1) { (truncate_text(value, 40)) kbd { (n + 1) } }
             } }
-            @if can_be_unknown { button name="value" value=(CANNOT_BE_KNOWN) data-key="?" { "Cannot be known" kbd { "?" } } }
+            @for (entry, key, label) in no_value.iter().filter(|(entry, ..)| !is_listed(entry)) {
+                button name="value" value=(entry) data-key=(key) { (label) kbd { (key) } }
+            }
         }
         form.row method="post" action=(path) {
             (hidden)
-            label { "Another value" input name="value" value=(typed) list="values" autocomplete="off" data-key="v"; }
-            @if !values.is_empty() { datalist id="values" { @for value in values { option value=(value) {} } } }
+            label { "Another value" input name="value" value=(typed) list="values" autocomplete="off" data-key="v" required; }
+            @if !values.is_empty() { datalist id="values" { @for value in &values { option value=(value) {} } } }
             button { "Set" }
             @if column.many.is_some() { span.quiet.small { code { "|" } " between values, " code { "none" } " for no value" } }
         }
         @if values.len() > VALUE_KEYS || column.many.is_some() && !values.is_empty() {
             details { summary { "All " (values.len()) " values" }
-                p.values.small { @for value in values { code { (value) } " " } } }
+                p.values.small { @for value in &values { code { (value) } " " } } }
         }
     }
 }
@@ -208,19 +236,17 @@ impl<'s> Review<'s> {
                             code { "--apply" } " writes the truths as overrides." }
                     },
                 }
-                (self.render_accuracy_section())
+                (render_accuracy(&self.audit, self.expansion, None))
             }
-            form.row method="get" action=(format!("{}/review", spec_path(spec))) {
+            @let hidden = html! {
                 input type="hidden" name="table" value=(self.expansion.name);
                 @if let Some(at) = asked.at { input type="hidden" name="at" value=(at); }
-                (render_key_setting())
-                label { "Your name, stored with each truth" input name="who" value=(asked.who) maxlength="100" autocomplete="name"; }
-                button { "Use" }
-            }
-            @if let Some(done) = asked.done {
+            };
+            (render_name_form(&format!("{}/review", spec_path(spec)), &hidden, &asked.who, "truth"))
+            @if let Some(done) = asked.done.filter(|_| !asked.undo.is_empty()) {
                 form.row method="post" action=(path) {
                     input type="hidden" name="at" value=(done);
-                    input type="hidden" name="value" value=(asked.before);
+                    input type="hidden" name="undo" value=(asked.undo);
                     button data-key="u" { "Undo the last answer" kbd { "u" } }
                 }
             }
@@ -239,10 +265,13 @@ impl<'s> Review<'s> {
         let column = &self.expansion.columns[cell.column];
         let answer = format_cell(&row.answers[cell.audited]);
         let truth = self.audit.sheet.truth(cell.row, cell.column);
-        let said = truth.map(format_truth);
+        let said = truth.map(|truth| format_entry(truth.value.as_ref()));
+        let changed = judged.and_then(|judged| judged.find_other_value(&answer));
         let text =
             |value: &Value| value.to_text().map_or("NULL".to_owned(), std::borrow::Cow::into_owned);
         let go = |to: usize| format!("{path}&at={to}");
+        let unknown = (CANNOT_BE_KNOWN, CANNOT_BE_KNOWN, "Cannot be known");
+        let no_value: NoValueButtons<'_> = &[unknown, (NO_VALUE, "0", "No value")];
         html! {
             section.card {
                 dl.facts.key { @for (name, value) in self.expansion.key.names().iter().zip(&row.key) {
@@ -252,9 +281,11 @@ impl<'s> Review<'s> {
                 h2 { (column.name) }
                 @if !column.about.is_empty() { p.quiet.small { (column.about) } }
                 p.answer { @if answer.is_empty() { span.quiet { (row.states[cell.audited]) } } @else { (truncate_text(&answer, 400)) } }
+                @if let Some(changed) = &changed { p.note.wait { "The answer has changed since the draw. It is now " strong { (truncate_text(changed, 200)) } ". The audit judges the drawn answer." } }
                 @if let Some(said) = &said { p.note { "Reviewed already: " strong { (said) } ". A new answer replaces it." } }
-                @if let Some(note) = truth.map(|t| t.note.as_str()).filter(|note| !note.is_empty()) { p.quiet.small { (note) } }
-                (render_answer_forms(path, &html! { input type="hidden" name="at" value=(at); }, column, (&answer, typed), true))
+                @let note = self.audit.sheet.note(cell.row, cell.column);
+                @if !note.is_empty() { p.quiet.small { (note) } }
+                (render_answer_forms(path, &html! { input type="hidden" name="at" value=(at); }, column, (&answer, typed), no_value))
                 @if let Some(judged) = judged { (render_sources(judged)) }
                 p.pages {
                     @if at > 0 { a.button href=(go(at - 1)) data-key="b" { "Back" kbd { "b" } } }
@@ -263,24 +294,27 @@ impl<'s> Review<'s> {
             }
         }
     }
+}
 
-    /// Renders the accuracy of the columns so far.
-    fn render_accuracy_section(&self) -> Markup {
-        let percent = |share: f64| format!("{:.0} %", 100.0 * share);
-        html! {
-            section.card {
-                h2 { "Accuracy so far" }
-                table.why { @for column in self.audit.build_column_reports(self.expansion, CONFIDENCE) {
-                    tr { th scope="row" { (column.column) } td {
-                        @match column.accuracy {
-                            Some([estimate, low, high]) => { (percent(estimate)) " " span.quiet.small { (percent(low)) " to " (percent(high)) } }
-                            None => { span.quiet { "no reviewed row" } }
-                        }
-                    } }
+/// Renders the accuracy of an audit's columns so far, or of one column.
+pub(super) fn render_accuracy(audit: &Audit, expansion: &Expansion, only: Option<usize>) -> Markup {
+    let percent = |share: f64| format!("{:.0} %", 100.0 * share);
+    let name = only.map(|column| &expansion.columns[column].name);
+    let mut columns = audit.build_column_reports(expansion, ReportSettings::default());
+    columns.retain(|column| name.is_none_or(|name| *name == column.column));
+    html! {
+        @if !columns.is_empty() { section.card {
+            h2 { "Accuracy so far" }
+            table.why { @for column in &columns {
+                tr { th scope="row" { (column.column) } td {
+                    @match column.accuracy {
+                        Some([estimate, low, high]) => { (percent(estimate)) " " span.quiet.small { (percent(low)) " to " (percent(high)) } }
+                        None => { span.quiet { "no reviewed row" } }
+                    }
                 } }
-                p.small.quiet { "With the exact 95 % interval of all rows of the table." }
-            }
-        }
+            } }
+            p.small.quiet { "With the exact 95 % interval of all rows of the table." }
+        } }
     }
 }
 
@@ -340,7 +374,7 @@ pub(super) async fn store_truth(
     let stored =
         run_with_spec(&state, &name, move |active| store_review(active, &asked, &form)).await;
     drop(lock);
-    let StoredReview { next, done, before } = match stored {
+    let StoredReview { next, done } = match stored {
         Ok(stored) => stored,
         Err(HttpError { status, failure }) => {
             let page = render_review(&state, &name, typed, Some(failure)).await?;
@@ -348,7 +382,7 @@ pub(super) async fn store_truth(
         }
     };
     let at = next.map_or_else(String::new, |at| format!("&at={at}"));
-    let undo = done.map(|done| format!("&done={done}&before={}", percent_encode(&before)));
+    let undo = done.map(|(done, digest)| format!("&done={done}&undo={digest}"));
     Ok(redirect_to(&[path, at, undo.unwrap_or_default()].concat()))
 }
 
@@ -356,17 +390,12 @@ pub(super) async fn store_truth(
 struct StoredReview {
     /// Position of the next cell to review.
     next: Option<usize>,
-    /// Position of the cell whose answer can be undone; `None` if the truth was removed.
-    done: Option<usize>,
-    /// True value that the cell had before; empty if it had none.
-    before: String,
+    /// Position of the cell whose answer can be undone, and the digest of its truth; `None` if an
+    /// answer was undone.
+    done: Option<(usize, String)>,
 }
 
-fn format_truth(truth: &CellTruth) -> String {
-    truth.value.as_ref().map_or(CANNOT_BE_KNOWN.to_owned(), format_cell)
-}
-
-/// Stores a truth in the sheet, or removes it if the value is empty.
+/// Stores a truth in the sheet, or undoes the last truth of a cell.
 fn store_review(
     active: &ActiveSpec,
     asked: &ReviewRequest,
@@ -380,20 +409,26 @@ fn store_review(
             "open the review page again",
         ));
     };
-    if form.value.trim().is_empty() {
-        let position = (cell.row, cell.column);
-        review.audit.remove_truth(&active.spec, review.expansion, position)?;
-        return Ok(StoredReview { next: Some(at), done: None, before: String::new() });
+    let (position, expansion) = ((cell.row, cell.column), review.expansion);
+    if !form.undo.is_empty() {
+        let who = asked.source();
+        review.audit.undo_truth(&active.spec, expansion, position, (&form.undo, &who))?;
+        return Ok(StoredReview { next: Some(at), done: None });
     }
-    let before = review.audit.sheet.truth(cell.row, cell.column).map(format_truth);
-    let column = &review.expansion.columns[cell.column];
+    if form.value.trim().is_empty() {
+        let hint = format!(
+            "enter {NO_VALUE} for no value, or {EMPTY_TEXT} for the empty text"
+        );
+        return Err(Failure::wrong_input("the true value is missing", hint));
+    }
+    let column = &expansion.columns[cell.column];
     let value = parse_truth(&Checker::new(column), &column.name, &form.value)
         .map_err(|message| Failure::wrong_input(message, "choose another value"))?;
-    let truth =
-        CellTruth { value, source: asked.source(), note: crate::database::current_timestamp() };
-    review.audit.record_truth(&active.spec, review.expansion, (cell.row, cell.column), truth)?;
-    let next = review.find_next_unreviewed(at + 1);
-    Ok(StoredReview { next, done: Some(at), before: before.unwrap_or_default() })
+    let truth = CellTruth { value, source: asked.source(), note: String::new() };
+    review.audit.record_truth(&active.spec, expansion, position, truth)?;
+    let stored = review.audit.sheet.truth(cell.row, cell.column);
+    let done = stored.map(|truth| (at, truth.digest()));
+    Ok(StoredReview { next: review.find_next_unreviewed(at + 1), done })
 }
 
 /// Runs work on a spec's files in a separate thread.
