@@ -717,7 +717,15 @@ fn the_page_reviews_the_least_certain_cells() {
     let shown = |query: &str| daemon.get(&format!("{path}{query}")).expect_status(200).body;
     assert!(daemon.get("/specs/x").body.contains(&path.replace('&', "&amp;")));
     let first = shown("");
-    for part in ["40</strong> cells", "<strong>p000</strong>", "Confidence 35 %", "gpt-4o-mini"] {
+    for part in [
+        "40</strong> cells",
+        "<strong>p000</strong>",
+        "Confidence 35 %",
+        "gpt-4o-mini",
+        "max=\"40\" value=\"0\"",
+        "No value<kbd>?</kbd>",
+        "Your name, stored with each override",
+    ] {
         assert!(first.contains(part), "{part}: {first}");
     }
     assert!(!first.contains("query uses"), "{first}");
@@ -759,4 +767,23 @@ fn the_page_reviews_the_least_certain_cells() {
     assert!(wrong.contains("name=\"value\" value=\"Mars\""), "{wrong}");
     assert!(wrong.contains("class=\"problem\""), "{wrong}");
     daemon.get("/specs/x/doubts?table=nothing").expect_status(400);
+    // The page can undo a value in another spelling than the list's.
+    let set = daemon.submit_form(path, "column=country&skip=0&key=p000&value=france");
+    let set = set.expect_status(303).headers;
+    let (_, done) = set.split_once("done=country").unwrap();
+    let undo = format!("do=unset&column=country&skip=0{}", done.lines().next().unwrap());
+    daemon.submit_form(path, &undo).expect_status(303);
+    // "?" sets the cell to no value. The reviewer's name is stored, and the page remembers it.
+    let named = format!("{path}&who=Ann+B.");
+    let set = daemon.submit_form(&named, "column=country&skip=0&key=p000&value=%3F");
+    assert!(set.expect_status(303).headers.contains("&who=Ann%20B."));
+    assert!(overrides().contains("p000,country,?,reviewed by Ann B. at 20"), "{}", overrides());
+    let next = shown("&who=Ann%20B.");
+    for part in ["max=\"40\" value=\"1\"", "1 cell reviewed", "value=\"Ann B.\""] {
+        assert!(next.contains(part), "{part}: {next}");
+    }
+    assert!(!next.contains("Accuracy so far"), "{next}");
+    cascade.project.run_hqdl(&["audit", "specs/x.toml", "--sample", "5"]).expect_exit_code(0);
+    let next = shown("");
+    assert!(next.contains("Accuracy so far") && next.contains("no reviewed row"), "{next}");
 }

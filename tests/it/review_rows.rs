@@ -243,3 +243,18 @@ fn undoing_a_review_restores_the_truth_before() {
     daemon.submit_form(&path("Ben"), &format!("at=0&undo={none}")).expect_status(303);
     assert_eq!(sheet().matches("undone by person").count(), 2, "{}", sheet());
 }
+
+/// Cells outside the list have no confidence, so the page of uncertain cells does not show them.
+#[test]
+fn cells_outside_the_list_are_not_uncertain() {
+    let spec =
+        SPEC.replace("SOURCE", "mood_of").replace("\"mood\"", "\"mood\"\nvalues = [\"glad\"]");
+    let endpoint = Endpoint::start_with(|_, _| json!("calm"));
+    let project = Project::new(&endpoint, MOODS, &spec);
+    let daemon = Daemon::start(&project, &[]);
+    daemon.wait_until_idle("incomplete");
+    let states = project.query_rows("SELECT DISTINCT state FROM hqdl_cell");
+    assert_eq!(states, [[json!("not_in_list")]]);
+    let page = daemon.get("/specs/x/doubts?table=filled").expect_status(200).body;
+    assert!(page.contains("No uncertain cells are left") && !page.contains("Confidence"), "{page}");
+}

@@ -338,9 +338,9 @@ impl ExpansionRequirements {
     }
 
     /// Returns the confidence of a column's cell, from 0 to 1: the probability of the answer's
-    /// tokens, or the share of the compared answers that agree. An answer that is unreadable or not
-    /// in the list has confidence 0. Returns `None` if the confidence is unknown, or if the
-    /// stronger model has answered.
+    /// tokens, or the share of the compared answers that agree. Returns `None` if the confidence is
+    /// unknown, if the answer is unreadable or not in the list, or if the stronger model has
+    /// answered.
     #[must_use]
     pub fn find_confidence(&self, record: Option<&Record>, column: usize) -> Option<f64> {
         let CellLookup::Known(fact) = self.look_up_cell(record, column) else { return None };
@@ -349,7 +349,7 @@ impl ExpansionRequirements {
             return None;
         }
         match (fact.answer.state, fact.logprob) {
-            (State::NotInList | State::Invalid, _) => return Some(0.0),
+            (State::NotInList | State::Invalid, _) => return None,
             (_, Some(logprob)) => return Some(logprob.exp()),
             _ => {}
         }

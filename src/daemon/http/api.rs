@@ -454,7 +454,10 @@ fn check_override_unchanged(
 }
 
 /// Returns the line of the overrides file for a cell of an expansion's table, if there is one.
-fn find_override(spec: &Spec, request: &OverrideRequest) -> Result<Option<OverrideLine>, Failure> {
+pub(super) fn find_override(
+    spec: &Spec,
+    request: &OverrideRequest,
+) -> Result<Option<OverrideLine>, Failure> {
     let is_named = |e: &&Expansion| e.name.eq_ignore_ascii_case(&request.table);
     let Some(expansion) = spec.expansions.iter().find(is_named) else { return Ok(None) };
     let texts = request.key.iter().map(|text| if text == "NULL" { "" } else { text.as_str() });

@@ -8,21 +8,24 @@ use axum::response::{IntoResponse, Response};
 use maud::{Markup, html};
 use serde_json::Value as Json;
 
-use super::super::api::{OverrideChange, OverrideRequest};
+use super::super::api::{OverrideChange, OverrideRequest, find_override};
 use super::super::query::run_blocking;
 use super::super::reply::HttpError;
 use super::judged_cell::{CellAddress, JudgedCell, read_judged_cell, render_rows, render_sources};
 use super::lineage::count_column_uses;
-use super::review::render_answer_forms;
+use super::review::{add_name, limit_name, render_accuracy, render_answer_forms, render_name_form};
 use super::{
     ErrorPage, HttpState, QueryPairs, ShownPage, format_value, percent_encode, read_form,
-    redirect_to, render_failure, render_key_setting, render_page, spec_path, truncate_text,
+    redirect_to, render_failure, render_page, spec_path, truncate_text,
 };
+use crate::audit::Audit;
 use crate::audit::sheet::format_cell;
 use crate::database::{Database, current_timestamp};
 use crate::failure::Failure;
+use crate::format::format_count;
 use crate::materialize::{DoubtfulCell, Materializer, Selection};
 use crate::model;
+use crate::overrides::{NO_VALUE, Override, Overrides};
 use crate::spec::{Expansion, Spec};
 
 /// Maximum number of cells that a person can skip.
@@ -36,11 +39,28 @@ struct NextCell {
     /// Number of queries that use the cell's column.
     uses: u64,
     count: usize,
+    /// Number of cells of the expansion that persons have reviewed.
+    reviewed: usize,
+    /// The expansion's audit.
+    audit: Option<Audit>,
 }
 
-/// Returns the path of the page for a table.
-fn doubts_path(spec: &str, table: &str) -> String {
-    format!("{}/doubts?table={}", spec_path(spec), percent_encode(table))
+/// First words of the note of an override that a reviewer set.
+const REVIEWED_BY: &str = "reviewed by ";
+
+/// Returns the path of the page for a table, with the reviewer's name.
+fn doubts_path(spec: &str, table: &str, who: &str) -> String {
+    add_name(format!("{}/doubts?table={}", spec_path(spec), percent_encode(table)), who)
+}
+
+/// Returns the number of an expansion's cells that persons have reviewed.
+fn count_reviewed_cells(spec: &Spec, expansion: usize) -> Result<usize, Failure> {
+    let overrides = Overrides::read(spec)?;
+    let rows = overrides.list_overridden_rows(expansion);
+    let cells = rows.iter().flat_map(|(_, cells)| cells.values());
+    let is_reviewed =
+        |cell: &Override| cell.note.as_deref().is_some_and(|n| n.starts_with(REVIEWED_BY));
+    Ok(cells.filter(|cell| is_reviewed(cell)).count())
 }
 
 fn find_value<'p>(pairs: &'p QueryPairs, name: &str) -> &'p str {
@@ -103,7 +123,10 @@ async fn render_doubts(
             let (cells, count) = materializer.list_doubtful_cells(n, &weights, skip + 1)?;
             let cell = cells.into_iter().nth(skip);
             let uses = cell.as_ref().map_or(0, |cell| uses[cell.column]);
-            Ok(NextCell { expansion: n, cell, uses, count })
+            // The page does not need the audit, so an error in its files does not matter here.
+            let audit = Audit::read(spec, &spec.expansions[n]).ok();
+            let reviewed = count_reviewed_cells(spec, n)?;
+            Ok(NextCell { expansion: n, cell, uses, count, reviewed, audit })
         };
         Ok(find()?)
     })
@@ -120,7 +143,12 @@ async fn render_doubts(
         }
         None => None,
     };
-    let path = doubts_path(name, &expansion.name);
+    let who = find_value(asked, "who");
+    let path = doubts_path(name, &expansion.name, who);
+    let hidden = html! {
+        input type="hidden" name="table" value=(expansion.name);
+        input type="hidden" name="skip" value=(skip);
+    };
     let undo = render_undo_form(&format!("{path}&skip={skip}"), asked);
     Ok(render_page(
         "Uncertain cells",
@@ -129,7 +157,9 @@ async fn render_doubts(
             p { strong { (next.count) } " cells have a known confidence below 100 %. "
                 span.quiet { "The first one has the greatest doubt, times the use of its column in queries. Your answers become overrides, and are no audit." } }
             @if let Some((_, failure)) = rejected { (render_failure(failure)) }
-            div.review {
+            progress.whole aria-label="Reviewed cells" max=((next.reviewed + next.count).max(1)) value=(next.reviewed) {}
+            p.quiet.small { (format_count(next.reviewed as u64, "cell")) " reviewed" }
+            div.beside.review {
                 @match &judged {
                     Some((cell, judged)) => section.card {
                         @let typed = rejected.filter(|(typed, _)| is_cell_of(typed, expansion, cell)).map_or("", |(typed, _)| &typed.value);
@@ -143,9 +173,10 @@ async fn render_doubts(
                     None => section.card { h2 { "No uncertain cells are left" }
                         p { "A confidence needs " code { "escalate" } ", with compared answers or log-probabilities." } },
                 }
+                @if let Some(audit) = &next.audit { (render_accuracy(audit, expansion, next.cell.as_ref().map(|cell| cell.column))) }
             }
             (undo)
-            p { (render_key_setting()) }
+            (render_name_form(&format!("{}/doubts", spec_path(&name)), &hidden, who, "override"))
         },
     ))
 }
@@ -184,7 +215,7 @@ fn render_cell(
             "Confidence " (format!("{:.0} %", 100.0 * cell.confidence))
             @match uses { 0 => "", 1 => ", 1 query uses the column", n => { ", " (n) " queries use the column" } }
         }
-        (render_answer_forms(path, &hidden, column, (&answer, typed), &[]))
+        (render_answer_forms(path, &hidden, column, (&answer, typed), &[(NO_VALUE, NO_VALUE, "No value")]))
     }
 }
 
@@ -218,14 +249,18 @@ pub(super) async fn store_override(
     let is_set = find_value(&form, "do") != "unset";
     let change = if is_set { OverrideChange::SetFirst } else { OverrideChange::Undo };
     let note = if is_set {
-        format!("reviewed by a person at {}", current_timestamp())
+        let who = match limit_name(find_value(&asked, "who")) {
+            "" => "a person",
+            who => who,
+        };
+        format!("{REVIEWED_BY}{who} at {}", current_timestamp())
     } else {
         find_value(&form, "note").to_owned()
     };
     let value = find_value(&form, "value").to_owned();
     let key = find_key(&form);
     let skip: usize = find_value(&form, "skip").parse().unwrap_or(0);
-    let word = OverrideRequest {
+    let override_request = OverrideRequest {
         spec: Some(name.clone()),
         table: table.to_owned(),
         key: key.clone(),
@@ -234,16 +269,24 @@ pub(super) async fn store_override(
         note: note.clone(),
         force: false,
     };
-    let typed = word.clone();
-    if let Err(HttpError { status, failure }) = state.override_cell(word, change).await {
+    let who = find_value(&asked, "who");
+    if let Err(HttpError { status, failure }) =
+        state.override_cell(override_request.clone(), change).await
+    {
         // The form keeps what the user has typed.
-        let address =
-            vec![("table".to_owned(), table.to_owned()), ("skip".to_owned(), skip.to_string())];
-        let page = render_doubts(&state, &name, &address, Some((&typed, &failure))).await?;
+        let address = [("table", table), ("skip", &skip.to_string()), ("who", who)]
+            .map(|(name, value)| (name.to_owned(), value.to_owned()));
+        let rejected = Some((&override_request, &failure));
+        let page = render_doubts(&state, &name, &address.into(), rejected).await?;
         return Ok((status, page).into_response());
     }
-    let mut path = format!("{}&skip={skip}", doubts_path(&name, table));
+    let path = doubts_path(&name, table, who);
+    let mut path = format!("{path}&skip={skip}");
     if is_set {
+        // hqdl stores a value in the spelling of the list.
+        let (_, active_spec) = state.find_active_spec(Some(&name))?;
+        let stored = find_override(&active_spec.spec, &override_request)?;
+        let value = stored.map_or(value, |line| line.value);
         path.push_str(&format!("&done={}", percent_encode(&column)));
         for part in &key {
             path.push_str(&format!(
