@@ -1,4 +1,4 @@
-//! Runs the cases of `tests/query/` in process: rows, and the number of values requested.
+//! Runs the cases of `tests/queries/cases/` in process: rows, and the number of values requested.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -101,7 +101,7 @@ fn run(case: &Case, db: &Path, facts: &Facts, name: &str) -> Result<Vec<String>,
 #[test]
 #[ignore = "a look while one works on the rules"]
 fn cases_in_process() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/query");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/queries/cases");
     let cases = read_cases(&folder);
     let dir = tempfile::tempdir().unwrap();
     let mut made: BTreeMap<PathBuf, PathBuf> = BTreeMap::new();

@@ -1,4 +1,4 @@
-//! Query cases as plain text: `tests/query/*.test`.
+//! Query cases as plain text: `tests/queries/cases/*.test`.
 //!
 //! ```text
 //! # A line that starts with # is a comment.

@@ -283,3 +283,13 @@ pub fn wait_until(condition: &str, is_done: impl Fn() -> bool) {
 pub fn run_status(project: &Project, flags: &[&str]) -> CommandResult {
     project.run_hqdl(&[&["status"], flags].concat())
 }
+
+/// Returns the path of a link in a page.
+pub fn find_link(page: &str, text: &str) -> String {
+    let end = format!(">{text}</a>");
+    let before = page.split(&end).next().filter(|before| before.len() < page.len());
+    let before = before.unwrap_or_else(|| panic!("no link `{text}` in {page}"));
+    let tag = before.rsplit("<a").next().unwrap();
+    let path = tag.split("href=\"").nth(1).unwrap().split('"').next().unwrap();
+    path.replace("&amp;", "&")
+}

@@ -7,6 +7,29 @@ use hqdl_spec::{Expansion, Spec, UncheckedSpec};
 use hqdl_values::problem::{Problem, Problems};
 use proptest::test_runner::{Config, TestRunner};
 
+/// Spec that asks which animal a photo shows.
+pub const PHOTO_SPEC: &str = r#"
+[database]
+path = "../data.sqlite"
+
+[model]
+provider = "openai"
+name = "gpt-4o"
+base_url = "{base_url}"
+api_key_env = "HQDL_TEST_KEY"
+price = { input = 2.5, output = 10 }
+
+[[expansion]]
+name = "pets"
+source = "pet"
+key = ["photo"]
+images = ["photo"]
+[[expansion.column]]
+name = "animal"
+about = "which animal it is"
+questions = ["Which animal is it?"]
+"#;
+
 /// A database in its own temporary directory.
 pub struct Fixture {
     pub database: Database,

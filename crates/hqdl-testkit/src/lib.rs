@@ -23,7 +23,9 @@
 #![allow(clippy::float_cmp, clippy::needless_pass_by_value, clippy::unnecessary_wraps)]
 
 pub mod browser;
+pub mod cascade;
 pub mod case_file;
+pub mod concurrent;
 pub mod daemon;
 pub mod embedder;
 pub mod endpoint;
@@ -36,6 +38,7 @@ pub mod oracle;
 pub mod postgres;
 pub mod project;
 pub mod restaurants;
+pub mod swan;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

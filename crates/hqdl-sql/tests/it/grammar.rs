@@ -45,7 +45,7 @@ fn assert_same_tree(sql: &str) {
 
 /// Returns the queries of the query cases.
 fn case_queries() -> Vec<String> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/query");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/queries/cases");
     let files = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
     let texts = files.filter_map(|path| std::fs::read_to_string(path).ok());
     let is_query = |line: &&str| line.starts_with("query: ") || line.starts_with("plain: ");

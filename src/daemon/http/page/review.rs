@@ -416,9 +416,7 @@ fn store_review(
         return Ok(StoredReview { next: Some(at), done: None });
     }
     if form.value.trim().is_empty() {
-        let hint = format!(
-            "enter {NO_VALUE} for no value, or {EMPTY_TEXT} for the empty text"
-        );
+        let hint = format!("enter {NO_VALUE} for no value, or {EMPTY_TEXT} for the empty text");
         return Err(Failure::wrong_input("the true value is missing", hint));
     }
     let column = &expansion.columns[cell.column];
