@@ -99,7 +99,7 @@ impl Failure {
         }
     }
 
-    /// Replaces advice about options by advice about the fields of the page's forms.
+    /// Replaces advice about command-line options with advice about the fields of the page's forms.
     #[must_use]
     pub fn with_form_advice(self) -> Self {
         match self {
@@ -110,7 +110,7 @@ impl Failure {
                 );
                 Self::Message { message, hint, exit }
             }
-            problems => problems,
+            problems @ Self::Problems(_) => problems,
         }
     }
 

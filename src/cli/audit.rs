@@ -525,9 +525,9 @@ fn print_changed_rows(keys: &[Vec<Value>]) {
     if keys.len() > MAX_KEYS {
         shown.push(format!("and {} more", keys.len() - MAX_KEYS));
     }
-    let has = if keys.len() == 1 { "has" } else { "have" };
+    let answers = if keys.len() == 1 { "answer" } else { "answers" };
     anstream::println!(
-        "{} of these rows {has} another answer now (the report uses the drawn answers): {}",
+        "the {answers} of {} of these rows changed since the draw (the report uses the answers at the draw): {}",
         keys.len(),
         shown.join("; ")
     );

@@ -62,7 +62,7 @@ enum Command {
     Rebuild,
 }
 
-/// Returns the directory of a local cache if it contains no cache.
+/// Returns the directory of a local cache if no cache has been created there yet.
 ///
 /// # Errors
 /// Fails if the directory cannot be read, or contains only a part of a cache.

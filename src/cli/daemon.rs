@@ -239,7 +239,7 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
 
 /// Prints a status line of the daemon on stderr; with `--json`, prints an event on stdout.
 fn print_line(line: &str, output_options: OutputOptions) {
-    // The daemon continues if nobody reads its lines.
+    // A closed stdout or stderr must not stop the daemon.
     let _ = if output_options.json {
         writeln!(anstream::stdout(), "{}", json!({ "event": "said", "message": line }))
     } else if output_options.quiet {

@@ -192,19 +192,18 @@ fn print_plan(plan: &Plan, spec: &Spec, batch: bool) {
     }
     if let Some((requests, repeats)) = plan.measured_requests() {
         let again = if is_repeated(repeats) {
-            format!(", which asked {repeats:.2} times for each cell")
+            format!("; each cell was requested {repeats:.2} times on average")
         } else {
             String::new()
         };
         let requests = format_count(requests, "request");
-        anstream::println!("estimate  from the last run's answers to {requests}{again}");
+        anstream::println!("estimate  based on the last {requests}{again}");
     }
     let about = if batch { "within" } else { "about" };
     anstream::println!("time      {about} {}", progress::format_duration(plan.seconds));
 }
 
-/// Returns which repeated requests the maximum cost includes: those that the figures of the last run
-/// predict.
+/// Describes how many repeated requests the maximum cost includes.
 fn describe_repeats(plan: &Plan) -> String {
     match plan.measured_requests() {
         Some((_, repeats)) if is_repeated(repeats) => {

@@ -37,7 +37,7 @@ const TICK_INTERVAL: Duration = Duration::from_millis(200);
 /// Maximum number of distinct error messages of failed requests to print.
 const MAX_FAILURES: usize = 3;
 
-/// What the display shows the progress of.
+/// Kind of work that the display reports on.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum ProgressKind {
     /// A run that fills tables.
@@ -112,7 +112,7 @@ impl Progress {
         let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::hidden());
         let has_bar =
             !output_options.quiet && !output_options.json && std::io::stderr().is_terminal();
-        // How many values later passes of a query need is not known.
+        // A query has no ETA, because the number of values that later passes need is unknown.
         let eta = if kind == ProgressKind::Fill { ", ETA {eta}" } else { "" };
         let style = ProgressStyle::with_template(&format!(
             "{{bar:20}} {{percent:>3}}% {{pos}}/{{len}} {}s, {{msg}}, {{elapsed}}{eta}",

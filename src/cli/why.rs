@@ -89,9 +89,12 @@ fn find_published_cells(
     column: &str,
 ) -> Result<Vec<CellProvenance>, LookupError> {
     let database = match &options.db {
-        Some(db) => session::open_flag_database(db).map_err(|failure| match exists(db) {
-            true => LookupError::Failed(failure),
-            false => LookupError::NotPublished(failure),
+        Some(db) => session::open_flag_database(db).map_err(|failure| {
+            if exists(db) {
+                LookupError::Failed(failure)
+            } else {
+                LookupError::NotPublished(failure)
+            }
         })?,
         None => Database::open(&find_target(options)?).map_err(Failure::from)?,
     };

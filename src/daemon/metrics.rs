@@ -128,7 +128,7 @@ impl MeteredModel {
     }
 }
 
-// A method without an implementation here would lose the model's own.
+// Forward every method: a default would replace the wrapped model's own implementation.
 #[deny(clippy::missing_trait_methods)]
 impl Model for MeteredModel {
     fn name(&self) -> &str {

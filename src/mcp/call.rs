@@ -475,7 +475,8 @@ struct CallProgress {
     done: u64,
     /// Number of cells to answer.
     all: u64,
-    /// Last warning, such as the reason of a long wait; `None` once cells were answered after it.
+    /// Last warning, for example the reason for a long wait; `None` again once a later cell is
+    /// answered.
     warning: Option<String>,
     /// Number of warnings.
     warnings: u32,

@@ -494,7 +494,7 @@ fn reused_values_are_counted_everywhere() {
     let before = hits();
     let form =
         "spec=x&do=run&sql=SELECT+%7B%7BLLMMap('Is+this+hero+old%3F',hero.name)%7D%7D+FROM+hero";
-    daemon.submit_form("/query", &form.replace("do=run", "do=spend")).expect_status(200);
+    daemon.submit_form("/query", &form.replace("do=run", "do=spend&max_cost=1")).expect_status(200);
     let again = daemon.submit_form("/query", form).expect_status(200).body;
     // Two heroes have the same name.
     assert!(again.contains("0 values asked, 9 known"), "{again}");

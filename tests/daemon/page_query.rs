@@ -127,8 +127,10 @@ fn the_cost_that_a_button_shows_is_an_approval() {
         priced.split("name=\"max_cost\" value=\"").nth(1).unwrap().split('"').next().unwrap();
     assert!(priced.contains(&format!("Run, for at most ${cost}")), "{priced}");
     // A cost that the page has not shown is not approved.
-    let refused = submit("&do=spend").body;
-    assert!(refused.contains("approve a higher cost, or set a higher budget_usd"), "{refused}");
+    for more in ["&do=spend", "&do=spend&max_cost=0.0001", "&do=csv"] {
+        let shown = submit(more).expect_status(200).body;
+        assert!(shown.contains(&format!("Run, for at most ${cost}")), "{more}: {shown}");
+    }
     submit(&format!("&do=run&max_cost={cost}")).expect_status(200);
     assert_eq!(endpoint.request_count(), 0);
     let ran = submit(&format!("&do=spend&max_cost={cost}")).expect_status(200).body;

@@ -340,3 +340,106 @@ fn a_view_of_a_source_links_to_the_cells_that_it_shows() {
             && lineage.contains("/specs/x/tables/hero_expanded\"")
     );
 }
+
+/// A view renames the columns whose names are taken. They still link to their own cells.
+#[test]
+fn renamed_columns_of_a_view_link_to_their_cells() {
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "json");
+    let other = r#"
+[[expansion]]
+name = "other"
+source = "hero"
+key = ["name"]
+format = "json"
+
+[[expansion.column]]
+name = "eye_color"
+about = "colour of the eyes"
+
+[[expansion.column]]
+name = "height"
+about = "height in words"
+"#;
+    project.write_spec(&format!("{}{other}", project.spec_text()));
+    let daemon = Daemon::start(&project, &[]);
+    daemon.wait_until_idle("complete");
+    let view = read_page(&daemon, "/specs/x/tables/hero_expanded?f=name%7Cis%7CZed");
+    for (cell, is_linked) in [
+        ("table=llm&amp;column=eye_color&amp;key=Zed&amp;key=Zed%20Zedsson\"", true),
+        ("table=other&amp;column=eye_color&amp;key=Zed\"", true),
+        ("table=other&amp;column=height&amp;key=Zed\"", true),
+        ("column=other_", false),
+        ("table=llm&amp;column=height", false),
+    ] {
+        assert_eq!(view.contains(cell), is_linked, "{cell}: {view}");
+    }
+    // The height of the source is not a cell.
+    assert!(view.contains(">210</td>") && view.matches("✦").count() == 5, "{view}");
+}
+
+/// The count of referring rows is the number of rows that its link shows, for any type of column.
+#[test]
+fn referring_rows_are_counted_as_their_link_shows_them() {
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "json");
+    let daemon = Daemon::start(&project, &["--no-spend"]);
+    daemon.wait_until_idle("waiting");
+    project.execute_sql(
+        "CREATE TABLE parent (id INTEGER PRIMARY KEY);
+         CREATE TABLE untyped (p REFERENCES parent);
+         CREATE TABLE fraction (p REAL REFERENCES parent);
+         CREATE TABLE word (p TEXT REFERENCES parent);
+         INSERT INTO parent VALUES (5), (6);
+         INSERT INTO untyped VALUES (5), (5), (6);
+         INSERT INTO fraction VALUES (5), (5), (5), (6);
+         INSERT INTO word VALUES (5), (6);",
+    );
+    let row = read_page(&daemon, "/specs/x/tables/parent/row?row=%5B5%5D");
+    for (rows, of) in [("2 rows", "untyped"), ("3 rows", "fraction"), ("1 row", "word")] {
+        let linked = read_page(&daemon, &find_link(&row, &format!("{rows} of {of}")));
+        assert!(linked.contains(&format!("{rows}, 1 column")), "{of}: {linked}");
+    }
+}
+
+/// A foreign key to a broken view does not keep other pages from being shown.
+#[test]
+fn a_broken_reference_is_no_reference() {
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "json");
+    let daemon = Daemon::start(&project, &["--no-spend"]);
+    daemon.wait_until_idle("waiting");
+    project.execute_sql(
+        "CREATE VIEW broken AS SELECT * FROM gone;
+         CREATE TABLE broken_child (p REFERENCES broken);
+         INSERT INTO broken_child VALUES (77);
+         CREATE TABLE parent (id INTEGER PRIMARY KEY);
+         CREATE TABLE child (p INTEGER REFERENCES parent);
+         INSERT INTO parent VALUES (5);
+         INSERT INTO child VALUES (5);",
+    );
+    assert!(read_page(&daemon, "/specs/x/tables/broken_child").contains(">77<"));
+    let parent = read_page(&daemon, "/specs/x/tables/parent/row?row=%5B5%5D");
+    assert!(parent.contains("1 row of child"), "{parent}");
+}
+
+/// The daemon rejects the download of a large value before it reads the value.
+#[test]
+fn a_large_value_is_not_downloaded() {
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "json");
+    let daemon = Daemon::start(&project, &["--no-spend"]);
+    daemon.wait_until_idle("waiting");
+    project.execute_sql(
+        "CREATE TABLE large (id INTEGER PRIMARY KEY, value);
+         INSERT INTO large VALUES (1, zeroblob(20000000)), (2, hex(zeroblob(10000000))), (3, 'é'), (4, 12), (5, NULL);",
+    );
+    let path = |row: u8| format!("/specs/x/tables/large/row/export?row=%5B{row}%5D&column=value");
+    for row in [1, 2] {
+        let answer = daemon.get(&path(row)).expect_status(400);
+        assert!(answer.body.contains("larger than 16 megabytes"), "{}", answer.body);
+    }
+    for (row, text) in [(3, "é"), (4, "12"), (5, "NULL")] {
+        assert_eq!(daemon.get(&path(row)).expect_status(200).body, text);
+    }
+}

@@ -278,7 +278,7 @@ fn a_running_query_sends_its_progress_and_first_rows() {
     let daemon = Daemon::start(&project, &["--no-spend"]);
     daemon.wait_until_idle("waiting");
     let sql = "SELECT name, {{LLMMap('Which planet is it from?', hero.name)}} FROM hero WHERE height > :height";
-    let form = format!("spec=x&do=spend&sql={}&param%3Aheight=1", percent_encode(sql));
+    let form = format!("spec=x&do=spend&max_cost=1&sql={}&param%3Aheight=1", percent_encode(sql));
     let head = format!(
         "Content-Type: application/x-www-form-urlencoded\r\nAccept: application/x-ndjson\r\nOrigin: http://{}\r\n",
         daemon.address

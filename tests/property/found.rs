@@ -19,7 +19,14 @@ INSERT INTO q (pid, c, m) VALUES (1, 'alpha', 9), (2, 'beta', 2), (2, 'delta', 8
 pub const UNBOUNDED: usize = 6;
 
 /// With calls, and with functions.
-pub const QUERIES: [(&str, &str); 44] = [
+pub const QUERIES: [(&str, &str); 45] = [
+    // A subquery over a common table expression with calls waits for them, even if it reads none of
+    // the answers.
+    (
+        "WITH t AS (SELECT p.id, {{LLMMap('fn:upper', p.a, return_type='str')}} AS y FROM p WHERE p.id < 3) SELECT \
+         count(*) FROM q WHERE {{LLMMap('fn:contains:e', q.c)}} AND q.id = (SELECT max(t.id) FROM t)",
+        "SELECT count(*) FROM q WHERE hq_contains(c, 'e') AND id = (SELECT max(id) FROM p WHERE id < 3)",
+    ),
     // A row decided what others waited for, and a condition that reads both kept waiting.
     (
         "WITH t AS (SELECT min({{LLMMap('fn:upper', p.a, return_type='str')}} || '!') AS y FROM p WHERE p.n IN \

@@ -127,7 +127,7 @@ fn known_pairs_save_other_questions() {
             let is_vowels = r.question.columns.iter().any(|c| c.about.contains("vowels"));
             r.question.rows.iter().filter(move |_| is_vowels).map(|row| row.key[0].to_string())
         });
-        BTreeSet::from_iter(asked)
+        asked.collect::<BTreeSet<_>>()
     };
     let answered = list(0);
     both.1.execute_sql("INSERT INTO l VALUES ('Athens', 5)");

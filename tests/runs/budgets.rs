@@ -445,7 +445,7 @@ fn a_plan_expects_what_the_last_run_measured() {
         assert!(plan["measured_requests"].as_u64().unwrap() > 10, "{plan}");
         assert_eq!(plan["measured_repeats"].as_f64().unwrap() > 1.1, is_faulty, "{plan}");
         let text = project.run_hqdl(&["plan", "specs/x.toml"]).expect_exit_code(0).stdout;
-        assert!(text.contains("from the last run's answers to "), "{text}");
+        assert!(text.contains("estimate  based on the last "), "{text}");
         assert_eq!(text.contains(" times for each cell"), is_faulty, "{text}");
         let ended = project.run_materialize(&[]);
         let done = ended.done_event();

@@ -352,9 +352,9 @@ fn eight_processes_keep_to_one_limit() {
     let mut at: Vec<Instant> = endpoint.received_requests().iter().map(|r| r.received_at).collect();
     at.sort();
     // Whenever the processes start: 600 requests a minute for both together, except for the moment
-    // when only one was running.
+    // when only one was running. On a busy machine, a request may arrive a second after its permit.
     let took = (*at.last().unwrap() - at[0]).as_secs_f64();
-    let most = 10.0 * took + 12.0;
+    let most = 10.0 * (took + 1.0) + 12.0;
     assert!(at.len() as f64 <= most, "{} in {took} s", at.len());
 }
 

@@ -185,7 +185,8 @@ pub trait Answers {
         ids.iter().map(|id| self.load_completion(*id)).collect()
     }
 
-    /// Returns up to `max` completions of a model that have content with their ids, latest first.
+    /// Returns the latest completions of a model that have content, at most `max`, each with its
+    /// ID; latest first.
     fn load_latest_completions(
         &self,
         model: &str,

@@ -39,8 +39,9 @@ pub trait HostFunction: Send + Sync {
     fn compute(&self, calls: &[HostCall]) -> Vec<Result<Json, String>>;
 }
 
-/// Returns a model that answers with functions, by the names in the spec, and asks `first` about
-/// everything else. If `first` is a message with a hint, other requests fail with it.
+/// Returns a model that sends each request for a named function to that function, and all other
+/// requests to `first`. If `first` is an error (message and hint), those other requests fail with
+/// it.
 #[must_use]
 pub fn add_functions(
     first: Result<Arc<dyn Model>, (String, String)>,

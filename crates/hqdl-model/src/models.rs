@@ -44,7 +44,7 @@ pub(super) struct ModelSet {
     pub others: BTreeMap<String, Arc<dyn Model>>,
 }
 
-// A method without an implementation here would lose the first model's own.
+// Forward every method: a default would replace the wrapped model's own implementation.
 #[deny(clippy::missing_trait_methods)]
 impl Model for ModelSet {
     fn name(&self) -> &str {

@@ -37,7 +37,7 @@ pub const UNKNOWN_WORDS: [&str; 11] = [
     "no information",
     "\u{2014}",
 ];
-/// How a person writes the empty text: as two quotation marks.
+/// Entry for the empty text: two quotation marks.
 pub const EMPTY_TEXT: &str = "\"\"";
 /// Answers that mean an empty list.
 const EMPTY_LIST_WORDS: [&str; 3] = ["none", "[]", "empty"];

@@ -205,8 +205,8 @@ impl RequestedCells {
     }
 }
 
-/// Returns the entities under which the facts about some entities are stored, if the expansion has a
-/// context. The time limit of reads applies.
+/// Maps each entity to the entity under which its facts are stored. The map is empty if the
+/// expansion has no row context. Stops at the time limit of reads.
 pub(super) fn find_fact_entities(
     spec: &Spec,
     expansion: &Expansion,

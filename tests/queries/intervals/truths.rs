@@ -194,13 +194,12 @@ fn the_report_names_changed_rows() {
     };
     overrides(&["Hero 7"]);
     let report = audit(&project, &["--report"]).expect_exit_code(0).stdout;
-    let changed =
-        "1 of these rows has another answer now (the report uses the drawn answers): Hero 7\n";
+    let changed = "the answer of 1 of these rows changed since the draw (the report uses the answers at the draw): Hero 7\n";
     assert!(report.contains(changed), "{report}");
     let names: Vec<String> = (6..20).filter(|n| n % 5 != 0).map(|n| format!("Hero {n}")).collect();
     overrides(&names.iter().map(String::as_str).collect::<Vec<_>>());
     let report = audit(&project, &["--report"]).expect_exit_code(0).stdout;
-    assert!(report.contains("12 of these rows have another answer now"), "{report}");
+    assert!(report.contains("the answers of 12 of these rows changed since the draw"), "{report}");
     assert!(report.contains("; and 2 more\n"), "{report}");
     let json = audit(&project, &["--report", "--json"]).expect_exit_code(0).lines[0].clone();
     assert_eq!(

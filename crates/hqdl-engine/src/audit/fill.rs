@@ -118,7 +118,7 @@ impl Audit {
     /// first. `digest` is the digest of the truth to undo, and `who` is the person who undoes it.
     ///
     /// # Errors
-    /// [`AuditError`] if the cell has another truth by now, or if the sheet cannot be read or
+    /// [`AuditError`] if the cell's truth has changed in the meantime, or if the sheet cannot be read or
     /// written. Nothing is changed in that case.
     pub fn undo_truth(
         &mut self,
@@ -130,7 +130,10 @@ impl Audit {
         let (lock, mut sheet) = self.reread_sheet(spec, expansion)?;
         let Some(undone) = sheet.truth(row, column).filter(|truth| truth.digest() == digest) else {
             let hint = "nothing was changed; open the cell to see its true value";
-            return Err(AuditError::in_request("the cell has another true value by now", hint));
+            return Err(AuditError::in_request(
+                "the cell's true value has changed in the meantime",
+                hint,
+            ));
         };
         let mut note = Note::parse(&undone.note);
         match note.undo_truth(undone, (who, &current_timestamp())) {

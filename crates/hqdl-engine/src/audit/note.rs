@@ -73,8 +73,7 @@ impl Note {
         note
     }
 
-    /// Moves a truth, which has this note, to the replaced ones. `remark` is added to its own
-    /// remark.
+    /// Adds the cell's current truth to the replaced truths. `remark` is added to its own remark.
     pub(super) fn replace_truth(&mut self, truth: &CellTruth, remark: Option<String>) {
         let remarks = [std::mem::take(&mut self.remark), remark.unwrap_or_default()];
         let remarks: Vec<String> = remarks.into_iter().filter(|r| !r.is_empty()).collect();
@@ -89,8 +88,8 @@ impl Note {
         );
     }
 
-    /// Undoes a truth, which has this note: removes the truth that it replaced, returns it, and
-    /// keeps the undone one.
+    /// Undoes the cell's current truth and records it as undone. Returns the truth that it had
+    /// replaced.
     pub(super) fn undo_truth(
         &mut self,
         truth: &CellTruth,

@@ -14,7 +14,7 @@ use super::error::AuditError;
 pub use crate::truth::{CANNOT_BE_KNOWN, NO_VALUE, format_cell, format_entry};
 use crate::truth::{format_value, parse_entry};
 use hqdl_spec::Expansion;
-use hqdl_spec::checker::Checker;
+use hqdl_spec::checker::{Checker, EMPTY_TEXT};
 use hqdl_values::cell::{CellValue, State};
 use hqdl_values::csv::{
     LineFinder, UNCLOSED_FIELD_MESSAGE, describe_csv_error, find_unclosed_field,
@@ -233,7 +233,9 @@ impl<'d> LineReader<'d> {
             return Err(format!("`{name}` is not an audited column"));
         };
         let answer = format_cell(&frame_row.answers[audited]);
-        if field(parts + 2) != answer {
+        // Earlier versions wrote the empty text as an empty field.
+        let is_empty_text = answer == EMPTY_TEXT && field(parts + 2).is_empty();
+        if field(parts + 2) != answer && !is_empty_text {
             return Err(format!("the answer was changed: \"{answer}\" was drawn"));
         }
         if self.next_lines[number - 1][column].replace(next).is_some() {

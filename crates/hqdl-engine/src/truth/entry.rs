@@ -6,7 +6,7 @@ use hqdl_values::value::Value;
 
 /// Entry for a truth that cannot be known.
 pub const CANNOT_BE_KNOWN: &str = "?";
-/// Entry for a truth that is no value.
+/// Entry for a cell that has no true value.
 pub const NO_VALUE: &str = "none";
 
 /// Parses a true value; `None` if it cannot be known. [`NO_VALUE`] and [`CANNOT_BE_KNOWN`] are
@@ -19,8 +19,9 @@ pub fn parse_entry(checker: &Checker, entry: &str) -> Result<Option<CellValue>, 
     let is_valid = answer.state == State::Ok && !answer.has_omitted_values();
     match entry.trim() {
         CANNOT_BE_KNOWN if !is_valid || !checker.is_constrained() => Ok(None),
-        _ if is_valid => Ok(Some(answer.value)),
+        _ if is_valid && (checker.is_many() || checker.is_constrained()) => Ok(Some(answer.value)),
         word if word.eq_ignore_ascii_case(NO_VALUE) => Ok(Some(CellValue::Nothing)),
+        _ if is_valid => Ok(Some(answer.value)),
         _ => Err(answer),
     }
 }

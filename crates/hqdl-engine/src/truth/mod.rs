@@ -105,7 +105,8 @@ impl ColumnScore {
         let (stated, expected) =
             (canonicalize_values(published_value), canonicalize_values(true_value));
         let common = stated.intersection(&expected).count();
-        let is_correct = has_same_values(published_value, true_value);
+        // A cell that was never published answers nothing, not even that there is no value.
+        let is_correct = cell.is_some() && has_same_values(published_value, true_value);
         self.accuracy.add(is_correct);
         self.f1.correct += 2.0 * common as f64;
         self.f1.total += (stated.len() + expected.len()) as u64;

@@ -183,9 +183,10 @@ impl<'e> CostEstimator<'e> {
     fn estimate_cells(&self) -> Vec<Estimate> {
         let columns = self.cells.iter().zip(&self.surrounding_tokens).zip(&self.known_cells);
         let estimate = |((cells, surrounding), (tokens, n)): ((&Estimate, &f64), &(u64, u64))| {
-            let likely = match *n >= ENOUGH_SAMPLES {
-                true => *tokens as f64 / *n as f64 + surrounding,
-                false => cells.likely,
+            let likely = if *n >= ENOUGH_SAMPLES {
+                *tokens as f64 / *n as f64 + surrounding
+            } else {
+                cells.likely
             };
             Estimate { likely, ..*cells }
         };

@@ -36,9 +36,9 @@ pub struct MeasuredAnswers {
 }
 
 impl MeasuredAnswers {
-    /// Reads a model's latest requests. `identity_ids` are the ids of the columns' identities.
-    /// Requests without any answer count in proportion to the expansion's share of the others.
-    /// Returns `None` if too few cells have an answer.
+    /// Reads a model's latest requests. `identity_ids` are the ids of the columns' identities. A
+    /// request without answers belongs to no known expansion. It counts in proportion to the
+    /// expansion's share of the answered requests. Returns `None` if too few cells have an answer.
     ///
     /// # Errors
     /// [`FactsError`] if the history cannot be read.
@@ -124,7 +124,7 @@ impl MeasuredAnswers {
         (self.requested_cells / self.answered_cells().max(1) as f64).max(1.0)
     }
 
-    /// Returns the number of requests per request that did not repeat another one; at least 1.
+    /// Returns the ratio of all requests to those that repeat no other request; at least 1.
     fn request_repeats(&self) -> f64 {
         let first = self.requests as f64 - self.repeated_requests;
         (self.requests as f64 / first.max(1.0)).max(1.0)
@@ -161,9 +161,13 @@ impl ExpansionPlan {
     }
 
     /// Returns the factors of the planned requests and of their input tokens; each is at least 1. If
-    /// the earlier requests were as large as the planned ones, their numbers count, because a run
-    /// sends smaller requests if the replies to large ones lack rows.
+    /// the earlier requests were as large as the planned ones, the factors come from the earlier
+    /// numbers of requests and tokens. Those include the smaller requests that a run sends after
+    /// replies that lack rows.
     fn compute_factors(&self, measured: &MeasuredAnswers) -> (f64, f64) {
+        if measured.cell_repeats() <= 1.0 {
+            return (1.0, 1.0);
+        }
         let cells = |shape: &RequestShape| (shape.rows * shape.columns) as f64;
         let largest = self.shapes.iter().map(|(_, shape)| cells(shape)).fold(0.0, f64::max);
         if (largest - measured.largest_request).abs() > 0.5 {

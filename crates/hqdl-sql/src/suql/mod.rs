@@ -132,7 +132,8 @@ pub fn parse_query(sql: &str, vendor: Option<Vendor>) -> Result<ParsedQuery, Sql
     run_on_large_stack(|| parse_suql_query(sql, scanned))
 }
 
-/// Runs the parser, which is recursive, on a thread with enough stack, whatever the caller's stack.
+/// Runs the parser, which is recursive, on a thread with enough stack, regardless of the caller's
+/// stack size.
 fn run_on_large_stack<T: Send>(
     run: impl FnOnce() -> Result<T, SqlError> + Send,
 ) -> Result<T, SqlError> {

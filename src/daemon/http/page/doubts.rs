@@ -39,7 +39,7 @@ struct NextCell {
     /// Number of queries that use the cell's column.
     uses: u64,
     count: usize,
-    /// Number of cells of the expansion that persons have reviewed.
+    /// Number of cells of the expansion that people have reviewed.
     reviewed: usize,
     /// The expansion's audit.
     audit: Option<Audit>,
@@ -53,7 +53,7 @@ fn doubts_path(spec: &str, table: &str, who: &str) -> String {
     add_name(format!("{}/doubts?table={}", spec_path(spec), percent_encode(table)), who)
 }
 
-/// Returns the number of an expansion's cells that persons have reviewed.
+/// Returns the number of an expansion's cells that people have reviewed.
 fn count_reviewed_cells(spec: &Spec, expansion: usize) -> Result<usize, Failure> {
     let overrides = Overrides::read(spec)?;
     let rows = overrides.list_overridden_rows(expansion);
@@ -176,7 +176,7 @@ async fn render_doubts(
                 @if let Some(audit) = &next.audit { (render_accuracy(audit, expansion, next.cell.as_ref().map(|cell| cell.column))) }
             }
             (undo)
-            (render_name_form(&format!("{}/doubts", spec_path(&name)), &hidden, who, "override"))
+            (render_name_form(&format!("{}/doubts", spec_path(name)), &hidden, who, "override"))
         },
     ))
 }

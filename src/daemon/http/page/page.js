@@ -114,8 +114,11 @@ document.addEventListener("keydown", (event) => {
       if (found.unbounded?.length) showPrice("The cost is not known before it runs.");
       else if (!found.values_asked) showPrice(`Free: ${found.values_reused} known values, no request.`);
       else {
-        showPrice(`At most ${found.values_asked} values in ${found.requests} requests, for at most ${cost}.`);
-        run.textContent = `Run, for at most ${cost}`;
+        // The notes of a query without a cost give the reason why its price is not known.
+        const isUnpriced = found.cost_usd === 0 && found.price_notes.length > 0;
+        const price = isUnpriced ? "at an unknown price" : `for at most ${cost}`;
+        showPrice(`At most ${found.values_asked} values in ${found.requests} requests, ${price}.`);
+        run.textContent = `Run, ${price}`;
         run.value = "spend";
         byId("max-cost").value = found.cost_usd > 0 ? cost.slice(1) : "";
       }

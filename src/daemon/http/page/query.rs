@@ -383,17 +383,15 @@ async fn run_form_action(
         let example = ExampleTable { question: form.title.trim().to_owned(), sql };
         return add_example(state, &form.spec, example).await.map(QueryOutcome::Saved);
     }
-    // If the query costs something, show the cost first.
-    if form.action != "spend" {
-        let meta = explain_request(state, request.clone()).await?;
-        if needs_requests(&meta) {
+    // If the query costs something that the button did not show, show the cost first.
+    let meta = explain_request(state, request.clone()).await?;
+    let mut spending = QuerySpending::AsConfigured;
+    if needs_requests(&meta) {
+        if form.action != "spend" || !is_cost_shown(&meta, form) {
             return Ok(QueryOutcome::Explained(meta));
         }
-    }
-    let mut spending = QuerySpending::AsConfigured;
-    if form.action == "spend" {
         spending = QuerySpending::Approved;
-        request.budget = find_approved_budget(state, form);
+        request.budget = form.max_cost.parse().ok();
     }
     let progress = live.as_ref().map(LiveLines::to_listener);
     let sink = LiveRows { preview: RowsPreview::default(), live, sent: 0, last_sent: None };
@@ -401,23 +399,25 @@ async fn run_form_action(
     Ok(QueryOutcome::Rows(meta, rows.preview))
 }
 
-/// Returns the cost that the button has shown if the spec's budget is lower, as it is for an uploaded
-/// file. The user has approved this cost.
-fn find_approved_budget(state: &HttpState, form: &QueryForm) -> Option<f64> {
-    let shown: f64 = form.max_cost.parse().ok()?;
-    let name = Some(form.spec.as_str()).filter(|name| !name.is_empty());
-    let (_, active) = state.find_active_spec(name).ok()?;
-    active.spec.limits.budget_usd.filter(|budget| *budget < shown).map(|_| shown)
+/// Returns true if the button has shown a query's maximum cost, or that it has none. The SQL and the
+/// tables may have changed since.
+fn is_cost_shown(meta: &Meta, form: &QueryForm) -> bool {
+    let parse = |shown: &str| shown.parse::<f64>().unwrap_or(0.0);
+    parse(&find_meta_cost(meta).unwrap_or_default()) <= parse(&form.max_cost)
 }
 
-/// Runs a query again and returns all of its rows as a download. It asks the model only for values
-/// that are not stored.
+/// Runs a query again and returns all of its rows as a download. If the query would send requests,
+/// returns the page with its cost instead.
 async fn export_result(
     state: &HttpState,
     form: &QueryForm,
     format: ExportFormat,
 ) -> Result<Response, HttpError> {
     format.check_available()?;
+    let meta = explain_request(state, form.to_request()?).await?;
+    if needs_requests(&meta) {
+        return Ok(render_query(state, form, &QueryOutcome::Explained(meta)).await);
+    }
     let sink = ExportSink::new(format, state.context.settings.max_bytes);
     let (_, sink) =
         collect_rows(state, form.to_request()?, QuerySpending::AsConfigured, None, sink).await?;
@@ -449,7 +449,7 @@ async fn render_query_page(state: &HttpState, form: &QueryForm, outcome: &QueryO
                 }
                 div.schemas tabindex="0" role="region" aria-label="Tables and columns" { (schemas) }
             }
-            @if let QueryOutcome::Explained(meta) = outcome { (render_explanation_section(meta)) }
+            @if let QueryOutcome::Explained(meta) = outcome { (render_explanation_section(meta, has_price(state, form))) }
         }
         div #live aria-busy="true" hidden {}
         @match outcome {
@@ -465,6 +465,12 @@ async fn render_query_page(state: &HttpState, form: &QueryForm, outcome: &QueryO
 /// Returns the maximum cost that the page shows, rounded as on the button; `None` if there is none.
 fn find_shown_cost(outcome: &QueryOutcome) -> Option<String> {
     let QueryOutcome::Explained(meta) = outcome else { return None };
+    find_meta_cost(meta)
+}
+
+/// Returns the maximum cost of an explained query, rounded up; `None` if there is no maximum, or the
+/// query is free.
+fn find_meta_cost(meta: &Meta) -> Option<String> {
     let is_limit = meta.unbounded.is_empty() && meta.cost_usd > 0.0;
     is_limit.then(|| format_usd_bound(meta.cost_usd).trim_start_matches('$').to_owned())
 }
@@ -653,19 +659,30 @@ pub(super) fn format_cost_notes(meta: &Meta) -> String {
     if notes.is_empty() { notes } else { format!(" ({notes})") }
 }
 
-fn render_explanation_section(meta: &Meta) -> Markup {
+/// Returns true if the prices of all models of the form's spec are known.
+fn has_price(state: &HttpState, form: &QueryForm) -> bool {
+    let name = Some(form.spec.as_str()).filter(|name| !name.is_empty());
+    state.find_active_spec(name).is_ok_and(|(_, active)| active.spec.is_priced())
+}
+
+fn render_explanation_section(meta: &Meta, has_price: bool) -> Markup {
+    let cost = if has_price || !needs_requests(meta) {
+        format!("at most {}", format_usd_bound(meta.cost_usd))
+    } else {
+        "at an unknown price".to_owned()
+    };
     html! {
         section #explanation .card aria-label="Price of the query" {
             p {
                 "At most " (format_count(meta.values_asked, "value")) " to ask (" (meta.values_reused) " known) in "
-                (format_count(meta.requests, "request")) ": at most " strong { (format_usd_bound(meta.cost_usd)) } (format_cost_notes(meta)) "."
+                (format_count(meta.requests, "request")) ": " strong { (cost) } (format_cost_notes(meta)) "."
             }
             @for unbounded in &meta.unbounded {
                 p.note.wait { "The number of additional questions of " code { (unbounded.call) } " is not known: " (unbounded.why) "." }
             }
             @if needs_requests(meta) {
                 p { button.main name="do" value="spend" {
-                    @if meta.unbounded.is_empty() { "Run, for at most " (format_usd_bound(meta.cost_usd)) } @else { "Run anyway" }
+                    @if !meta.unbounded.is_empty() { "Run anyway" } @else if has_price { "Run, for " (cost) } @else { "Run, " (cost) }
                 } }
             }
             (render_routes_section(meta))

@@ -67,7 +67,7 @@ impl ReviewRequest {
     }
 }
 
-/// Returns a reviewer's name without the text after its maximum length.
+/// Truncates a reviewer's name to its maximum length.
 pub(super) fn limit_name(who: &str) -> &str {
     let who = who.trim();
     who.char_indices().nth(MAX_NAME_CHARS).map_or(who, |(end, _)| who[..end].trim_end())

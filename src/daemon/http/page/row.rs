@@ -5,19 +5,20 @@ use axum::extract::{Path, Query, State};
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use maud::{Markup, html};
-use rusqlite::types::{Value as SqlValue, ValueRef};
+use rusqlite::limits::Limit;
+use rusqlite::types::ValueRef;
 use rusqlite::{Connection, params_from_iter};
 use serde_json::Value as Json;
 
 use super::super::query::{READ_TIMEOUT, run_blocking};
 use super::cell::cell_path;
 use super::row_source::{
-    Reference, RowSource, ViewColumn, find_cell_key, find_incoming_references,
+    Reference, RowSource, ViewColumn, find_cell_key, find_database_table, find_incoming_references,
 };
 use super::table::{
     COUNT_TIME, MAX_COUNTED, RowCount, SLOW_READ, ShownTable, find_table, open_table,
 };
-use super::view::{TableView, ViewFilter, reference_path, table_path};
+use super::view::{BoundSql, TableView, ViewFilter, reference_path, table_path};
 use super::{
     ErrorPage, HttpState, QueryPairs, ShownPage, find_spec, percent_encode, render_page, spec_path,
     text_direction,
@@ -27,14 +28,14 @@ use crate::failure::Failure;
 use crate::format::{format_count, format_thousands};
 use crate::query::connection::guard::GuardedConnection;
 use crate::query::result::json::format_text;
-use crate::spec::Spec;
 use crate::spec::media::{HtmlElement, find_blob_kind};
+use crate::spec::{Spec, Type};
 use crate::sql::quote_name;
 
 /// Maximum number of characters of a text on the page.
 const MAX_TEXT: usize = 100_000;
-/// Maximum number of bytes of a value that can be downloaded.
-const MAX_DOWNLOAD: u64 = 256 << 20;
+/// Maximum number of bytes of a value that can be downloaded, unless the connection reads less.
+const MAX_DOWNLOAD: u64 = 64 << 20;
 /// Number of bytes that identify the format of a medium.
 const FORMAT_BYTES: usize = 64;
 
@@ -56,6 +57,15 @@ struct ReferringRows {
     value: String,
     /// Number of rows; `None` if counting took too long.
     count: Option<RowCount>,
+}
+
+impl ReferringRows {
+    /// Returns the view with these rows.
+    fn to_view(&self) -> TableView {
+        let (column, value) = (self.column.clone(), self.value.clone());
+        let filter = ViewFilter { column, condition: "is", value };
+        TableView { filters: vec![filter], ..TableView::default() }
+    }
 }
 
 /// Content of the page.
@@ -145,9 +155,7 @@ fn render_referring_rows(spec: &str, referring: &[ReferringRows]) -> Markup {
     html! {
         h2 { "Rows that refer to this row" }
         ul { @for rows in referring {
-            @let filter = ViewFilter { column: rows.column.clone(), condition: "is", value: rows.value.clone() };
-            @let view = TableView { filters: vec![filter], ..TableView::default() };
-            li { a href=(format!("{}{}", table_path(spec, &rows.table), view.to_query())) {
+            li { a href=(format!("{}{}", table_path(spec, &rows.table), rows.to_view().to_query())) {
                 @match rows.count {
                     Some(count) => { (count.describe_rows()) }
                     None => "rows",
@@ -208,7 +216,7 @@ fn with_row<T>(
     let database = guard.database();
     let gone = || {
         Failure::wrong_input(
-            "there is no such row (any more)",
+            "this row does not exist, or no longer exists",
             "go back to the table and reload it",
         )
     };
@@ -269,9 +277,9 @@ fn read_row(
         }
     };
     let cells = columns.iter().map(|column| {
-        let expansion = column.filled_by.as_deref()?;
-        let key = find_cell_key(spec, expansion, as_json)?;
-        Some(cell_path(spec_name, expansion, &key, &column.name))
+        let filled_by = column.filled_by.as_ref()?;
+        let key = find_cell_key(spec, filled_by, as_json)?;
+        Some(cell_path(spec_name, &filled_by.expansion, &key, &filled_by.column))
     });
     let cells = cells.collect();
     let referring = match &table.source {
@@ -289,7 +297,7 @@ fn read_row(
     Ok(ShownRow { columns: table.columns, values, referring, cells })
 }
 
-/// Counts the rows of other tables that refer to a row, within a limit of time.
+/// Counts the rows of other tables that refer to a row, within a time limit.
 fn read_referring_rows(
     guard: &GuardedConnection,
     table: &str,
@@ -302,25 +310,39 @@ fn read_referring_rows(
     for (from, to) in found {
         let is_own = |(name, _): &&(&str, &str)| name.eq_ignore_ascii_case(&to);
         let Some((_, value)) = values.iter().find(is_own) else { continue };
+        let Reference { table, column } = from;
+        // A table that cannot be read has no page.
+        let Some((source, columns)) = find_database_table(connection, &table).ok().flatten() else {
+            continue;
+        };
+        let kind = columns.iter().find(|c| c.name.eq_ignore_ascii_case(&column));
+        let value = write_as_type(value, kind.and_then(|c| c.kind));
+        let mut rows = ReferringRows { table, column, value, count: None };
+        let sql = rows.to_view().rows_sql(&source, &columns);
         let time = COUNT_TIME.saturating_sub(began.elapsed());
-        let count = || count_rows(connection, &from, value);
-        let count = match guard.with_time_limit(time, count) {
+        let count = || count_rows(connection, &sql);
+        rows.count = match guard.with_time_limit(time, count) {
             Ok(rows) => rows.map(RowCount::up_to_limit),
             Err(_) => guard_failure_with_hint(guard, SLOW_READ).map_or(Ok(None), Err)?,
         };
-        let Reference { table, column } = from;
-        referring.push(ReferringRows { table, column, value: (*value).to_owned(), count });
+        referring.push(rows);
     }
     Ok(referring)
 }
 
-fn count_rows(connection: &Connection, from: &Reference, value: &str) -> rusqlite::Result<u64> {
-    let (table, column) = (quote_name(&from.table), quote_name(&from.column));
-    let sql = format!(
-        "SELECT count(*) FROM (SELECT 1 FROM {table} WHERE {column} = ? LIMIT {})",
-        MAX_COUNTED + 1
-    );
-    connection.query_row(&sql, [SqlValue::Text(value.to_owned())], |row| row.get(0))
+/// Returns the text of a number as a column of a type stores it: 5 is `5.0` in a REAL column.
+fn write_as_type(value: &str, kind: Option<Type>) -> String {
+    match kind {
+        Some(Type::Real) if value.parse::<i64>().is_ok() => format!("{value}.0"),
+        Some(Type::Integer) => value.strip_suffix(".0").unwrap_or(value).to_owned(),
+        _ => value.to_owned(),
+    }
+}
+
+/// Counts the rows of a view, up to [`MAX_COUNTED`] and one.
+fn count_rows(connection: &Connection, rows: &BoundSql) -> rusqlite::Result<u64> {
+    let sql = format!("SELECT count(*) FROM (SELECT 1 {} LIMIT {})", rows.sql, MAX_COUNTED + 1);
+    connection.query_row(&sql, params_from_iter(&rows.params), |row| row.get(0))
 }
 
 fn read_value(
@@ -337,19 +359,23 @@ fn read_value(
         ));
     };
     let name = quote_name(&column.name);
-    let list = format!("length(CAST({name} AS BLOB)), {name}");
-    let value = with_row(guard, table, address, &list, |row| {
-        let bytes: Option<u64> = row.get(0)?;
-        if bytes.is_some_and(|bytes| bytes > MAX_DOWNLOAD) {
-            return Ok(Err(bytes));
-        }
-        Ok(Ok(match row.get_ref(1)? {
+    // SQLite finds out the size of a stored value without reading the value.
+    let size_sql = format!("octet_length({name})");
+    let size = with_row(guard, table, address, &size_sql, |row| row.get::<_, Option<u64>>(0))?;
+    let readable = guard.connection().limit(Limit::SQLITE_LIMIT_LENGTH).ok();
+    let readable = readable.and_then(|bytes| u64::try_from(bytes).ok());
+    let max_bytes = readable.map_or(MAX_DOWNLOAD, |bytes| bytes.min(MAX_DOWNLOAD));
+    if size.is_some_and(|bytes| bytes > max_bytes) {
+        let size = format_count(max_bytes >> 20, "megabyte");
+        return Err(Failure::wrong_input(
+            format!("the value is larger than {size}"),
+            "read it with SQLite",
+        ));
+    }
+    with_row(guard, table, address, &name, |row| {
+        Ok(match row.get_ref(0)? {
             ValueRef::Text(bytes) | ValueRef::Blob(bytes) => bytes.to_vec(),
             value => format_text(value).into_bytes(),
-        }))
-    })?;
-    value.map_err(|_| {
-        let size = format_count(MAX_DOWNLOAD >> 20, "megabyte");
-        Failure::wrong_input(format!("the value has more than {size}"), "read it with SQLite")
+        })
     })
 }

@@ -10,7 +10,7 @@ use serde_json::{Value as Json, json};
 use super::record_cell::{RecordCell, RecordValue, find_cells, find_key_part};
 use crate::database::publish::find_column_affinity;
 use crate::query::result::json::format_text;
-use crate::spec::{Many, Spec, Type};
+use crate::spec::{Expansion, Many, Spec, Type};
 use crate::sql::quote_name;
 
 /// Number of characters of a value to show.
@@ -43,8 +43,17 @@ pub(super) struct ViewColumn {
     pub(super) list: Option<Many>,
     /// Column that the values refer to.
     pub(super) reference: Option<Reference>,
-    /// Expansion whose cells a column of a view contains.
-    pub(super) filled_by: Option<String>,
+    /// Cells that a column of a view contains.
+    pub(super) filled_by: Option<CellColumn>,
+}
+
+/// Column of an expansion whose cells a view contains.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct CellColumn {
+    pub(super) expansion: String,
+    pub(super) column: String,
+    /// Position of the view's source in the expansion.
+    pub(super) source: usize,
 }
 
 /// Column of a table that a foreign key refers to, or that has the foreign key.
@@ -396,7 +405,8 @@ pub(super) fn find_database_table(
             filled_by: None,
         });
     }
-    for (from, to) in find_references(connection, &table.name)? {
+    // A foreign key to a broken view cannot be read.
+    for (from, to) in find_references(connection, &table.name).unwrap_or_default() {
         let column = columns.iter_mut().find(|c| c.name.eq_ignore_ascii_case(&from));
         column.into_iter().for_each(|column| column.reference = Some(to.clone()));
     }
@@ -444,7 +454,7 @@ pub(super) fn find_incoming_references(
 ) -> rusqlite::Result<Vec<(Reference, String)>> {
     let mut found = Vec::new();
     for other in list_database_tables(connection)?.into_iter().filter(|t| !t.is_view) {
-        for (from, to) in find_references(connection, &other.name)? {
+        for (from, to) in find_references(connection, &other.name).unwrap_or_default() {
             if to.table.eq_ignore_ascii_case(table) {
                 found.push((Reference { table: other.name.clone(), column: from }, to.column));
             }
@@ -463,18 +473,25 @@ pub(super) fn list_column_names(connection: &Connection, table: &str) -> Vec<Str
     read().unwrap_or_default()
 }
 
-/// Returns the key of an expansion's row; `value` returns the value of a column. `None` if a part of
-/// the key is not known.
+/// Returns the key of an expansion's row; `value` returns the value of a column of the source. `None`
+/// if a part of the key is not known.
 pub(super) fn find_cell_key(
     spec: &Spec,
-    expansion: &str,
+    filled_by: &CellColumn,
     value: impl Fn(&str) -> Option<Json>,
 ) -> Option<Vec<Json>> {
-    let expansion = spec.expansions.iter().find(|e| e.name.eq_ignore_ascii_case(expansion))?;
-    expansion.key.names().iter().map(|name| value(name)).collect()
+    let is_filling = |e: &&Expansion| e.name.eq_ignore_ascii_case(&filled_by.expansion);
+    let expansion = spec.expansions.iter().find(is_filling)?;
+    let parts = expansion.key_parts.get(filled_by.source);
+    let part = |(position, name): (usize, &String)| match parts {
+        // The source does not return this part of the key, which is NULL.
+        Some(parts) if !parts.contains(&position) => Some(Json::Null),
+        _ => value(name),
+    };
+    expansion.key.names().iter().enumerate().map(part).collect()
 }
 
-/// Returns the type of a column's affinity; `None` if the affinity is no type.
+/// Returns the type of a column's affinity; `None` if no type matches.
 fn find_affinity_type(declared: &str) -> Option<Type> {
     match find_column_affinity(Some(declared)) {
         "INTEGER" => Some(Type::Integer),

@@ -1,15 +1,18 @@
 //! The tables and columns of a database, beside the boxes for queries and questions. The script
 //! completes their names.
 
+use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use maud::{Markup, html};
+use tokio::sync::watch;
 
-use super::super::query::find_target;
+use super::super::query::{READ_TIMEOUT, find_target};
 use super::row_source::{list_column_names, list_database_tables};
 use super::{HttpState, percent_encode};
 use crate::daemon::status::SpecStatus;
-use crate::database::Database;
+use crate::query::connection::guard::GuardedConnection;
 use crate::spec::{Binding, Expansion, SourceRows, Spec, is_server};
 use crate::sql;
 
@@ -22,19 +25,30 @@ pub(super) async fn render_schemas(state: &HttpState, name: &str) -> Markup {
     let status = state.context.status.borrow().clone();
     let is_shown = |spec: &&Arc<SpecStatus>| name.is_empty() || spec.name == name;
     let specs: Vec<Arc<SpecStatus>> = status.specs.values().filter(is_shown).cloned().collect();
+    let (client_guard, interrupt) = state.context.clients.begin_work();
     let Ok(permit) = state.acquire_read_permit().await else { return html! {} };
     let render = move || {
-        let schemas = html! { @for spec in &specs { (render_filled_tables(spec)) (render_other_tables(spec)) } };
+        let began = Instant::now();
+        let schemas = html! { @for spec in &specs {
+            @let time = READ_TIMEOUT.saturating_sub(began.elapsed());
+            (render_filled_tables(spec)) (render_other_tables(spec, time, interrupt.clone()))
+        } };
         drop(permit);
         schemas
     };
-    tokio::task::spawn_blocking(render).await.unwrap_or_default()
+    let schemas = tokio::task::spawn_blocking(render).await;
+    drop(client_guard);
+    schemas.unwrap_or_default()
 }
 
 /// Renders the other tables and views of a database file with their columns.
-fn render_other_tables(spec: &SpecStatus) -> Markup {
+fn render_other_tables(
+    spec: &SpecStatus,
+    time: Duration,
+    interrupt: watch::Receiver<bool>,
+) -> Markup {
     let Some(active) = &spec.active_spec else { return html! {} };
-    html! { @for (table, columns) in read_other_tables(&active.spec) {
+    html! { @for (table, columns) in read_other_tables(&active.spec, time, interrupt) {
         details.card.schema {
             summary { code data-name=(table) { (table) } }
             ul { @for column in columns.iter().take(MAX_COLUMNS) { li { span data-name=(column) { (column) } } } }
@@ -44,12 +58,18 @@ fn render_other_tables(spec: &SpecStatus) -> Markup {
 
 /// Returns the tables of a database file that hqdl does not fill, with their columns. A server is not
 /// asked: this would delay each page.
-fn read_other_tables(spec: &Spec) -> Vec<(String, Vec<String>)> {
-    let target = find_target(spec).ok().filter(|target| !is_server(target));
-    let Some(database) = target.and_then(|target| Database::open(&target).ok()) else {
+fn read_other_tables(
+    spec: &Spec,
+    time: Duration,
+    interrupt: watch::Receiver<bool>,
+) -> Vec<(String, Vec<String>)> {
+    if time.is_zero() {
         return Vec::new();
-    };
-    let connection = database.connection();
+    }
+    let target = find_target(spec).ok().filter(|target| !is_server(target));
+    let open = |target: PathBuf| GuardedConnection::open_for_sql(&target, Some(time), interrupt);
+    let Some(guard) = target.and_then(|target| open(target).ok()) else { return Vec::new() };
+    let connection = guard.connection();
     let is_filled = |name: &str| spec.expansions.iter().any(|e| e.name.eq_ignore_ascii_case(name));
     let tables = list_database_tables(connection).unwrap_or_default().into_iter();
     let tables = tables.filter(|table| !is_filled(&table.name)).take(MAX_TABLES);

@@ -87,13 +87,14 @@ impl SpendingReport {
         cost.map_or((0.0, 0), |cost| (cost.usd, cost.cells))
     }
 
-    /// Renders what spent the money, which no run of this daemon did.
+    /// Renders a sentence about what queries and other commands spent. It is for a page without a
+    /// run of this daemon.
     pub(super) fn render_other_spending(&self) -> Markup {
         let usd = self.total_usd();
         html! { @if usd > 0.0 { p.quiet {
-            "The " (format_usd(usd)) " below were spent by queries and other commands"
+            "Queries and other commands spent the " (format_usd(usd)) " below"
             @if let Some(most) = self.columns.first().map(SpendingShare::from_cost) {
-                ", most of it for " q { (truncate_text(&most.name, 200)) }
+                ", most of it on " q { (truncate_text(&most.name, 200)) }
             }
             "."
         } } }

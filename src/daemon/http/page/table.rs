@@ -20,7 +20,8 @@ use super::facet::{Facet, FacetCollector};
 use super::format_value;
 use super::record_cell::register_cell_functions;
 use super::row_source::{
-    ColumnPlace, Cursor, MAX_VALUE_CHARS, RowSource, ViewColumn, find_cell_key, find_database_table,
+    CellColumn, ColumnPlace, Cursor, MAX_VALUE_CHARS, RowSource, ViewColumn, find_cell_key,
+    find_database_table,
 };
 use super::view::{CONDITIONS, TableView, reference_path, row_path, table_path};
 use super::view_query::{ViewDialect, write_view_query};
@@ -36,7 +37,7 @@ use crate::database::provenance::PublishedExpansion;
 use crate::failure::Failure;
 use crate::format::{format_count, format_thousands};
 use crate::query::connection::guard::GuardedConnection;
-use crate::spec::{Catalog, Column, Expansion, Source, Spec, is_server};
+use crate::spec::{Catalog, Column, Expansion, Spec, is_server};
 
 /// Number of rows per page.
 const PAGE_ROWS: usize = 50;
@@ -126,9 +127,10 @@ pub(super) async fn show_table(
     let (client_guard, interrupt) = state.context.clients.begin_work();
     let permit = state.acquire_read_permit().await?;
     let (of, wanted) = (table.clone(), view.clone());
-    let dialect = match is_server(active_spec.spec.target()) {
-        true => ViewDialect::Postgres,
-        false => ViewDialect::Sqlite,
+    let dialect = if is_server(active_spec.spec.target()) {
+        ViewDialect::Postgres
+    } else {
+        ViewDialect::Sqlite
     };
     let active = Arc::clone(&active_spec);
     let read = move || {
@@ -351,7 +353,7 @@ fn find_other_table(database: &Database, spec: &Spec, table: &str) -> Result<Sho
     match found.map_err(|e| database.to_store_error(&e))? {
         Some((source, mut columns)) => {
             if database.is_created_by_hqdl(table) {
-                mark_filled_columns(spec, table, &mut columns);
+                mark_filled_columns(database, spec, table, &mut columns);
             }
             Ok(ShownTable { source, columns, published: true, ..ShownTable::default() })
         }
@@ -362,18 +364,28 @@ fn find_other_table(database: &Database, spec: &Spec, table: &str) -> Result<Sho
     }
 }
 
-/// Marks the columns of a source's view that contain the cells of an expansion.
-fn mark_filled_columns(spec: &Spec, view: &str, columns: &mut [ViewColumn]) {
-    let shows = |source: &Source| {
-        let name = source.name.as_ref();
-        name.is_some_and(|name| format!("{name}_expanded").eq_ignore_ascii_case(view))
+/// Marks the columns of a source's view that contain the cells of an expansion. If the spec has
+/// changed since the view was created, no column is marked.
+fn mark_filled_columns(database: &Database, spec: &Spec, view: &str, columns: &mut [ViewColumn]) {
+    let views = spec.list_expanded_views();
+    let Some((_, joined)) = views.iter().find(|(name, _)| name.eq_ignore_ascii_case(view)) else {
+        return;
     };
-    for expansion in spec.expansions.iter().filter(|e| e.sources.iter().any(shows)) {
-        for column in columns.iter_mut() {
-            if expansion.find_column(&column.name).is_some() {
-                column.filled_by = Some(expansion.name.clone());
-            }
-        }
+    let select = database.build_expanded_select(joined, None);
+    let sql = "SELECT sql FROM sqlite_schema WHERE type = 'view' AND name = ? COLLATE NOCASE";
+    let stored = database.connection().query_row(sql, [view], |row| row.get::<_, String>(0));
+    if !stored.is_ok_and(|stored| stored.ends_with(&format!(" AS {}", select.sql))) {
+        return;
+    }
+    // The columns of the expansions come last. A column of the source can have the same name.
+    let start = columns.len().saturating_sub(select.columns.len());
+    for (column, (_, at, position)) in columns[start..].iter_mut().zip(&select.columns) {
+        let (expansion, source) = joined[*at];
+        column.filled_by = Some(CellColumn {
+            expansion: expansion.name.clone(),
+            column: expansion.columns[*position].name.clone(),
+            source,
+        });
     }
 }
 
@@ -633,7 +645,8 @@ fn find_value_link(
     cells: &Json,
 ) -> Option<String> {
     let value = |column: &str| {
-        let value = &cells[column][1];
+        let mut fields = cells.as_object()?.iter();
+        let value = &fields.find(|(name, _)| name.eq_ignore_ascii_case(column))?.1[1];
         // A shortened value does not identify a row.
         let is_whole =
             value.as_str().is_none_or(|text| text.chars().nth(MAX_VALUE_CHARS).is_none());
@@ -643,9 +656,9 @@ fn find_value_link(
         let value = value(&column.name).filter(|value| !value.is_null())?;
         return Some(reference_path(name, to, &format_value(&value)));
     }
-    let expansion = column.filled_by.as_deref()?;
-    let key = find_cell_key(spec, expansion, value)?;
-    Some(super::cell::cell_path(name, expansion, &key, &column.name))
+    let filled_by = column.filled_by.as_ref()?;
+    let key = find_cell_key(spec, filled_by, value)?;
+    Some(super::cell::cell_path(name, &filled_by.expansion, &key, &filled_by.column))
 }
 
 /// Renders a value of a key or of a table that hqdl does not fill, with a link if there is one.

@@ -441,8 +441,8 @@ impl ViewFilter {
         }
     }
 
-    /// Returns the value that the column must equal if this follows from the filter, so that SQLite can
-    /// use an index: the filter itself compares texts.
+    /// Returns a value that the column must equal, if the filter implies one. `SQLite` can then use
+    /// an index, which the filter's own comparison of texts prevents.
     fn indexed_value(&self, source: &RowSource, column: &ViewColumn) -> Option<SqlValue> {
         let is_table = matches!(source, RowSource::Table { key, .. } if !key.is_empty());
         match column.kind.filter(|_| is_table && self.condition == "is")? {

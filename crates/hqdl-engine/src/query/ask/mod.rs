@@ -208,7 +208,8 @@ impl<'a> QueryRun<'a> {
             let is_function = choice.is_function();
             if is_function { &mut function_batches } else { &mut model_batches }.push(batches);
         }
-        // Requests to models are sent first: after an answer, a missing model would not stop the run.
+        // Send requests to models before calling functions. Otherwise an answered function call
+        // would keep the run from stopping if a model is missing.
         self.send_row_batches(model_batches.into_iter().flatten())?;
         for batches in function_batches {
             self.send_row_batches(batches)?;

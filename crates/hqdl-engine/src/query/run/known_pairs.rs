@@ -16,8 +16,6 @@ use hqdl_values::cell::{Answer, CellValue, State};
 use hqdl_values::key::{ColumnIdentity, Entity, ListHash, PARTNERS_COLUMN};
 use hqdl_values::value::Value;
 
-/// Name of the column of a join's facts.
-
 /// A join, with the lists of candidates that it has asked about, in this query or earlier.
 #[derive(Debug)]
 pub struct AskedLists {

@@ -181,7 +181,7 @@ impl<'q> FunctionCall<'q> {
         Ok(VendorQuestion { ingredient, text, values })
     }
 
-    /// Asks a question about the value of a required argument.
+    /// Builds a question about the value of a required argument.
     pub fn build_question_about(
         &self,
         argument: Option<FunctionArgument<'q>>,

@@ -441,7 +441,7 @@ impl CallRuntime {
         Sql::Null
     }
 
-    /// Returns true if calls are only looked up.
+    /// Returns true if a call may only read known answers, and must not request new ones.
     pub(super) fn is_lookup_only(&self) -> bool {
         !self.pass.lookup_scopes.is_empty() && !self.settings.no_short_circuit
             || self.is_complete_row()

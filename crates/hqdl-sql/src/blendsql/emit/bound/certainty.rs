@@ -6,7 +6,7 @@ use crate::blendsql::aggregates::{
 };
 use crate::blendsql::emit::{column_sql, replace_parts};
 use crate::blendsql::frame::{Frame, is_random_function, joins_by_name};
-use crate::blendsql::plan::analysis::is_legacy_column;
+use crate::blendsql::plan::analysis::{is_legacy_column, list_reachable_calls};
 use crate::blendsql::plan::condition::{may_fail, split_conjuncts};
 use crate::blendsql::tree::{Expr, ExprKind, Query, SelectCore};
 
@@ -75,7 +75,12 @@ impl BoundWriter<'_> {
         }
         let (exprs, query) = expr.children();
         exprs.into_iter().all(|e| self.is_certain(e, frame, exact_rows))
-            && query.is_none_or(|q| self.is_certain_query(q, frame))
+            && query.is_none_or(|q| {
+                // A pass evaluates a subquery that reaches calls after other conditions, even if it
+                // uses no answer.
+                list_reachable_calls(q, &self.plan.cte_calls).is_empty()
+                    && self.is_certain_query(q, frame)
+            })
     }
 
     fn is_certain_column(&self, table: Option<&str>, column: &str, frame: &Frame<'_>) -> bool {

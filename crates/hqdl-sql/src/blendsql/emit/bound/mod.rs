@@ -183,7 +183,7 @@ impl BoundWriter<'_> {
         }
     }
 
-    /// Replaces the values added since `outer` was the current list with their sum.
+    /// Restores `outer` as the list of values, and returns the sum of the values added since.
     fn take_probes(&mut self, outer: Vec<Probe>) -> Option<String> {
         let own = std::mem::replace(&mut self.probes, outer);
         let (sql, calls): (Vec<String>, Vec<Vec<usize>>) =
