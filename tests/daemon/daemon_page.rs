@@ -191,7 +191,7 @@ fn the_first_page_shows_what_spent_money_without_a_run() {
     let shown = page(&daemon, "/");
     let (_, note) = shown.split_once("<h2>Runs</h2>").unwrap();
     assert!(note.contains("Queries and other commands spent the $"), "{note}");
-    assert!(note.contains("most of it for <q>Which planet is it from?</q>"), "{note}");
+    assert!(note.contains("most of it on <q>Which planet is it from?</q>"), "{note}");
 }
 
 #[test]
