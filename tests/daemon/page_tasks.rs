@@ -483,7 +483,7 @@ fn a_person_asks_approves_and_saves() {
 #[cfg_attr(not(chromium), ignore = "Chromium is not installed")]
 fn a_person_cancels_a_query_and_pauses_a_run() {
     let endpoint = truthful_endpoint();
-    endpoint.add_fault(Fault::Latency(Duration::from_secs(45)), Frequency::Every(3));
+    endpoint.add_fault(Fault::Latency(Duration::from_secs(3600)), Frequency::Every(3));
     let project = heroes_project(&endpoint, "csv");
     let daemon = Daemon::start(&project, &[]);
     endpoint.wait_for(3);

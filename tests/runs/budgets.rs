@@ -446,15 +446,18 @@ fn a_plan_expects_what_the_last_run_measured() {
         assert_eq!(plan["measured_repeats"].as_f64().unwrap() > 1.1, is_faulty, "{plan}");
         let text = project.run_hqdl(&["plan", "specs/x.toml"]).expect_exit_code(0).stdout;
         assert!(text.contains("estimate  based on the last "), "{text}");
-        assert_eq!(text.contains(" times for each cell"), is_faulty, "{text}");
+        assert_eq!(text.contains("each cell was requested"), is_faulty, "{text}");
         let ended = project.run_materialize(&[]);
         let done = ended.done_event();
         let (cost, likely) = (usd(&done["cost_usd"]), usd(&plan["cost_usd"]["likely"]));
         let requests = done["requests"].as_f64().unwrap();
         let planned = plan["requests"].as_f64().unwrap();
         println!("{fault:?}: {likely} planned, {cost} spent; {planned} of {requests} requests");
-        assert!((likely / cost - 1.0).abs() < 0.3, "{fault:?}: {likely} planned, {cost} spent");
-        assert!((planned / requests - 1.0).abs() < 0.3, "{planned} planned, {requests} sent");
+        // Which requests fail depends on their order, so the numbers of repeats differ by a third.
+        let tolerance = if is_faulty { 0.5 } else { 0.1 };
+        let is_near = |planned: f64, real: f64| (planned / real - 1.0).abs() < tolerance;
+        assert!(is_near(likely, cost), "{fault:?}: {likely} planned, {cost} spent");
+        assert!(is_near(planned, requests), "{planned} planned, {requests} sent");
         assert!(usd(&plan["cost_usd"]["most"]) > cost, "{plan}, {cost} spent");
     }
 }

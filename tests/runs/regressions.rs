@@ -777,6 +777,9 @@ fn an_override_was_asked_for_or_refreshed_away() {
     zed("unset", &[]).expect_exit_code(2);
     let words = ["override", "unset", "specs/x.toml"];
     project.run_hqdl(&[&words[..], &list[..4]].concat()).expect_exit_code(0);
+    // Without overrides, the file has its key columns, and a person can add a line.
+    let header = std::fs::read_to_string(project.path("specs/x.overrides.csv")).unwrap();
+    assert!(header.starts_with("name,full_name,column,value,note"), "{header}");
     assert_eq!(
         project.run_hqdl(&["override", "list", "specs/x.toml"]).expect_exit_code(0).stdout.trim(),
         ""

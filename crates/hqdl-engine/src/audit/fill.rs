@@ -105,9 +105,7 @@ impl Audit {
             note.replace_truth(before, None);
         }
         note.time = Some(current_timestamp());
-        if !truth.note.is_empty() {
-            note.remark = truth.note;
-        }
+        note.add_remark(&truth.note);
         truth.note = note.to_string();
         sheet.set_truth(row, column, truth);
         self.write_sheet(sheet, spec, expansion, lock)
@@ -212,15 +210,21 @@ impl Audit {
                     }
                     value => format_cell(value),
                 };
-                let line = OverrideLine {
+                let mut line = OverrideLine {
                     key: key.clone(),
                     column: name.clone(),
                     value,
                     note: format!("audit {}", self.draw.id),
                     replaced: String::new(),
                 };
-                if lines.iter().any(|l| is_same_cell(l, &line) && l.value == line.value) {
-                    continue;
+                if let Some(before) = lines.iter().find(|l| is_same_cell(l, &line)) {
+                    if before.value == line.value {
+                        continue;
+                    }
+                    line.replaced.clone_from(&before.value);
+                    if !before.note.is_empty() {
+                        line.note = format!("{}; {}", line.note, before.note);
+                    }
                 }
                 lines.retain(|l| !is_same_cell(l, &line));
                 lines.push(line);

@@ -73,6 +73,14 @@ impl Note {
         note
     }
 
+    /// Adds a remark to the truth's own.
+    pub(super) fn add_remark(&mut self, remark: &str) {
+        if !self.remark.is_empty() && !remark.is_empty() {
+            self.remark.push_str(SEPARATOR);
+        }
+        self.remark.push_str(remark);
+    }
+
     /// Adds the cell's current truth to the replaced truths. `remark` is added to its own remark.
     pub(super) fn replace_truth(&mut self, truth: &CellTruth, remark: Option<String>) {
         let remarks = [std::mem::take(&mut self.remark), remark.unwrap_or_default()];
@@ -95,7 +103,10 @@ impl Note {
         truth: &CellTruth,
         (who, time): (&str, &str),
     ) -> Option<ReplacedTruth> {
-        let is_current = |replaced: &ReplacedTruth| !replaced.remark.contains(UNDONE);
+        let is_current = |replaced: &ReplacedTruth| {
+            let last = replaced.remark.rsplit(SEPARATOR).next();
+            !last.is_some_and(|remark| remark.starts_with(UNDONE))
+        };
         let restored = self.replaced.iter().position(is_current).map(|n| self.replaced.remove(n));
         self.replace_truth(truth, Some(format!("{UNDONE}{who} on {time}")));
         if let Some(restored) = &restored {

@@ -451,6 +451,12 @@ fn explain_inapplicable_line(spec: &Spec, number: u64, line: &OverrideLine) -> (
     (number, format!("no expansion has a column `{}` and the key {names}", line.column))
 }
 
+/// Returns the header of an overrides file; empty if the file cannot be read.
+fn read_header(path: &Path) -> csv::StringRecord {
+    let read = csv::Reader::from_path(path).and_then(|mut reader| reader.headers().cloned());
+    read.unwrap_or_default()
+}
+
 /// Writes an overrides file by writing a temporary file next to it and renaming that file.
 ///
 /// # Errors
@@ -458,7 +464,9 @@ fn explain_inapplicable_line(spec: &Spec, number: u64, line: &OverrideLine) -> (
 pub fn write_lines(path: &Path, lines: &[OverrideLine]) -> Result<(), OverridesError> {
     let file_error =
         |message: String| OverridesError { path: path.to_owned(), line: None, message };
-    let mut keys: Vec<&str> = Vec::new();
+    // A file without overrides keeps its key columns, so that a person can add a line.
+    let header = if lines.is_empty() { read_header(path) } else { csv::StringRecord::new() };
+    let mut keys: Vec<&str> = header.iter().take_while(|name| *name != VALUE_COLUMNS[0]).collect();
     for (name, _) in lines.iter().flat_map(|l| &l.key) {
         if !keys.contains(&name.as_str()) {
             keys.push(name);
