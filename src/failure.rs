@@ -104,10 +104,24 @@ impl Failure {
     pub fn with_form_advice(self) -> Self {
         match self {
             Self::Message { message, hint, exit } => {
-                let hint = hint.replace("pass --force", "tick the box of the form").replace(
-                    "run this again with a larger --budget to continue",
-                    "approve a higher cost, or set a higher budget_usd in the spec",
-                );
+                let hint = hint
+                    .replace("pass --force", "tick the box of the form on the cell's page")
+                    .replace(
+                        "run this again with a larger --budget to continue",
+                        "approve a higher cost, or set a higher budget_usd in the spec",
+                    );
+                Self::Message { message, hint, exit }
+            }
+            problems @ Self::Problems(_) => problems,
+        }
+    }
+
+    /// Replaces the statement that all answers are kept, which is false without a cache.
+    #[must_use]
+    pub fn without_cache(self) -> Self {
+        match self {
+            Self::Message { message, hint, exit } => {
+                let hint = hint.replace("all answers are kept", "--no-cache keeps no answers");
                 Self::Message { message, hint, exit }
             }
             problems @ Self::Problems(_) => problems,

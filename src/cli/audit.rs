@@ -149,13 +149,18 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
         report_step(output_options, "applied", &what, applied, &file);
         if applied == 0 && !output_options.quiet {
             anstream::eprintln!(
-                "note: no `truth` in {} differs from the answer, so there is nothing to override; fill in `truth` first",
+                "note: {} has no truth to write: a truth is missing, equals the answer, or is an override already",
                 sheet_path(&session.spec, expansion).display()
             );
         }
     } else {
         let login = || LOGIN_VARIABLES.iter().find_map(|name| std::env::var(name).ok());
         let who = options.who.clone().or_else(login).unwrap_or_default();
+        if !output_options.quiet {
+            anstream::eprintln!(
+                "Enter confirms the answer in brackets. Otherwise type the true value: \"\" for the empty text, none for no value, ? if it cannot be known. Ctrl-D stops."
+            );
+        }
         ask_person(&session, expansion, &mut audit, &who)?;
     }
     Ok(ExitCode::SUCCESS)

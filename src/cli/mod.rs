@@ -298,7 +298,11 @@ pub fn main() -> ExitCode {
 pub fn run_command_line(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     let args: Vec<OsString> = args.into_iter().collect();
     let parsed = build_command().try_get_matches_from(&args);
-    let cli = match parsed.and_then(|matches| Cli::from_arg_matches(&matches)) {
+    let parsed = parsed.and_then(|matches| {
+        failure::set_without_cache(has_no_cache_flag(&matches));
+        Cli::from_arg_matches(&matches)
+    });
+    let cli = match parsed {
         Ok(cli) => cli,
         // clap reports help and version as errors, too.
         Err(error) => {
@@ -386,6 +390,13 @@ pub fn run_command_line(args: impl IntoIterator<Item = OsString>) -> ExitCode {
             }),
     };
     result.unwrap_or_else(|failure: Failure| failure.print_error(cli.output_options.json))
+}
+
+/// Returns true if `--no-cache` is set, for whichever command.
+fn has_no_cache_flag(matches: &clap::ArgMatches) -> bool {
+    let is_set = matches.try_get_one::<bool>("no_cache").ok().flatten().copied();
+    let of_subcommand = || matches.subcommand().is_some_and(|(_, of)| has_no_cache_flag(of));
+    is_set.unwrap_or(false) || of_subcommand()
 }
 
 /// Returns advice about an unexpected argument: a spec or a database that comes before a query, or

@@ -10,7 +10,7 @@ use super::failure::Failure;
 use crate::overrides::{self, NO_VALUE, read_lines};
 use crate::problem::find_nearest;
 use crate::session::{Cache, Session, SpecOverrides, override_cell};
-use crate::spec::{Spec, UncheckedSpec};
+use crate::spec::{Column, Spec, UncheckedSpec};
 
 #[derive(Debug, clap::Args)]
 pub struct Options {
@@ -140,8 +140,12 @@ fn find_similar_value<'s>(
     column: &str,
     value: &str,
 ) -> Option<&'s str> {
-    let expansion = spec.expansions.iter().find(|e| e.name.eq_ignore_ascii_case(table))?;
-    let column = expansion.columns.iter().find(|c| c.name.eq_ignore_ascii_case(column))?;
+    let is_table = |name: &str| name.eq_ignore_ascii_case(table);
+    let is_named = |c: &Column| c.name.eq_ignore_ascii_case(column);
+    let column = spec.expansions.iter().find_map(|e| {
+        let is_many = |c: &Column| c.many.as_ref().is_some_and(|many| is_table(&many.table));
+        e.columns.iter().find(|c| is_named(c) && (is_table(&e.name) || is_many(c)))
+    })?;
     let list = column.values.as_ref()?;
     let is_listed = list.values.iter().any(|listed| listed.eq_ignore_ascii_case(value));
     find_nearest(value, list.values.iter().map(String::as_str)).filter(|_| !is_listed)

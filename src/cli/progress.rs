@@ -47,7 +47,7 @@ enum ProgressKind {
 }
 
 impl ProgressKind {
-    /// Returns the noun for what is requested.
+    /// Returns the noun for a unit of this work.
     fn noun(self) -> &'static str {
         match self {
             Self::Fill => "cell",

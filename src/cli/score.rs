@@ -64,6 +64,12 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
     let truth = Truth::read_csv(&options.truth, spec)
         .map_err(|e| Failure::wrong_input(format!("--truth: {e}"), e.hint()))?;
     let expanded = Database::open(target)?;
+    if !expanded.has_bookkeeping() {
+        return Err(Failure::wrong_input(
+            format!("{} has no published tables", target.display()),
+            "create them with `hqdl materialize`, or name another database with --output",
+        ));
+    }
     let scores = truth::score_columns(spec, &expanded, &truth)?;
     if output_options.json {
         anstream::println!("{}", truth::scores_to_json(&scores));

@@ -533,7 +533,8 @@ impl ProgressReporter {
                 return;
             }
             self.sent = Some(position);
-            let all = all.max(done);
+            // A warning after the last answer counts as a further step.
+            let all = all.max(position.ceil() as u64);
             let message = match warning {
                 Some(warning) => format!("{done} of {all} cells; {warning}"),
                 None => format!("{done} of {all} cells"),

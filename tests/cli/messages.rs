@@ -571,6 +571,18 @@ fn a_run_without_a_usable_answer_says_what_to_do() {
     assert!(ended.stderr.contains("no answer for `eye_color` is in its value list"), "{ended:?}");
 }
 
+/// Without a cache, a message must not promise that answers are kept.
+#[test]
+fn without_a_cache_no_message_says_that_answers_are_kept() {
+    let endpoint = truthful_endpoint();
+    endpoint.add_fault(Fault::status(401, "no", "no"), Frequency::Always);
+    let project = heroes_project(&endpoint, "json");
+    let kept = project.run_materialize(&[]).expect_exit_code(4).stderr;
+    assert!(kept.contains("all answers are kept"), "{kept}");
+    let lost = project.run_materialize(&["--no-cache"]).expect_exit_code(4).stderr;
+    assert!(lost.contains("--no-cache keeps no answers") && !lost.contains("are kept"), "{lost}");
+}
+
 /// Returns the answers of `hqdl map` to lines on stdin.
 fn map_lines(project: &Project, lines: &str) -> Vec<Json> {
     let mut command = project.hqdl_command(&["map", "--spec", "specs/x.toml"]);

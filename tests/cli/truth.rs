@@ -143,6 +143,16 @@ fn invalid_references_are_reported() {
 }
 
 /// Wilson's intervals as published: for 15 of 20 and 0 of 10; and properties of all.
+/// A database without published tables has no accuracy.
+#[test]
+fn a_database_without_published_tables_is_not_scored() {
+    let endpoint = truthful_endpoint();
+    let project = Project::new(&endpoint, SQL, &[MODEL, SPEC].concat());
+    let ended = score(&project, "name,year,born\nAnn,1962,1962\n", &[]).expect_exit_code(2);
+    assert!(ended.stderr.contains("data.sqlite has no published tables"), "{ended:?}");
+    assert_eq!(ended.stdout, "");
+}
+
 #[test]
 fn intervals_are_wilsons() {
     let of = |right: f64, of: u64| Share { correct: right, total: of }.interval();

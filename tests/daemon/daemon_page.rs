@@ -436,11 +436,21 @@ fn an_audit_is_reviewed_cell_by_cell() {
     let review = "/specs/x/review?table=llm";
     let first = page(&daemon, review);
     assert!(first.contains("0 of 2</strong> sampled cells"), "{first}");
-    let wrong = daemon.submit_form(review, "at=0&value=Purple").expect_status(400).body;
+    let (_, cell) = first.split_once("name=\"cell\" value=\"").unwrap();
+    let cell = cell.split('"').next().unwrap();
+    let wrong = format!("at=0&cell={cell}&value=Purple");
+    let wrong = daemon.submit_form(review, &wrong).expect_status(400).body;
     assert!(wrong.contains("not in the value list"), "{wrong}");
     assert!(wrong.contains("name=\"value\" value=\"Purple\""), "{wrong}");
     assert!(wrong.contains("value=\"0\""), "{wrong}");
-    let set = daemon.submit_form(review, "at=0&value=Blue").expect_status(303);
+    // A form that shows the cell of an earlier audit stores nothing, and is not filled in again.
+    let other = daemon.submit_form(review, "at=0&cell=0123&value=Blue").expect_status(400).body;
+    assert!(other.contains("has another cell here"), "{other}");
+    assert!(
+        other.contains("0 of 2</strong>") && !other.contains("name=\"value\" value=\"Blue\" list")
+    );
+    let set =
+        daemon.submit_form(review, &format!("at=0&cell={cell}&value=Blue")).expect_status(303);
     let (_, undo) = set.headers.split_once("&at=1&done=0&undo=").unwrap();
     let undo_form = format!("at=0&undo={}", undo.lines().next().unwrap().trim());
     // The last answer can be undone, and given again.

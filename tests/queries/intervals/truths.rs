@@ -121,7 +121,7 @@ fn a_line_without_a_truth_keeps_its_note() {
     assert!(text.contains(&noted.replace('"', "")), "{text}");
 }
 
-/// Whoever repeats, corrects or undoes a truth: the note keeps every value with its source and
+/// If a person repeats, corrects or undoes a truth, the note keeps every value with its source and
 /// time, and undoing restores the truth before.
 #[test]
 fn a_sheet_keeps_every_truth() {

@@ -222,8 +222,11 @@ impl Audit {
                         continue;
                     }
                     line.replaced.clone_from(&before.value);
-                    if !before.note.is_empty() {
-                        line.note = format!("{}; {}", line.note, before.note);
+                    // The note of an earlier value from this audit is not repeated.
+                    let earlier = before.note.strip_prefix(&line.note).unwrap_or(&before.note);
+                    let earlier = earlier.trim_start_matches("; ");
+                    if !earlier.is_empty() {
+                        line.note = format!("{}; {earlier}", line.note);
                     }
                 }
                 lines.retain(|l| !is_same_cell(l, &line));

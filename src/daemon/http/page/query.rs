@@ -399,11 +399,11 @@ async fn run_form_action(
     Ok(QueryOutcome::Rows(meta, rows.preview))
 }
 
-/// Returns true if the button has shown a query's maximum cost, or that it has none. The SQL and the
+/// Returns true if the page has shown a query's maximum cost, or that it has none. The SQL and the
 /// tables may have changed since.
 fn is_cost_shown(meta: &Meta, form: &QueryForm) -> bool {
-    let parse = |shown: &str| shown.parse::<f64>().unwrap_or(0.0);
-    parse(&find_meta_cost(meta).unwrap_or_default()) <= parse(&form.max_cost)
+    let shown: f64 = form.max_cost.parse().unwrap_or(0.0);
+    !meta.unbounded.is_empty() || meta.cost_usd <= shown
 }
 
 /// Runs a query again and returns all of its rows as a download. If the query would send requests,
@@ -462,15 +462,10 @@ async fn render_query_page(state: &HttpState, form: &QueryForm, outcome: &QueryO
     render_main_page("Query", &content)
 }
 
-/// Returns the maximum cost that the page shows, rounded as on the button; `None` if there is none.
+/// Returns the maximum cost that the page shows, rounded as on the button; `None` if there is no
+/// maximum, or the query is free.
 fn find_shown_cost(outcome: &QueryOutcome) -> Option<String> {
     let QueryOutcome::Explained(meta) = outcome else { return None };
-    find_meta_cost(meta)
-}
-
-/// Returns the maximum cost of an explained query, rounded up; `None` if there is no maximum, or the
-/// query is free.
-fn find_meta_cost(meta: &Meta) -> Option<String> {
     let is_limit = meta.unbounded.is_empty() && meta.cost_usd > 0.0;
     is_limit.then(|| format_usd_bound(meta.cost_usd).trim_start_matches('$').to_owned())
 }

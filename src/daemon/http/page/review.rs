@@ -26,6 +26,7 @@ use crate::daemon::active_spec::ActiveSpec;
 use crate::daemon::job::guard_failure;
 use crate::database::Database;
 use crate::failure::Failure;
+use crate::key::hash_tagged_parts;
 use crate::query::connection::guard::GuardedConnection;
 use crate::spec::checker::{Checker, EMPTY_TEXT};
 use crate::spec::{Column, Expansion, Spec};
@@ -44,6 +45,8 @@ pub(super) struct ReviewRequest {
     table: String,
     /// Position of the cell among the sampled cells.
     at: Option<usize>,
+    /// Identity of the cell at this position when the page was shown.
+    cell: String,
     /// The true value that a person entered, as [`parse_truth`] reads it.
     value: String,
     /// Position of the cell that was just answered, which can be undone.
@@ -200,6 +203,16 @@ impl<'s> Review<'s> {
         asked.at.filter(|at| *at < self.cells.len()).or_else(|| self.find_next_unreviewed(0))
     }
 
+    /// Returns a hash of the audit and of the cell at a position. Another person can draw a new
+    /// audit or change the columns while a page is open.
+    fn compute_cell_identity(&self, at: usize) -> String {
+        let CellAddress { column, key, .. } = self.build_cell_address(at);
+        let key = key.iter().map(Value::to_string);
+        let parts: Vec<String> =
+            [self.audit.draw.id.clone(), column].into_iter().chain(key).collect();
+        hash_tagged_parts("hqdl audited cell", &parts).chars().take(16).collect()
+    }
+
     /// Returns the address of a cell.
     fn build_cell_address(&self, at: usize) -> CellAddress {
         let cell = self.cells[at];
@@ -229,7 +242,10 @@ impl<'s> Review<'s> {
             @if let Some(failure) = rejected { (render_failure(failure)) }
             div.beside.review {
                 @match self.find_shown_position(asked) {
-                    Some(at) => (self.render_cell_section(&path, (at, &asked.value), judged)),
+                    Some(at) => {
+                        @let is_same = asked.cell == self.compute_cell_identity(at);
+                        (self.render_cell_section(&path, (at, if is_same { &asked.value } else { "" }), judged))
+                    }
                     None => section.card {
                         h2 { "The audit is complete" }
                         p { code { "hqdl audit " (spec) ".toml --report" } " prints the accuracy of each column; "
@@ -285,7 +301,11 @@ impl<'s> Review<'s> {
                 @if let Some(said) = &said { p.note { "Reviewed already: " strong { (said) } ". A new answer replaces it." } }
                 @let note = self.audit.sheet.note(cell.row, cell.column);
                 @if !note.is_empty() { p.quiet.small { (note) } }
-                (render_answer_forms(path, &html! { input type="hidden" name="at" value=(at); }, column, (&answer, typed), no_value))
+                @let hidden = html! {
+                    input type="hidden" name="at" value=(at);
+                    input type="hidden" name="cell" value=(self.compute_cell_identity(at));
+                };
+                (render_answer_forms(path, &hidden, column, (&answer, typed), no_value))
                 @if let Some(judged) = judged { (render_sources(judged)) }
                 p.pages {
                     @if at > 0 { a.button href=(go(at - 1)) data-key="b" { "Back" kbd { "b" } } }
@@ -369,8 +389,13 @@ pub(super) async fn store_truth(
     let lock = state.edits.lock().await;
     let path = asked.page_path(&name, &asked.table);
     // A rejected form keeps what the user has typed.
-    let typed =
-        ReviewRequest { at: form.at, value: form.value.clone(), done: None, ..asked.clone() };
+    let typed = ReviewRequest {
+        at: form.at,
+        cell: form.cell.clone(),
+        value: form.value.clone(),
+        done: None,
+        ..asked.clone()
+    };
     let stored =
         run_with_spec(&state, &name, move |active| store_review(active, &asked, &form)).await;
     drop(lock);
@@ -409,6 +434,12 @@ fn store_review(
             "open the review page again",
         ));
     };
+    if !form.cell.is_empty() && form.cell != review.compute_cell_identity(at) {
+        return Err(Failure::wrong_input(
+            "the audit has changed since this page was shown, and has another cell here",
+            "nothing was stored; enter the true value of the cell that is shown now",
+        ));
+    }
     let (position, expansion) = ((cell.row, cell.column), review.expansion);
     if !form.undo.is_empty() {
         let who = asked.source();

@@ -446,7 +446,7 @@ async fn show_new_spec(state: &HttpState, name: &str, notes: &[String]) -> Resul
         section.card.answer role="status" {
             h2 { "The spec " (name) " is ready" }
             p { "Keep the columns that you need, and enter the model. Preview shows the prompt and the cost of the first cells. "
-                "The spec's budget is 0, so the daemon sends no request until you approve a run on the "
+                "The spec's budget is 0, so the daemon sends no request that costs money until you approve a run on the "
                 a href=(spec_path(name)) { "page of the spec" } "." }
             @if !notes.is_empty() { ul { @for note in notes { li { (note) } } } }
         }
