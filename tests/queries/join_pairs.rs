@@ -112,7 +112,6 @@ fn a_new_row_costs_only_its_pairs() {
     assert_eq!((&bound["values_asked"], &bound["requests"]), (&json!(0), &json!(0)));
 }
 
-/// The answers of one join divide the lists of another one, which `explain` must bound.
 /// Known pairs decide rows before hqdl asks about them, even if other pairs are unknown.
 #[test]
 fn known_pairs_save_other_questions() {
@@ -137,6 +136,36 @@ fn known_pairs_save_other_questions() {
     assert_eq!(Vec::from_iter(list(first)), ["\"Athens\""]);
 }
 
+/// A second run may test other conditions first. The pairs of a join that it only looks up are known,
+/// too.
+#[test]
+fn known_pairs_count_for_conditions_that_are_tested_first() {
+    let both = project();
+    both.1.execute_sql("INSERT INTO r VALUES ('Dublin', 4), ('Egede', 5)");
+    let upper = "{{LLMMap('fn:upper', r.name)}}";
+    let sql = format!(
+        "SELECT l.name FROM l JOIN r ON {{{{LLMJoin(l.name, r.name)}}}} \
+         WHERE {{{{LLMMap('fn:null_if:e', {upper})}}}} IS NOT NULL"
+    );
+    let first = query(&both.1, &sql, &[]).expect_exit_code(0).lines[0]["meta"].clone();
+    assert!(first["values_asked"].as_u64() > Some(0), "{first}");
+    let again = query(&both.1, &sql, &[]).expect_exit_code(0).lines[0]["meta"].clone();
+    assert_eq!(again["values_asked"], 0, "{again}");
+}
+
+/// A group is reduced once its rows are known, not while pairs of a join are open.
+#[test]
+fn a_reduction_waits_for_the_pairs_of_a_join() {
+    let both = project();
+    let sql = "SELECT {{LLMReduce('fn:least', l.name)}} FROM l, r \
+               WHERE l.rank = r.rank OR {{LLMJoin(l.name, r.name)}}";
+    query(&both.1, sql, &[]).expect_exit_code(0);
+    let requests = both.0.received_requests();
+    let is_reduction = |r: &&Request| r.question.columns.iter().any(|c| c.about.contains("least"));
+    assert_eq!(requests.iter().filter(is_reduction).count(), 1);
+}
+
+/// The answers of one join divide the lists of another one, which `explain` must bound.
 #[test]
 fn two_joins_of_a_query_share_their_pairs() {
     let both = project();

@@ -108,7 +108,7 @@ impl Engine<'_, '_> {
         let before = bound.value_count;
         let mut counts = lock_runtime(&self.runtime).data.counts.clone();
         let mut largest = Usage::default();
-        let lookups = lock_runtime(&self.runtime).data.joins[n].take_lookups();
+        let lookups = lock_runtime(&self.runtime).data.joins[n].demanded.take();
         let (runtime, mut asked_lists) = (&self.runtime, AskedLists::new(n, join));
         let questions =
             JoinQuestions::collect(&mut asked_lists, lookups, runtime, request, &mut counts)?;

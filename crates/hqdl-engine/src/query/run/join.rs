@@ -100,6 +100,43 @@ impl JoinQuestions {
     }
 }
 
+/// Stores the answers of pairs that a pass has only looked up, if facts contain them. Returns their
+/// number. Unlike for demanded pairs, the list of candidates decides nothing here.
+///
+/// # Errors
+/// Returns [`QueryError`] if the facts cannot be read.
+pub fn answer_looked_up_pairs(
+    asked_lists: &mut AskedLists,
+    lookups: Vec<JoinLookup>,
+    runtime: &SharedRuntime,
+    request: &Request<'_>,
+) -> Result<usize, QueryError> {
+    let (mut counts, mut answered) = (Counts::default(), 0);
+    let facts = request.facts.sync();
+    for chunk in group_by_entity(&asked_lists.join, lookups).chunks(CHUNK) {
+        let entities: Vec<&Entity> = chunk.iter().map(|left| &left.entity).collect();
+        for (left, record) in chunk.iter().zip(facts.get_records(&entities)?) {
+            let known = asked_lists.find_known_pairs(&record.unwrap_or_default(), request)?;
+            let mut used = BTreeSet::new();
+            let answers = &mut lock_runtime(runtime).data.joins[asked_lists.number].answers;
+            for (canonical_bytes, candidates) in &left.spellings {
+                for (text, (_, right)) in candidates {
+                    let Some((matches, identity_id)) = known.get(text) else { continue };
+                    used.insert(identity_id);
+                    answered += 1;
+                    answers
+                        .entry(canonical_bytes.clone())
+                        .or_default()
+                        .insert(right.clone(), matches);
+                }
+            }
+            asked_lists.count_reused(&left.entity, &known, used, &mut counts);
+        }
+    }
+    lock_runtime(runtime).data.counts.add(&counts);
+    Ok(answered)
+}
+
 /// A demanded left value. Several spellings can denote one entity (`Oslo` and `Oslo `).
 struct LeftValue {
     value: Value,

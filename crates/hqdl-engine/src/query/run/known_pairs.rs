@@ -198,6 +198,12 @@ impl AskedLists {
         Ok(())
     }
 
+    /// Returns true if the join has asked about a list whose answers can be read for single pairs.
+    #[must_use]
+    pub fn has_lists(&self) -> bool {
+        !self.lists.is_empty()
+    }
+
     /// Returns true if there are lists of earlier versions.
     #[must_use]
     pub fn has_earlier_lists(&self) -> bool {

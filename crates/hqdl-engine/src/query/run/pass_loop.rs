@@ -29,6 +29,7 @@ pub fn run_passes(engine: &mut Engine<'_, '_>, sink: &mut dyn RowSink) -> Result
         return engine.send_rows(&stored_plan, &buffer, sink);
     }
     let mut pass_loop = PassLoop::new(engine);
+    pass_loop.find_known_lists()?;
     loop {
         let rewritten = pass_loop.rewrite_current_statement();
         let began = Instant::now();
@@ -181,16 +182,30 @@ impl<'e, 'r, 'a> PassLoop<'e, 'r, 'a> {
         Ok(Some(reader.map_or_else(|| PassEnd::Rows(buffer), PassEnd::Candidates)))
     }
 
+    /// Finds the joins that have asked about lists before this query.
+    fn find_known_lists(&mut self) -> Result<(), QueryError> {
+        for join in &mut self.asked_lists {
+            join.update(self.engine.request)?;
+            let pairs = &mut lock_runtime(&self.engine.runtime).data.joins[join.number];
+            pairs.has_known_lists = join.has_lists();
+        }
+        Ok(())
+    }
+
     /// Answers the pairs of the joins that earlier answers decide. Returns the questions about the
     /// other pairs of each join, or `None` if a pair was decided.
     fn answer_known_pairs(&mut self) -> Result<Option<Vec<JoinQuestions>>, QueryError> {
         let (mut has_decided, mut open_pairs) = (false, Vec::new());
         let (runtime, request) = (&self.engine.runtime, self.engine.request);
         for join in &mut self.asked_lists {
-            let lookups = lock_runtime(runtime).data.joins[join.number].take_lookups();
+            let (looked_up, demanded) = {
+                let pairs = &mut lock_runtime(runtime).data.joins[join.number];
+                (pairs.looked_up.take(), pairs.demanded.take())
+            };
             let (questions, decided) =
-                JoinQuestions::answer_known_pairs(join, lookups, runtime, request)?;
-            has_decided |= decided > 0;
+                JoinQuestions::answer_known_pairs(join, demanded, runtime, request)?;
+            let others = join::answer_looked_up_pairs(join, looked_up, runtime, request)?;
+            has_decided |= decided + others > 0;
             open_pairs.push(questions);
         }
         Ok((!has_decided).then_some(open_pairs))
@@ -249,11 +264,10 @@ impl<'e, 'r, 'a> PassLoop<'e, 'r, 'a> {
         };
         demands.sort_unstable();
         demands.dedup();
-        self.engine.defer_reductions(&mut demands);
+        let asks_pairs = open_pairs.iter().any(|open| !open.by_list.is_empty());
+        self.engine.defer_reductions(&mut demands, asks_pairs);
         match self.statement {
-            _ if !demands.is_empty() || open_pairs.iter().any(|open| !open.by_list.is_empty()) => {
-                PassStep::Send(demands, open_pairs)
-            }
+            _ if !demands.is_empty() || asks_pairs => PassStep::Send(demands, open_pairs),
             Statement::Subquery(_) => PassStep::LeaveSubquery,
             Statement::Query if is_aborted => PassStep::Repeat,
             Statement::Query => PassStep::Relax,
@@ -341,16 +355,14 @@ impl Engine<'_, '_> {
         SelectivitySampler::new(self.max_rows_per_request(), self.max_condition_count())
     }
 
-    /// Removes the demands of group reductions if there are other demands, because the answers to
-    /// the other demands may add rows to the groups.
-    fn defer_reductions(&self, demands: &mut Vec<Demand>) {
+    /// Removes the demands of group reductions if there are other demands, or open pairs of a join,
+    /// because their answers may add rows to the groups.
+    fn defer_reductions(&self, demands: &mut Vec<Demand>, asks_pairs: bool) {
         let runtime = lock_runtime(&self.runtime);
         let reduced: HashSet<(usize, usize)> =
             runtime.data.call_targets.iter().flat_map(CallTarget::reduced_columns).collect();
         let is_reduction = |d: &Demand| reduced.contains(&(d.target(), d.column()));
-        let asks_others = runtime.data.joins.iter().any(|join| !join.lookups.is_empty())
-            || demands.iter().any(|d| !is_reduction(d));
-        if asks_others {
+        if asks_pairs || demands.iter().any(|d| !is_reduction(d)) {
             demands.retain(|d| !is_reduction(d));
         }
     }

@@ -44,10 +44,13 @@ pub type JoinLookup = (Value, Vec<u8>, Vec<(Value, Vec<u8>)>);
 pub struct JoinPairs {
     /// Whether two values match, for each answered pair, by left value and then by right value.
     pub answers: HashMap<Vec<u8>, HashMap<Vec<u8>, bool>>,
+    /// Whether the facts contain lists that the join has asked about.
+    pub has_known_lists: bool,
     /// Pairs demanded in this pass.
-    pub lookups: Vec<JoinLookup>,
-    lookup_positions: HashMap<Vec<u8>, usize>,
-    lookup_pairs: HashSet<(usize, Vec<u8>)>,
+    pub demanded: PairLookups,
+    /// Pairs without an answer that this pass has only looked up. Facts may answer them, but they are
+    /// no reason for a question.
+    pub looked_up: PairLookups,
     /// Original length of the longest list that `narrow` shortened; 0 if it shortened no list.
     pub narrowed_from: usize,
     /// Minimum trigram similarity of the pairs that the model is asked about; `None` for all pairs.
@@ -55,6 +58,33 @@ pub struct JoinPairs {
     /// Number of pairs that are not similar enough.
     pub dissimilar_count: u64,
     trigrams: TrigramCache,
+}
+
+/// Pairs of a join, by left value.
+#[derive(Debug, Default)]
+pub struct PairLookups {
+    lookups: Vec<JoinLookup>,
+    positions: HashMap<Vec<u8>, usize>,
+    pairs: HashSet<(usize, Vec<u8>)>,
+}
+
+impl PairLookups {
+    fn add_pair(&mut self, left: (Value, Vec<u8>), right: (Value, Vec<u8>)) {
+        let at = *self.positions.entry(left.1.clone()).or_insert_with(|| {
+            self.lookups.push((left.0, left.1, Vec::new()));
+            self.lookups.len() - 1
+        });
+        if let Some((_, _, rights)) = self.lookups.get_mut(at)
+            && self.pairs.insert((at, right.1.clone()))
+        {
+            rights.push(right);
+        }
+    }
+
+    /// Returns the pairs and clears them.
+    pub fn take(&mut self) -> Vec<JoinLookup> {
+        std::mem::take(self).lookups
+    }
 }
 
 impl JoinPairs {
@@ -395,7 +425,7 @@ impl CallRuntime {
         if let Some(partners) = join_pairs.answers.get(&l).and_then(|known| known.get(&r)) {
             return Ok(Sql::Integer(i64::from(*partners)));
         }
-        if lookup_only && join_pairs.min_similarity.is_none() {
+        if lookup_only && join_pairs.min_similarity.is_none() && !join_pairs.has_known_lists {
             self.pass.pending_count += 1;
             return Ok(Sql::Null);
         }
@@ -409,18 +439,13 @@ impl CallRuntime {
             return Ok(Sql::Integer(0));
         }
         if lookup_only {
+            if join_pairs.has_known_lists {
+                join_pairs.looked_up.add_pair((left, l), (right, r));
+            }
             self.pass.pending_count += 1;
             return Ok(Sql::Null);
         }
-        let at = *join_pairs.lookup_positions.entry(l.clone()).or_insert_with(|| {
-            join_pairs.lookups.push((left, l, Vec::new()));
-            join_pairs.lookups.len() - 1
-        });
-        if let Some((_, _, rights)) = join_pairs.lookups.get_mut(at)
-            && join_pairs.lookup_pairs.insert((at, r.clone()))
-        {
-            rights.push((right, r));
-        }
+        join_pairs.demanded.add_pair((left, l), (right, r));
         self.count_pending_call(call);
         Ok(Sql::Null)
     }
@@ -534,15 +559,6 @@ impl PassState {
             pending_by_call: vec![0; calls],
             ..Self::default()
         }
-    }
-}
-
-impl JoinPairs {
-    /// Returns the demanded pairs and clears them.
-    pub fn take_lookups(&mut self) -> Vec<JoinLookup> {
-        self.lookup_positions.clear();
-        self.lookup_pairs.clear();
-        std::mem::take(&mut self.lookups)
     }
 }
 
